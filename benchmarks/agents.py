@@ -1,10 +1,11 @@
 """Simulated agents by the hundred, for `thousand_workers`: one thread, one event loop, the requests of the real agent.
 
-``python -m benchmarks.agents FIRST COUNT UNIT_S`` is so many agents in one process. Each has the two connections that
+``python -m benchmarks.agents FIRST COUNT SUB_EPOCH_S`` is so many agents in one process. Each has the two connections
+that
 an agent uses all the time: on one it waits for its inbox, on the other it reports every two seconds, and tells what
-begins and ends. A partition is made at once, a unit of training takes `UNIT_S` seconds and is followed by the next one
-that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs` and the real agent
-send; the bodies are made by the contract's models.
+begins and ends. A partition is made at once, a sub-epoch of training takes `SUB_EPOCH_S` seconds and is followed by the
+next one that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs` and the real
+agent send; the bodies are made by the contract's models.
 
 Commands come on standard input, one a line: ``measure`` begins to keep how long reports take, ``told`` prints that as
 JSON and forgets it.
@@ -25,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cerebro.contract import api
-from cerebro.contract.records import Device, Holding, WorkerRecord, WorkerUsage
+from cerebro.contract.records import Device, Replica, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, InboxItem, TaskResult
 
 REPORT_S, LEASE_S, INBOX_S = 2.0, 10.0, 20.0
@@ -120,14 +121,14 @@ class Measured:
 class SimulatedAgent:
     """One worker."""
 
-    def __init__(self, number: int, server: str, token: str, unit_s: float, measured: Measured) -> None:
+    def __init__(self, number: int, server: str, token: str, sub_epoch_s: float, measured: Measured) -> None:
         self.name, self._incarnation = f"worker-{number:04}", f"{number:032x}"
         place = urlsplit(server)
         address = place.hostname or "", place.port or 0
         self._inbox, self._reports = Connection(address, token), Connection(address, token)
-        self._unit_s, self._measured = unit_s, measured
-        self._holdings: list[Holding] = []
-        self._are_holdings_told = True
+        self._sub_epoch_s, self._measured = sub_epoch_s, measured
+        self._replicas: list[Replica] = []
+        self._are_replicas_told = True
         self._waiting: deque[InboxItem] = deque()
         self._running: InboxItem | None = None
         self._sending = asyncio.Lock()
@@ -203,17 +204,17 @@ class SimulatedAgent:
                     self._running = item
             item_now = self._running
             if item_now is not None:
-                is_unit = not isinstance(item_now.body, EtlTask)
-                await asyncio.sleep(self._rng.uniform(0.5, 1.5) * self._unit_s if is_unit else 0.0)
+                is_sub_epoch = not isinstance(item_now.body, EtlTask)
+                await asyncio.sleep(self._rng.uniform(0.5, 1.5) * self._sub_epoch_s if is_sub_epoch else 0.0)
                 await self._end(item_now)
 
     async def _end(self, item: InboxItem) -> None:
-        """Commit, and begin the next unit in the same report, if one waits."""
+        """Commit, and begin the next sub-epoch in the same report, if one waits."""
         if self._running is not item:
             return
         if isinstance(item.body, EtlTask):
-            self._holdings.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
-            self._are_holdings_told = False
+            self._replicas.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
+            self._are_replicas_told = False
             result = TaskResult(rows=ROWS)
         else:
             checkpoint = CheckpointRef(name=f"{item.task}-a{item.attempt}.pt", checksum="0" * 16, size=1)
@@ -230,14 +231,14 @@ class SimulatedAgent:
         """Whether all steps were done."""
         async with self._sending:
             running = self._running
-            holdings = None if self._are_holdings_told else tuple(self._holdings)
+            replicas = None if self._are_replicas_told else tuple(self._replicas)
             request = api.ReportRequest(
                 incarnation=self._incarnation,
                 lease_s=LEASE_S,
                 steps=tuple(steps),
                 checkpoint_free_bytes=10**12,
                 running=running.task if running is not None else None,
-                holdings=holdings,
+                replicas=replicas,
                 usage=_usage(self._rng) if has_usage else None,
             )
             began = time.perf_counter()
@@ -245,7 +246,7 @@ class SimulatedAgent:
                 "POST", f"/v1/workers/{self.name}/reports", request.model_dump_json().encode()
             )
             taken = time.perf_counter() - began
-        self._are_holdings_told |= holdings is not None and status == 200
+        self._are_replicas_told |= replicas is not None and status == 200
         if self._measured.is_on:
             self._measured.reports.append(taken)
         if status != 200:
@@ -272,10 +273,10 @@ def _usage(rng: random.Random) -> WorkerUsage:
     )
 
 
-async def _serve(first: int, count: int, unit_s: float) -> None:
+async def _serve(first: int, count: int, sub_epoch_s: float) -> None:
     server, token = os.environ["CEREBRO_SERVER"], os.environ["CEREBRO_TOKEN"]
     measured = Measured()
-    agents = [SimulatedAgent(n, server, token, unit_s, measured) for n in range(first, first + count)]
+    agents = [SimulatedAgent(n, server, token, sub_epoch_s, measured) for n in range(first, first + count)]
     async with asyncio.TaskGroup() as group:
         for agent in agents:
             group.create_task(agent.run())

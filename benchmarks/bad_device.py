@@ -1,8 +1,8 @@
 """A broken GPU, and a mistake in user code that looks like one, simulated by the live core: 16 models, 4 workers in
-pods, 2 epochs, units of 5 minutes with log-normal noise of sigma 0.1.
+pods, 2 epochs, sub-epochs of 5 minutes with log-normal noise of sigma 0.1.
 
-The broken one: every unit of one worker raises the driver's text within a second. Without quarantine each model visits
-it, raises there and is given up. The mistake: every unit of every model raises it, on every worker.
+The broken one: every sub-epoch of one worker raises the driver's text within a second. Without quarantine each model
+visits it, raises there and is given up. The mistake: every sub-epoch of every model raises it, on every worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS, EPOCHS = 16, 4, 2
-UNIT_S, SIGMA = 300.0, 0.1
+SUB_EPOCH_S, SIGMA = 300.0, 0.1
 SEEDS = 5
 BAD = "worker-1"
 ECC = Failure(
@@ -55,7 +55,7 @@ def _broken() -> list[Figure]:
         longer.append(run.ended / without[-1])
     return [
         Figure(
-            what=f"bad device: models given up, of {MODELS}, where every unit of one of {WORKERS} workers raises "
+            what=f"bad device: models given up, of {MODELS}, where every sub-epoch of one of {WORKERS} workers raises "
             '"uncorrectable ECC"',
             measured=f"{given_up} in {SEEDS} runs; its partition "
             + ("is made elsewhere" if is_left else "is NOT made elsewhere"),
@@ -102,11 +102,11 @@ def _simulation(seed: int, *, broken: bool = False, mistake: Failure | None = No
             return None
         return ECC if broken and worker == BAD else mistake
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if fails(body, 1, worker):
             return 1.0
         named = f"{seed}/{body.key}/{worker}"
-        return UNIT_S * random.Random(zlib.crc32(named.encode())).lognormvariate(0.0, SIGMA)
+        return SUB_EPOCH_S * random.Random(zlib.crc32(named.encode())).lognormvariate(0.0, SIGMA)
 
     request = FitRequest(
         code="0" * 64,
@@ -122,9 +122,9 @@ def _simulation(seed: int, *, broken: bool = False, mistake: Failure | None = No
         partitions=dict.fromkeys(range(WORKERS), 1000),
     )
     scenario = Scenario(
-        holdings={f"worker-{number}": [number] for number in range(WORKERS)},
+        replicas={f"worker-{number}": [number] for number in range(WORKERS)},
         has_pods=True,
-        unit_time=unit_time,
+        sub_epoch_time=sub_epoch_time,
         outcome=fails,
     )
     return Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))

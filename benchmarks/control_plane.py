@@ -1,9 +1,10 @@
-"""Control plane: how much longer than ideal many short units take on workers that do nothing but wait.
+"""Control plane: how much longer than ideal many short sub-epochs take on workers that do nothing but wait.
 
 Redis (every write flushed to disk before it is answered), kvs_api and the controller are the real processes; the
 workers are the real agents without a child process, as threads of one process; a wait begins when a child would begin
-to train, which for all but a model's first unit is when the store is asked for the unit. 125 models visit 16 partitions
-once, each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. Once more
+to train, which for all but a model's first sub-epoch is when the store is asked for the sub-epoch. 125 models visit 16
+partitions once, each partition on one worker, so each worker has exactly 125 sub-epochs: ideally the run takes 125 x
+0.25 s. Once more
 with 4 workers of 4 devices each: 500 models visit 4 partitions. The makespan counts from the request of the run to its
 end, by the store's clock.
 """
@@ -33,7 +34,7 @@ from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.encoding import encode
 
 BAR = 1.05
-UNITS, SLOTS, UNIT_S = 2000, 16, 0.25
+SUB_EPOCHS, SLOTS, SUB_EPOCH_S = 2000, 16, 0.25
 _NAME = "control-plane"
 _LONGEST_S = 300.0
 _SAME_REQUEST_S = 0.001
@@ -50,7 +51,7 @@ def measure(workers: int = SLOTS) -> dict[str, float]:
         _prepare(kvs, Path(name), workers)
         pids = {**plane.pids, "workers": idlers}
         before = {service: _cpu_s(pid) for service, pid in pids.items()}
-        _run(kvs, "fit-1", _fit(kvs, UNITS // workers))
+        _run(kvs, "fit-1", _fit(kvs, SUB_EPOCHS // workers))
         used = {f"cpu_{service}": _cpu_s(pid) - before[service] for service, pid in pids.items()}
         return {**_found(_events(kvs)), **used, "bar": BAR}
 
@@ -65,18 +66,19 @@ def benchmark() -> list[Figure]:
 
 def _figure(found: dict[str, float], who: str) -> Figure:
     return Figure(
-        what=f"control plane: {found['units']:,.0f} units of {UNIT_S:g} s on {who}",
+        what=f"control plane: {found['sub_epochs']:,.0f} sub-epochs of {SUB_EPOCH_S:g} s on {who}",
         measured=f"{found['makespan_s']:.2f} s, ideal {found['ideal_s']:.2f} s",
         ratio=found["ratio"],
         bar=BAR,
         sense="at most",
         notes=(
-            f"median from start to commit of a unit in the store: {found['median_unit_ms']:.0f} ms (95 % within "
-            f"{found['p95_unit_ms']:.0f} ms); commit and next start come in one request",
+            f"median from start to commit of a sub-epoch in the store: {found['median_sub_epoch_ms']:.0f} ms (95 % "
+            f"within "
+            f"{found['p95_sub_epoch_ms']:.0f} ms); commit and next start come in one request",
             f"first start {found['first_start_ms']:.0f} ms after the request; the workers ended within "
             f"{found['tail_s']:.2f} s of each other",
-            f"{found['late']:.0f} units had to wait for their assignment, {found['waited_s']:.2f} s in all; "
-            f"{found['revoked']:.0f} queued units were taken back for an idle worker",
+            f"{found['late']:.0f} sub-epochs had to wait for their assignment, {found['waited_s']:.2f} s in all; "
+            f"{found['revoked']:.0f} queued sub-epochs were taken back for an idle worker",
             "processor seconds: "
             + ", ".join(f"{key[4:]} {value:.1f}" for key, value in found.items() if key.startswith("cpu_")),
         ),
@@ -90,7 +92,14 @@ def _figure(found: dict[str, float], who: str) -> Figure:
 def _idlers(plane: ControlPlane, workers: int) -> Iterator[int]:
     environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
     environment["CEREBRO_VOLUMES"] = tempfile.gettempdir()
-    command = [sys.executable, "-m", "benchmarks.idlers", str(workers), str(UNIT_S), str(SLOTS // workers)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.idlers",
+        str(workers),
+        str(SUB_EPOCH_S),
+        str(SLOTS // workers),
+    ]
     process = subprocess.Popen(with_parent_death_signal(command), env=environment, stderr=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -150,18 +159,18 @@ def _found(events: list[Event]) -> dict[str, float]:
     requested = next(event.time for event in fit if isinstance(event, RunRequested))
     ended = next(event.time for event in fit if isinstance(event, RunFinished))
     starts = [event.time for event in fit if isinstance(event, TaskStarted)]
-    units = sum(isinstance(event, TaskCommitted) for event in fit)
+    sub_epochs = sum(isinstance(event, TaskCommitted) for event in fit)
     gaps, lasts = gaps_s(fit)
     durations = _durations_s(fit)
-    ideal = units * UNIT_S / SLOTS
+    ideal = sub_epochs * SUB_EPOCH_S / SLOTS
     return {
-        "units": units,
+        "sub_epochs": sub_epochs,
         "makespan_s": ended - requested,
         "ideal_s": ideal,
         "ratio": (ended - requested) / ideal,
         "first_start_ms": 1000 * (min(starts) - requested),
-        "median_unit_ms": 1000 * statistics.median(durations),
-        "p95_unit_ms": 1000 * statistics.quantiles(durations, n=20)[-1],
+        "median_sub_epoch_ms": 1000 * statistics.median(durations),
+        "p95_sub_epoch_ms": 1000 * statistics.quantiles(durations, n=20)[-1],
         "late": sum(gap > _SAME_REQUEST_S for gap in gaps),
         "waited_s": sum(gaps),
         "tail_s": max(lasts) - min(lasts),
@@ -170,7 +179,7 @@ def _found(events: list[Event]) -> dict[str, float]:
 
 
 def _durations_s(events: list[Event]) -> list[float]:
-    """Seconds from the start of each unit to its commit."""
+    """Seconds from the start of each sub-epoch to its commit."""
     started: dict[str, float] = {}
     durations = []
     for event in events:

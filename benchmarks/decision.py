@@ -1,8 +1,8 @@
 """A decision of the controller's core with 1,000 models on 100 workers: how long it takes, what the core holds.
 
 The core is driven by simulated workers in virtual time, as the live loop drives it: what is measured is `Core.apply` of
-the events since the last decision, `Advisor.advise` and `Core.decide`, nothing else of the simulation. In a process of
-its own, whose memory is that of the core and of the simulated store with its log.
+the events since the last decision, `PlannerProcess.advise` and `Core.decide`, nothing else of the simulation. In a
+process of its own, whose memory is that of the core and of the simulated store with its log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import ExperimentRecord, Holding, Hyperparameters, Locator, Locators
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
+from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import (
     CheckpointRef,
@@ -44,24 +45,28 @@ from cerebro.contract.tasks import (
     Timings,
     TrainTask,
 )
-from cerebro.contract.ways import SINGLE, Way
-from cerebro.scheduling.policies import is_by_merit
+from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import Run, TaskKey
-from controller.advisor import Advisor, ChildHelper
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
 from controller.decide import Step
+from controller.planner_process import ChildHelper, PlannerProcess
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS = 1000, 100
 MANY_WORKERS = 1000
 """All idle, for the first decision of a run."""
-DECISIONS, BY_WAYS = 4000, 400
-WAYS = (SINGLE, Way(technique="ddp", size=2), Way(technique="fsdp", size=2), Way(technique="fsdp", size=4))
+DECISIONS, BY_PARALLEL_PLANS = 4000, 400
+PARALLEL_PLANS = (
+    SINGLE,
+    ParallelPlan(technique="ddp", size=2),
+    ParallelPlan(technique="fsdp", size=2),
+    ParallelPlan(technique="fsdp", size=4),
+)
 """Of each model, where it has a choice."""
 POINTS = 12
-"""Of the curve of a unit, where models are compared by them."""
+"""Of the curve of a sub-epoch, where models are compared by them."""
 
 
 _RECORD = ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv")))
@@ -101,7 +106,7 @@ class TimedCore(Core):
         return steps
 
 
-class TimedAdvisor(Advisor):
+class TimedPlannerProcess(PlannerProcess):
     """Adds what it takes to the core's next decision."""
 
     def advise(self, core: Core) -> SchedulePlanned | None:
@@ -119,29 +124,33 @@ def benchmark() -> list[Figure]:
     epoch, first = json.loads(_of_child("epoch")), json.loads(_of_child("first"))
     case = f"a decision with {MODELS:,} models on {WORKERS} workers"
     note = (
-        f"{found['count']:,} decisions, {found['units']:,} units committed meanwhile; the longest, which is the "
+        f"{found['count']:,} decisions, {found['sub_epochs']:,} sub-epochs committed meanwhile; the longest, which is "
+        f"the "
         f"first, {found['max_ms']:.0f} ms"
     )
-    by_ways, by_merit = json.loads(_of_child("ways")), json.loads(_of_child("merits"))
+    by_parallel_plans, by_priority_score = (
+        json.loads(_of_child("parallel_plans")),
+        json.loads(_of_child("priority_scores")),
+    )
     memory = f"memory of the process that decided, {MODELS:,} models on {WORKERS} workers"
     return [
         _at_most(f"{case}, median", found["median_ms"], 5, "ms", f"{found['median_ms']:.2f} ms", note),
         _at_most(f"{case}, 99th percentile", found["p99_ms"], 20, "ms", f"{found['p99_ms']:.2f} ms"),
         _at_most(
-            f"{case} of 4 devices, {len(WAYS)} ways each, median",
-            by_ways["median_ms"],
+            f"{case} of 4 devices, {len(PARALLEL_PLANS)} ways each, median",
+            by_parallel_plans["median_ms"],
             5,
             "ms",
-            f"{by_ways['median_ms']:.2f} ms",
-            f"99th percentile {by_ways['p99_ms']:.1f} ms; a third of the models on two devices",
+            f"{by_parallel_plans['median_ms']:.2f} ms",
+            f"99th percentile {by_parallel_plans['p99_ms']:.1f} ms; a third of the models on two devices",
         ),
         _at_most(
             f"{case} by promising, 99th percentile",
-            by_merit["p99_ms"],
+            by_priority_score["p99_ms"],
             20,
             "ms",
-            f"{by_merit['p99_ms']:.1f} ms",
-            f"median {by_merit['median_ms']:.2f} ms; units tell curves of {POINTS} points",
+            f"{by_priority_score['p99_ms']:.1f} ms",
+            f"median {by_priority_score['median_ms']:.2f} ms; sub-epochs tell curves of {POINTS} points",
         ),
         _at_most(
             f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, with the dispatch state made",
@@ -149,7 +158,7 @@ def benchmark() -> list[Figure]:
             3,
             "s",
             f"{first['s']:.2f} s, of which the dispatch state {first['board_s']:.2f} s",
-            f"a unit for each of the {first['units']:,} workers",
+            f"a sub-epoch for each of the {first['sub_epochs']:,} workers",
         ),
         _at_most(
             memory,
@@ -159,12 +168,12 @@ def benchmark() -> list[Figure]:
             f"{found['memory_mb']:.0f} MB, of which {found['imports_mb']:.0f} MB before the first event",
         ),
         _at_most(
-            f"the same after an epoch, {MODELS * WORKERS:,} units",
+            f"the same after an epoch, {MODELS * WORKERS:,} sub-epochs",
             epoch["memory_mb"],
             200,
             "MB",
             f"{epoch['memory_mb']:.0f} MB",
-            f"the core alone, without the simulated store; {epoch['us']:.0f} us an event, three events a unit",
+            f"the core alone, without the simulated store; {epoch['us']:.0f} us an event, three events a sub-epoch",
         ),
     ]
 
@@ -186,19 +195,21 @@ def main() -> None:
         "epoch": _epoch,
         "first": _first,
         "decisions": _decisions,
-        "ways": partial(_decisions, WAYS),
-        "merits": partial(_decisions, scheduler="promising"),
+        "parallel_plans": partial(_decisions, PARALLEL_PLANS),
+        "priority_scores": partial(_decisions, scheduler="promising"),
     }
     print(json.dumps(of[sys.argv[1]]()))
 
 
-def _decisions(ways: tuple[Way, ...] = (), *, scheduler: str = "lrptw") -> dict[str, float]:
+def _decisions(
+    parallel_plans: tuple[ParallelPlan, ...] = (), *, scheduler: str = "lrptw"
+) -> dict[str, float]:
     before = _peak_mb()
-    core = _simulated(ways, BY_WAYS if ways else DECISIONS, scheduler)
+    core = _simulated(parallel_plans, BY_PARALLEL_PLANS if parallel_plans else DECISIONS, scheduler)
     taken = sorted(core.taken)
     return {
         "count": len(taken),
-        "units": sum(len(model.visits) for model in core.state.runs["fit-1"].models.values()),
+        "sub_epochs": sum(len(model.visits) for model in core.state.runs["fit-1"].models.values()),
         "median_ms": 1e3 * statistics.median(taken),
         "p99_ms": 1e3 * taken[int(0.99 * len(taken))],
         "max_ms": 1e3 * taken[-1],
@@ -213,7 +224,7 @@ def _first() -> dict[str, float]:
     for event in _opening(MANY_WORKERS):
         core.apply(event)
     seen = {
-        n: WorkerView(incarnation="a", weight=1.0, kinds=("train",), holdings=()) for n in core.state.workers
+        n: WorkerView(incarnation="a", weight=1.0, kinds=("train",), replicas=()) for n in core.state.workers
     }
     began = time.perf_counter()
     dispatch_state = core.fit
@@ -221,8 +232,8 @@ def _first() -> dict[str, float]:
     steps = core.decide(ClusterSnapshot(workers=seen))
     ended = time.perf_counter()
     if dispatch_state is None or len(steps) != MANY_WORKERS:
-        raise RuntimeError(f"{len(steps)} units were assigned to {MANY_WORKERS} workers")
-    return {"s": ended - began, "board_s": made - began, "units": len(steps)}
+        raise RuntimeError(f"{len(steps)} sub-epochs were assigned to {MANY_WORKERS} workers")
+    return {"s": ended - began, "board_s": made - began, "sub_epochs": len(steps)}
 
 
 def _epoch() -> dict[str, float]:
@@ -234,7 +245,7 @@ def _epoch() -> dict[str, float]:
     began = time.perf_counter()
     for turn in range(MODELS):
         for number in range(WORKERS):
-            for event in _unit((turn + number * step) % MODELS, number, float(turn)):
+            for event in _sub_epoch((turn + number * step) % MODELS, number, float(turn)):
                 core.apply(event)
     used = time.perf_counter() - began
     if len(core.state.runs["fit-1"].models["m0000"].visits) != WORKERS:
@@ -251,12 +262,12 @@ def _opening(workers: int) -> Iterator[Event]:
             incarnation="a",
             weight=1.0,
             kinds=("train",),
-            holdings=(Holding(dataset=DATASET, partition=number),),
+            replicas=(Replica(dataset=DATASET, partition=number),),
         )
     yield started
 
 
-def _unit(model: int, worker: int, now: float) -> Iterator[Event]:
+def _sub_epoch(model: int, worker: int, now: float) -> Iterator[Event]:
     key = TaskKey(run="fit-1", kind="train", model=f"m{model:04}", epoch=1, partition=worker)
     fields: dict[str, Any] = {"task": str(key), "attempt": 1, "worker": _worker(worker)}
     yield TaskAssigned(**fields, time=now)
@@ -286,10 +297,10 @@ def _run(workers: int, scheduler: str = "lrptw") -> tuple[FitRequest, RunStarted
 
 
 def _curve(body: TrainTask, seconds: float) -> Curve:
-    """Of a loss that falls as a power of the units that the model has trained, each model at a pace of its own."""
+    """Of a loss that falls as a power of the sub-epochs that the model has trained, each model at a pace of its own."""
     number = int(body.model[1:])
-    rng, pace = random.Random(f"{number}/{body.unit}"), 0.1 + number % 97 / 40
-    points = ((0.05 + n / POINTS, body.unit + n / POINTS) for n in range(POINTS))
+    rng, pace = random.Random(f"{number}/{body.sub_epoch}"), 0.1 + number % 97 / 40
+    points = ((0.05 + n / POINTS, body.sub_epoch + n / POINTS) for n in range(POINTS))
     return Curve(
         name="loss",
         points=tuple(
@@ -299,32 +310,34 @@ def _curve(body: TrainTask, seconds: float) -> Curve:
     )
 
 
-def _simulated(ways: tuple[Way, ...], decisions: int, scheduler: str) -> TimedCore:
-    """With ways, on workers of four devices: the first one is struck off for a third of the models, whose units then
-    take two devices."""
+def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, scheduler: str) -> TimedCore:
+    """With ways, on workers of four devices: the first one is ruled out for a third of the models, whose sub-epochs
+    then take two devices."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_first = isinstance(body, TrainTask) and body.way is None
-        is_large = ways and is_first and int(getattr(body, "model", "m0")[1:]) % 3 == 0
+        is_first = isinstance(body, TrainTask) and body.parallel_plan is None
+        is_large = parallel_plans and is_first and int(getattr(body, "model", "m0")[1:]) % 3 == 0
         return (
             Failure(kind=FailureKind.OUT_OF_MEMORY, message="made up", place="device") if is_large else None
         )
 
-    devices = max((way.size for way in ways), default=1)
+    devices = max((parallel_plan.size for parallel_plan in parallel_plans), default=1)
     scenario = Scenario(
-        holdings={_worker(n): [n] for n in range(WORKERS)},
+        replicas={_worker(n): [n] for n in range(WORKERS)},
         outcome=outcome,
         devices={_worker(n): devices for n in range(WORKERS)},
         # Costs and speeds spread over a factor of ten, so that no two events fall together.
-        unit_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
+        sub_epoch_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
     )
-    if is_by_merit(scheduler):
+    if is_by_priority_score(scheduler):
         scenario.curve = _curve
     request, started = _run(WORKERS, scheduler)
-    if ways:
-        started = started.model_copy(update={"plan": started.plan.model_copy(update={"ways": ways})})
+    if parallel_plans:
+        started = started.model_copy(
+            update={"plan": started.plan.model_copy(update={"parallel_plans": parallel_plans})}
+        )
     simulation = Simulation(scenario, request, started)
-    simulation.advisor = TimedAdvisor(ChildHelper())
+    simulation.planner_process = TimedPlannerProcess(ChildHelper())
     simulation.core = core = TimedCore(simulation.core.record)
     core.enough = decisions
     gc.collect()

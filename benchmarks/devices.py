@@ -1,10 +1,10 @@
 """Devices: one worker with two devices against two workers with one, at the same work and the same threads.
 
-Two real local clusters, of which one rests while the other works. Both train units of the same rows and length: the one
-worker has one partition, and each of the two workers a partition as large as that; its models visit it twice as often.
-The runs take turns, in the order A B B A A B, after one on each cluster that starts its processes. Throughput counts
-from the first start of a unit to the last commit, by the store's clock. The gap on a device is that of `gap`, on the
-cluster with two devices.
+Two real local clusters, of which one rests while the other works. Both train sub-epochs of the same rows and length:
+the one worker has one partition, and each of the two workers a partition as large as that; its models visit it twice as
+often. The runs take turns, in the order A B B A A B, after one on each cluster that starts its processes. Throughput
+counts from the first start of a sub-epoch to the last commit, by the store's clock. The gap on a device is that of
+`gap`, on the cluster with two devices.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR, GAP_BAR = 0.97, 20.0
 """Of the throughput; of the gap in milliseconds."""
-UNIT_S = 0.25
+SUB_EPOCH_S = 0.25
 _ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 8, 6
 """Rows of a partition, and epochs of a model on two workers."""
 _TURNS = "ABBAAB"
 _FIRST = 3
-"""Units of each device left out at the start: their process imports torch."""
+"""Sub-epochs of each device left out at the start: their process imports torch."""
 
 
 def measure() -> dict[str, Any]:
     """Units per second of each turn, by side, and the gaps on a device in seconds."""
-    passes = passes_taking(UNIT_S, rows=_ROWS, batch=_BATCH, width=_WIDTH)
+    passes = passes_taking(SUB_EPOCH_S, rows=_ROWS, batch=_BATCH, width=_WIDTH)
     with (
         preprocessed("one-worker", _ROWS, workers=1, devices=2) as one,
         preprocessed("two-workers", 2 * _ROWS, workers=2, devices=1) as two,
@@ -71,7 +71,7 @@ def benchmark() -> list[Figure]:
             ),
             bar=BAR,
             sense="at least",
-            notes=(f"units per second, in turns: {turns}",),
+            notes=(f"sub-epochs per second, in turns: {turns}",),
         ),
         Figure(
             what="devices: gap on a device of two from the end of training to the next start, small models, median",
@@ -109,7 +109,7 @@ def _fit(experiment: Experiment, *, passes: int, epochs: int) -> list[Event]:
 
 
 def rate(events: list[Event]) -> float:
-    """Units per second, from the first start to the last commit."""
+    """Sub-epochs per second, from the first start to the last commit."""
     first = min(event.time for event in events if isinstance(event, TaskStarted))
     commits = [event.time for event in events if isinstance(event, TaskCommitted)]
     return len(commits) / (max(commits) - first)

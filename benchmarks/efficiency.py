@@ -1,8 +1,8 @@
 """Efficiency: the share of the workers' time that is training, 8 models on 2 workers.
 
-A real local cluster with one thread per worker; units of 2 s or more of real training, found by trying. Training time
-is what the units say they computed (the user's `train`, its data included); the makespan counts from the first start
-to the last commit, so the start of the workers' processes, which import torch, counts too.
+A real local cluster with one thread per worker; sub-epochs of 2 s or more of real training, found by trying. Training
+time is what the sub-epochs say they computed (the user's `train`, its data included); the makespan counts from the
+first start to the last commit, so the start of the workers' processes, which import torch, counts too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.training import WORKERS, Perceptron, passes_taking, preprocessed
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.95
-UNIT_S = 3.6
+SUB_EPOCH_S = 3.6
 _ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 6, 512
 _RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005)
 
@@ -24,18 +24,18 @@ def measure() -> dict[str, float]:
     """Training time, makespan and their ratio."""
     space: dict[str, Any] = {"lr": list(_RATES), "width": [_WIDTH], "batch_size": [_BATCH]}
     with preprocessed("efficiency", _ROWS) as experiment:
-        passes = passes_taking(UNIT_S, rows=_ROWS // WORKERS, batch=_BATCH, width=_WIDTH)
+        passes = passes_taking(SUB_EPOCH_S, rows=_ROWS // WORKERS, batch=_BATCH, width=_WIDTH)
         space["passes"] = [passes]
         experiment.run_fit(Perceptron(), space, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
         events = run_events(experiment, "fit-1")
-    units = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
+    sub_epochs = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
     first = min(event.time for event in events if isinstance(event, TaskStarted))
     makespan = max(event.time for event in events if isinstance(event, TaskCommitted)) - first
-    training = sum(timings.compute_s for timings in units)
+    training = sum(timings.compute_s for timings in sub_epochs)
     return {
-        "units": len(units),
-        "shortest_unit_s": min(timings.compute_s for timings in units),
-        "median_unit_s": statistics.median(timings.compute_s for timings in units),
+        "sub_epochs": len(sub_epochs),
+        "shortest_sub_epoch_s": min(timings.compute_s for timings in sub_epochs),
+        "median_sub_epoch_s": statistics.median(timings.compute_s for timings in sub_epochs),
         "first_training_s": _first_training_s(events, first),
         "training_s": training,
         "makespan_s": makespan,
@@ -54,8 +54,9 @@ def benchmark() -> Figure:
         bar=BAR,
         sense="at least",
         notes=(
-            f"{found['units']:.0f} units of {found['median_unit_s']:.1f} s (median, the shortest "
-            f"{found['shortest_unit_s']:.1f} s); the first training began {found['first_training_s']:.1f} s after the "
+            f"{found['sub_epochs']:.0f} sub-epochs of {found['median_sub_epoch_s']:.1f} s (median, the shortest "
+            f"{found['shortest_sub_epoch_s']:.1f} s); the first training began {found['first_training_s']:.1f} s "
+            f"after the "
             "first start, because the workers' processes start and import torch then",
         ),
     )

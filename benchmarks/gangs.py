@@ -4,7 +4,7 @@ A real local cluster. Hopping leaves one of the two workers idle; a gang keeps b
 each batch. Batches are large for the network, so that there is much to compute for what is sent: what is saved
 depends on that, and on what is between workers, which here is the loopback interface. (With 500 rows and 2.5 MB of
 gradients in a batch, the exchange took all that was saved.) The two take turns, in the order A B B A, after one of
-each that starts processes. Time counts from the first start of a unit to the last commit, by the store's clock.
+each that starts processes. Time counts from the first start of a sub-epoch to the last commit, by the store's clock.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.8
 """Of a gang's time in that of hopping."""
-_ROWS, _BATCH, _WIDTH, _EPOCHS, _UNIT_S = 16_000, 2_000, 512, 4, 3.0
-"""Rows of both partitions; seconds of a unit on one worker."""
+_ROWS, _BATCH, _WIDTH, _EPOCHS, _SUB_EPOCH_S = 16_000, 2_000, 512, 4, 3.0
+"""Rows of both partitions; seconds of a sub-epoch on one worker."""
 _TURNS = "ABBA"
 
 
 def measure() -> dict[str, Any]:
-    """Seconds of each turn, by side, and the units of a gang's run."""
-    passes = passes_taking(_UNIT_S, rows=_ROWS // 2, batch=_BATCH, width=_WIDTH)
+    """Seconds of each turn, by side, and the sub-epochs of a gang's run."""
+    passes = passes_taking(_SUB_EPOCH_S, rows=_ROWS // 2, batch=_BATCH, width=_WIDTH)
     with preprocessed("gangs", _ROWS, workers=2, devices=1) as experiment:
         sides = {"A": 1, "B": 2}
         for gang in sides.values():
             _fit(experiment, gang=gang, passes=1, epochs=1)
         seconds: dict[str, list[float]] = {"A": [], "B": []}
-        units: dict[str, int] = {}
+        sub_epochs: dict[str, int] = {}
         for side in _TURNS:
             events = _fit(experiment, gang=sides[side], passes=passes, epochs=_EPOCHS)
             seconds[side].append(_makespan(events))
-            units[side] = sum(isinstance(event, TaskCommitted) for event in events)
-    return {"seconds": seconds, "units": units}
+            sub_epochs[side] = sum(isinstance(event, TaskCommitted) for event in events)
+    return {"seconds": seconds, "sub_epochs": sub_epochs}
 
 
 def benchmark() -> list[Figure]:
@@ -45,7 +45,8 @@ def benchmark() -> list[Figure]:
     found = measure()
     alone, gang = (statistics.median(found["seconds"][side]) for side in "AB")
     turns = "; ".join(
-        f"{what} {', '.join(f'{each:.1f}' for each in found['seconds'][side])} s, {found['units'][side]} units"
+        f"{what} {', '.join(f'{each:.1f}' for each in found['seconds'][side])} s, {found['sub_epochs'][side]} "
+        f"sub-epochs"
         for side, what in (("A", "hopping"), ("B", "as a gang"))
     )
     return [

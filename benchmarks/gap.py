@@ -1,8 +1,9 @@
-"""Gap: what passes on a worker between the end of a unit and the start of the next, with small models.
+"""Gap: what passes on a worker between the end of a sub-epoch and the start of the next, with small models.
 
-A real local cluster of two workers; 8 models, 10 epochs, units of a tenth of a second. Two readings, both by the
-store's clock. The first is from the commit of a unit to the start of the next one, as the event log has them; an agent
-whose next unit waits in its inbox sends both in one request. The second and stricter one, which is held against
+A real local cluster of two workers; 8 models, 10 epochs, sub-epochs of a tenth of a second. Two readings, both by the
+store's clock. The first is from the commit of a sub-epoch to the start of the next one, as the event log has them; an
+agent whose next sub-epoch waits in its inbox sends both in one request. The second and stricter one, which is held
+against
 the bar, is from the end of training to the next start of training: saving, committing, loading and all messages between
 the processes count.
 """
@@ -21,7 +22,7 @@ BAR = 20.0
 _GRID = {"lr": [0.001, 0.002, 0.003, 0.005], "width": [64, 128], "passes": [4], "batch_size": [32]}
 _ROWS, _EPOCHS = 1600, 10
 _FIRST = 3
-"""Units of each worker left out at the start: their process imports torch."""
+"""Sub-epochs of each worker left out at the start: their process imports torch."""
 
 
 def measure() -> dict[str, float]:
@@ -35,13 +36,13 @@ def measure() -> dict[str, float]:
         whole += [1000 * between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
     results = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
     return {
-        "units": len(results),
+        "sub_epochs": len(results),
         "log_ms": statistics.median(log),
         "whole_ms": statistics.median(whole),
         "whole_p95_ms": statistics.quantiles(whole, n=20)[-1],
         "save_ms": 1000 * statistics.median(timings.save_s for timings in results),
         "load_ms": 1000 * statistics.median(timings.load_s for timings in results),
-        "unit_ms": 1000 * statistics.median(timings.compute_s for timings in results),
+        "sub_epoch_ms": 1000 * statistics.median(timings.compute_s for timings in results),
         "ratio": statistics.median(whole) / BAR,
         "bar": BAR,
     }
@@ -59,7 +60,7 @@ def benchmark() -> Figure:
         measure="ms",
         notes=(
             f"from commit to next start in the event log {found['log_ms']:.1f} ms (median)",
-            f"{found['units']:.0f} units of {found['unit_ms']:.0f} ms; 95 % of the gaps are under "
+            f"{found['sub_epochs']:.0f} sub-epochs of {found['sub_epoch_ms']:.0f} ms; 95 % of the gaps are under "
             f"{found['whole_p95_ms']:.1f} ms",
         ),
     )

@@ -5,7 +5,7 @@ Redis, kvs_api, controller and dispatcher are the real processes. The log is wri
 record of each task, as `benchmarks.web_store` does it; its numbers are drawn, because measured ones compress as badly.
 Then it is moved as the controller moves it (`controller.log_keeper`), by the same calls.
 
-``python -m benchmarks.growth 1000000 --after`` measures that many units alone, and only once the log is moved.
+``python -m benchmarks.growth 1000000 --after`` measures that many sub-epochs alone, and only once the log is moved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
@@ -48,9 +48,9 @@ from cerebro.state import ExperimentState
 from controller.log_keeper import Progress, Rule
 from controller.snapshot_process import SnapshotQuestion, made
 
-UNITS = (10_000, 100_000)
+SUB_EPOCHS = (10_000, 100_000)
 MODELS, WORKERS = 100, 20
-_SHORT_UNITS, _MANY_MODELS, _FEW_WORKERS = 10_000, 1_000, 5
+_SHORT_SUB_EPOCHS, _MANY_MODELS, _FEW_WORKERS = 10_000, 1_000, 5
 """Of the run whose halves are compared: two epochs."""
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 1800.0
@@ -59,8 +59,8 @@ _LOOK_S = 0.05
 
 def benchmark() -> list[Figure]:
     """The longer log against the bars, and what moving it changes."""
-    few, many = (measure(units) for units in UNITS)
-    case = f"{UNITS[1]:,} units in the history"
+    few, many = (measure(sub_epochs) for sub_epochs in SUB_EPOCHS)
+    case = f"{SUB_EPOCHS[1]:,} sub-epochs in the history"
     before, after = many["before"], many["after"]
 
     def seconds(what: str, name: str, bar: float) -> Figure:
@@ -92,7 +92,7 @@ def benchmark() -> list[Figure]:
         megabytes("controller", "controller", 300),
         megabytes("dispatcher", "dispatcher", 300),
         Figure(
-            what=f"a controller that starts over: {UNITS[1]:,} units against {UNITS[0]:,}",
+            what=f"a controller that starts over: {SUB_EPOCHS[1]:,} sub-epochs against {SUB_EPOCHS[0]:,}",
             measured=f"{after['decided_s']:.2f} s, {few['after']['decided_s']:.2f} s",
             ratio=after["decided_s"] / few["after"]["decided_s"],
             bar=1.5,
@@ -104,20 +104,21 @@ def benchmark() -> list[Figure]:
 
 def _of_halves() -> Figure:
     """What the fold of a run of many models takes for its second half, beside its first."""
-    state, units, began = ExperimentState(name=_NAME), 0, time.time()
+    state, sub_epochs, began = ExperimentState(name=_NAME), 0, time.time()
     taken: list[int] = []
     tracemalloc.start()
-    for after_s, event in story(_SHORT_UNITS, models=_MANY_MODELS, workers=_FEW_WORKERS):
+    for after_s, event in story(_SHORT_SUB_EPOCHS, models=_MANY_MODELS, workers=_FEW_WORKERS):
         began += after_s
         state.apply(event.model_copy(update={"seq": state.seq + 1, "time": began}))
-        units += isinstance(event, TaskCommitted)
-        if isinstance(event, TaskCommitted) and units in (_SHORT_UNITS // 2, _SHORT_UNITS):
+        sub_epochs += isinstance(event, TaskCommitted)
+        if isinstance(event, TaskCommitted) and sub_epochs in (_SHORT_SUB_EPOCHS // 2, _SHORT_SUB_EPOCHS):
             gc.collect()
             taken.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     half, whole = taken
     return Figure(
-        what=f"{_SHORT_UNITS:,} units in a run of {_MANY_MODELS:,} models: memory of the second half, of the first",
+        what=f"{_SHORT_SUB_EPOCHS:,} sub-epochs in a run of {_MANY_MODELS:,} models: memory of the second half, of "
+        f"the first",
         measured=f"{half / 1e6:.1f} MB, then {whole / 1e6:.1f} MB",
         ratio=(whole - half) / half,
         bar=0.1,
@@ -125,13 +126,13 @@ def _of_halves() -> Figure:
     )
 
 
-def measure(units: int, *, has_before: bool = True) -> dict[str, dict[str, float]]:
+def measure(sub_epochs: int, *, has_before: bool = True) -> dict[str, dict[str, float]]:
     """The same log before and after it is moved; the first alone takes as long as all else, or longer."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
-            writer.experiment(_NAME, story(units), began=time.time() - 86_400, run=_RUN)
-            for key in _tasks(units):
+            writer.experiment(_NAME, story(sub_epochs), began=time.time() - 86_400, run=_RUN)
+            for key in _tasks(sub_epochs):
                 writer.task(_NAME, key, "worker-0")
         before = _looked(folder, "newcomer-1") if has_before else {}
         with control_plane(folder, ("redis", "kvs_api")) as plane:
@@ -227,11 +228,11 @@ def _rss(pid: int) -> float:
 # --- what happened ------------------------------------------------------------------------------
 
 
-def story(units: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[tuple[float, Event]]:
+def story(sub_epochs: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[tuple[float, Event]]:
     """A run that is at the end of an epoch: seconds since the event before, and the event."""
     random = Random(1)
     grid: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(models)]
-    epochs = units // (models * workers)
+    epochs = sub_epochs // (models * workers)
     request = FitRequest(
         code="0" * 64, models=tuple(grid), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
     )
@@ -239,16 +240,16 @@ def story(units: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[
     plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(workers), 1000))
     yield 0.0, RunRequested(run=_RUN, request=request)
     for number in range(workers):
-        held = (Holding(dataset=_DATASET, partition=number),)
+        held = (Replica(dataset=_DATASET, partition=number),)
         name = f"worker-{number}"
         yield (
             0.0,
-            WorkerJoined(worker=name, incarnation="a", weight=1.0, kinds=("train",), holdings=held),
+            WorkerJoined(worker=name, incarnation="a", weight=1.0, kinds=("train",), replicas=held),
         )
     yield 0.0, RunStarted(run=_RUN, plan=plan)
     for epoch, turn in itertools.product(range(1, epochs + 1), range(models)):
         for number in range(workers):
-            yield from _unit((turn + number * (models // workers)) % models, epoch, number, random)
+            yield from _sub_epoch((turn + number * (models // workers)) % models, epoch, number, random)
         if turn == models - 1:
             bound = 0.1 * epoch * models
             idle = {f"worker-{number}": 1.0 for number in range(workers)}
@@ -260,7 +261,7 @@ def story(units: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[
             )
 
 
-def _unit(model: int, epoch: int, worker: int, random: Random) -> Iterator[tuple[float, Event]]:
+def _sub_epoch(model: int, epoch: int, worker: int, random: Random) -> Iterator[tuple[float, Event]]:
     task, name = _task(model, epoch, worker), f"worker-{worker}"
     yield random.random() / 1000, TaskAssigned(task=task, attempt=1, worker=name)
     yield random.random() / 1000, TaskStarted(task=task, attempt=1, worker=name)
@@ -276,8 +277,8 @@ def _unit(model: int, epoch: int, worker: int, random: Random) -> Iterator[tuple
     yield random.random() / 100, TaskCommitted(task=task, attempt=1, worker=name, result=result)
 
 
-def _tasks(units: int) -> Iterator[str]:
-    epochs = range(1, units // (MODELS * WORKERS) + 1)
+def _tasks(sub_epochs: int) -> Iterator[str]:
+    epochs = range(1, sub_epochs // (MODELS * WORKERS) + 1)
     for epoch, model, worker in itertools.product(epochs, range(MODELS), range(WORKERS)):
         yield _task(model, epoch, worker)
 
@@ -291,7 +292,7 @@ def _model(number: int) -> str:
 
 
 def main() -> None:
-    """Print the figures, or what was measured of so many units."""
+    """Print the figures, or what was measured of so many sub-epochs."""
     if len(sys.argv) > 1:
         for when, found in measure(int(sys.argv[1]), has_before="--after" not in sys.argv).items():
             print(when, {name: round(value, 3) for name, value in found.items()})

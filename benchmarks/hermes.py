@@ -3,7 +3,7 @@
 16 jobs on 4 GPUs, 4 or 12 of them good, four networks, on seeds that no rule was tuned on (`research.hermes`;
 docs/hermes.md says what is the paper's of it and what is assumed). Hermes as printed binds a job to a GPU and preempts
 it at any time. `promising` preempts here, too, with one queue for all GPUs. Then nothing is preempted: the controller's
-own core dispatches units, by `promising` and by what it does if nothing else is asked for.
+own core dispatches sub-epochs, by `promising` and by what it does if nothing else is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def benchmark() -> list[Figure]:
     """All bars, one line each."""
     found = {name: _against_hermes(name) for name in SCENARIOS}
     plain = [_figure(good, *found[f"hermes-{good}"], bar=bar) for good, bar in ((4, FEW_BAR), (12, MANY_BAR))]
-    return [*plain, _variants(found), *_at_units()]
+    return [*plain, _variants(found), *_at_sub_epochs()]
 
 
 def _against_hermes(name: str) -> tuple[Row, Row]:
@@ -62,13 +62,14 @@ def _variants(found: dict[str, tuple[Row, Row]]) -> Figure:
     )
 
 
-def _at_units() -> list[Figure]:
+def _at_sub_epochs() -> list[Figure]:
     default, promising = compare(
         SCENARIOS["hermes-4"], (DEFAULT_POLICY, "promising"), seeds=SEEDS, engine=run
     )
     return [
         Figure(
-            what=f"the same jobs by the controller's core, unit by unit, 4 of 16 good: {DEFAULT_POLICY} over promising",
+            what=f"the same jobs by the controller's core, sub-epoch by sub-epoch, 4 of 16 good: {DEFAULT_POLICY} "
+            f"over promising",
             measured=f"{default.mean:.2f} of an oracle's, promising {promising.mean:.2f}",
             ratio=default.mean / promising.mean,
             bar=SOONER_BAR,

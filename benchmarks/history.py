@@ -1,7 +1,8 @@
 """The history: runs whose models have run before, beside the same runs without, simulated.
 
-Yesterday's run of the same models leaves a history: unit times of the same means, with a noise of their own. Today's
-run begins with it, or blind. Measured is how far the first forecast is off, and how long an epoch takes whose models
+Yesterday's run of the same models leaves a history: sub-epoch times of the same means, with a noise of their own.
+Today's run begins with it, or blind. Measured is how far the first forecast is off, and how long an epoch takes whose
+models
 differ by up to thirty times: the first one is all that it can help, because after it times are known anyway.
 """
 
@@ -13,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from benchmarks import brain
+from benchmarks import autoscaler
 from benchmarks.figure import Figure
 from cerebro.contract.events import Event, RunStarted
-from cerebro.contract.history import UnitHistory
+from cerebro.contract.history import SubEpochHistory
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
@@ -25,10 +26,10 @@ from research.simulation.history import history_of
 from research.simulation.scenario import DATASET, Scenario
 
 WORLDS, WORKERS = 40, 4
-"""The scenarios of `benchmarks.brain`, and how many workers they have."""
+"""The scenarios of `benchmarks.autoscaler`, and how many workers they have."""
 
 _SEEDS, _SPREADS, _MODELS = 8, (3, 10, 30), (12, 16, 24)
-_PLACES, _SIGMA, _UNIT_S = 8, 0.1, 60.0
+_PLACES, _SIGMA, _SUB_EPOCH_S = 8, 0.1, 60.0
 
 
 def benchmark() -> list[Figure]:
@@ -41,10 +42,10 @@ def _forecasts() -> Figure:
     known: list[float] = []
     sure_blind = sure = 0
     for seed in range(WORLDS):
-        world = brain.World.drawn(seed)
-        yesterday = brain.simulated(replace(world, day=" yesterday"), WORKERS)
+        world = autoscaler.World.drawn(seed)
+        yesterday = autoscaler.simulated(replace(world, day=" yesterday"), WORKERS)
         for history, found in ((None, blind), (history_of(yesterday.log), known)):
-            told = brain.simulated(world, WORKERS, mode="advise", history=history)
+            told = autoscaler.simulated(world, WORKERS, mode="advise", history=history)
             first = told.forecasts[0]
             left_s = told.ended_s - first.time
             found.append(abs(first.end.p50_s - left_s) / left_s)
@@ -84,22 +85,22 @@ def _epochs() -> Figure:
 
 
 def _run(
-    seed: int, models: int, spread: float, day: str, history: Mapping[str, UnitHistory] | None
+    seed: int, models: int, spread: float, day: str, history: Mapping[str, SubEpochHistory] | None
 ) -> tuple[float, tuple[Event, ...]]:
     """Makespan of an epoch, and the log."""
     costs = [math.exp(Random(f"{seed} {n}").uniform(0, math.log(spread))) for n in range(models)]
     named: dict[str, Hyperparameters] = {f"m{n:02}": {"batch_size": 1, "width": n} for n in range(models)}
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
         noise = Random(f"{seed} {day} {body.model} {body.partition}").lognormvariate(
             -_SIGMA * _SIGMA / 2, _SIGMA
         )
-        return _UNIT_S * costs[int(body.model[1:])] * noise
+        return _SUB_EPOCH_S * costs[int(body.model[1:])] * noise
 
     scenario = Scenario(
-        holdings={f"worker-{n}": [n] for n in range(_PLACES)},
-        unit_time=unit_time,
+        replicas={f"worker-{n}": [n] for n in range(_PLACES)},
+        sub_epoch_time=sub_epoch_time,
         lease_s=80_000.0,
         history=history,
     )

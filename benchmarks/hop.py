@@ -4,8 +4,8 @@ Ours: `checkpoint.save` (flatten, hash, write aside, flush to the disk, rename) 
 into another copy of the model (check every byte, then copy it into the module's parameters). Theirs: write one buffer
 to a file in the same folder, fsync, close, and read it back into a buffer. Each round runs both, in turns, so that a
 disk that slows down slows both; the ratio is the median of the rounds' ratios. The state is a model and an optimizer's
-two moments, as a unit leaves them; what is read was just written, so it comes from the page cache on both sides, as it
-does on one machine.
+two moments, as a sub-epoch leaves them; what is read was just written, so it comes from the page cache on both sides,
+as it does on one machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.figure import Figure
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.worker.training import checkpoint
 from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.sub_epoch import Trainee, restore
 from cerebro.worker.training.tracking import Checkpoint
-from cerebro.worker.training.unit import Trainee, restore
 
 BAR, FROZEN_BAR = 1.5, 0.2
 BYTES = 300_000_000

@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import replace
 
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
 from cerebro.runtime.kvs import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
@@ -28,9 +28,9 @@ ROWS = 100
 
 
 class Wait(Execution):
-    """A unit is a wait of so many seconds, an ETL task takes no time; there is no child."""
+    """A sub-epoch is a wait of so many seconds, an ETL task takes no time; there is no child."""
 
-    def __init__(self, seconds: float, made: list[Holding]) -> None:
+    def __init__(self, seconds: float, made: list[Replica]) -> None:
         self._seconds, self._made = seconds, made
         self._begun: float | None = None
         self.previous = None
@@ -45,7 +45,7 @@ class Wait(Execution):
     def run(self, item: InboxItem) -> TaskResult | Failure:
         """Wait for what is left of the time; a partition is there at once."""
         if isinstance(item.body, EtlTask):
-            self._made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
+            self._made.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
         begun, self._begun, self.previous = self._begun or time.monotonic(), None, item.body
         time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
@@ -57,17 +57,17 @@ class Idler(Agent):
     """An agent that waits."""
 
     def __init__(self, kvs: KvsClient, settings: Settings, seconds: float) -> None:
-        self._seconds, self._holdings = seconds, list[Holding]()
+        self._seconds, self._replicas = seconds, list[Replica]()
         number = settings.devices or 1
         devices = WorkerDevices(max(settings.cores, number), number)
         resources = Resources(
-            devices=devices, holdings=lambda: tuple(self._holdings), host="", pid=os.getpid()
+            devices=devices, replicas=lambda: tuple(self._replicas), host="", pid=os.getpid()
         )
         super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
 
     def _made(self, devices: tuple[int, ...]) -> Slot:
         slot = super()._made(devices)
-        slot.execution = Wait(self._seconds, self._holdings)
+        slot.execution = Wait(self._seconds, self._replicas)
         return slot
 
 

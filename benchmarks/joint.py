@@ -85,7 +85,8 @@ def _against_practice(problem: Problem, planned: float) -> Figure:
     }
     told = ", ".join(f"{name} {seconds / 3600:.2f} h" for name, seconds in means.items())
     return Figure(
-        what="12 models hop over 4 nodes of 8 GPUs, planned: over all GPUs of a node for each unit, in random order",
+        what="12 models hop over 4 nodes of 8 GPUs, planned: over all GPUs of a node for each sub-epoch, in random "
+        "order",
         measured=f"{planned / 3600:.2f} h; {told}",
         ratio=planned / means["current practice"],
         bar=0.80,

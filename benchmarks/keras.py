@@ -1,7 +1,7 @@
 """Keras models: rows per second of the worker's handler, against Keras' own `fit` on the same rows.
 
-Ours are units as a worker does them: a new model, its state read from a checkpoint, one pass over the partition's
-shards, the next checkpoint. `fit` has one model, the same rows in memory, and as many epochs. So a unit makes and
+Ours are sub-epochs as a worker does them: a new model, its state read from a checkpoint, one pass over the partition's
+shards, the next checkpoint. `fit` has one model, the same rows in memory, and as many epochs. So a sub-epoch makes and
 traces its model anew, and `fit` does so once. In turns, in one process for each backend, with one thread.
 
 ``python -m benchmarks.keras BACKEND`` prints what one backend did.
@@ -31,7 +31,7 @@ from cerebro.keras.backend import BACKENDS, CORES
 BAR = 0.9
 ROWS, FEATURES, CLASSES, BATCH = 24_000, 784, 10, 64
 HIDDEN = (1024, 512)
-UNITS, ROUNDS = 3, 3
+SUB_EPOCHS, ROUNDS = 3, 3
 _CODE, _DATASET = "0" * 64, "benchmark"
 
 
@@ -65,14 +65,15 @@ def _figure(backend: str) -> Figure:
         raise RuntimeError(done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])
     return Figure(
-        what=f"Keras over {backend}: rows/s of the handler's units, against plain `fit` on the same rows",
+        what=f"Keras over {backend}: rows/s of the handler's sub-epochs, against plain `fit` on the same rows",
         measured=f"{found['ours']:,.0f} rows/s, fit {found['fit']:,.0f} rows/s",
         ratio=found["ratio"],
         bar=BAR,
         sense="at least",
         notes=(
-            f"{backend}: {UNITS} units of {ROWS:,} rows each time, of which making, loading, tracing and saving a "
-            f"model took {found['fixed']:.2f} s a unit",
+            f"{backend}: {SUB_EPOCHS} sub-epochs of {ROWS:,} rows each time, of which making, loading, tracing and "
+            f"saving a "
+            f"model took {found['fixed']:.2f} s a sub-epoch",
         ),
     )
 
@@ -88,23 +89,26 @@ def measure(backend: str) -> dict[str, float]:
     ours: list[float] = []
     fit: list[float] = []
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
-        units = _units(backend, Path(name), rows, labels)
+        sub_epochs = _sub_epochs(backend, Path(name), rows, labels)
         spec = Perceptron(backend)
 
         def plain() -> None:
-            spec.create_models({}).fit(rows, labels, batch_size=BATCH, epochs=UNITS, verbose=0)
+            spec.create_models({}).fit(rows, labels, batch_size=BATCH, epochs=SUB_EPOCHS, verbose=0)
 
-        units(1), spec.create_models({}).fit(rows[:BATCH], labels[:BATCH], verbose=0)
+        sub_epochs(1), spec.create_models({}).fit(rows[:BATCH], labels[:BATCH], verbose=0)
         for number in range(ROUNDS):
-            runs: list[tuple[list[float], Callable[[], None]]] = [(ours, lambda: units(UNITS)), (fit, plain)]
+            runs: list[tuple[list[float], Callable[[], None]]] = [
+                (ours, lambda: sub_epochs(SUB_EPOCHS)),
+                (fit, plain),
+            ]
             for seconds, run in runs if number % 2 == 0 else reversed(runs):
                 began = time.perf_counter()
                 run()
                 seconds.append(time.perf_counter() - began)
         began = time.perf_counter()
-        units(UNITS, few=True)
-        fixed = (time.perf_counter() - began) / UNITS
-    total = ROWS * UNITS
+        sub_epochs(SUB_EPOCHS, few=True)
+        fixed = (time.perf_counter() - began) / SUB_EPOCHS
+    total = ROWS * SUB_EPOCHS
     return {
         "ours": total / statistics.median(ours),
         "fit": total / statistics.median(fit),
@@ -113,8 +117,8 @@ def measure(backend: str) -> dict[str, float]:
     }
 
 
-def _units(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., None]:
-    """What does so many units after one another; of `few`, each of two batches."""
+def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., None]:
+    """What does so many sub-epochs after one another; of `few`, each of two batches."""
     from cerebro.data.manifests import Source
     from cerebro.data.shards import write_rows
     from cerebro.runtime.volumes import Volumes
@@ -135,9 +139,9 @@ def _units(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., 
 
     def run(number: int, *, few: bool = False) -> None:
         checkpoint: CheckpointRef | None = None
-        for unit in range(number):
+        for sub_epoch in range(number):
             task = TrainTask(
-                key=f"fit-1/train/m00/e{unit + 1}/p0",
+                key=f"fit-1/train/m00/e{sub_epoch + 1}/p0",
                 experiment="benchmark",
                 run="fit-1",
                 model="m00",
@@ -146,9 +150,9 @@ def _units(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., 
                 dataset=_DATASET,
                 seed=0,
                 hang_timeout_s=60,
-                epoch=unit + 1,
+                epoch=sub_epoch + 1,
                 partition=int(few),
-                unit=unit,
+                sub_epoch=sub_epoch,
                 position=Position(),
                 checkpoint=checkpoint,
             )

@@ -1,14 +1,15 @@
 """Online dispatch under noise: makespans of critical first over the clairvoyant bound.
 
-Unit times vary log-normally around their estimates; nobody knows by how much before a unit ends. The bound is of the
+Sub-epoch times vary log-normally around their estimates; nobody knows by how much before a sub-epoch ends. The bound is
+of the
 real durations: the largest row or column sum, which no schedule beats, whatever it knows in advance. The grid is n / p
 in 2, 4, 8, p in 8, 16, heterogeneous (the paper's networks and cards, section 5.4) and near-equal times, sigma in 0.1,
 0.2, 0.3, and 5 seeds of each.
 
 The same grid is run with a worker that is away for a fifth of the time. The bound then counts its absence as capacity
 lost, and nothing else: the attempt that is lost with the worker is made again at the expense of the policy, although
-only who knows of the outage could have avoided it. That is half a unit on average, of the 16 that a worker has at n =
-2p, p = 8; so what was lost is told too.
+only who knows of the outage could have avoided it. That is half a sub-epoch on average, of the 16 that a worker has at
+n = 2p, p = 8; so what was lost is told too.
 """
 
 from __future__ import annotations
@@ -145,8 +146,10 @@ def _outage(problem: Problem, seed: int) -> Outage:
 
 
 def _lost(schedule: Schedule, outage: Outage) -> float:
-    """Seconds of the worker before it went away that no unit of the schedule accounts for: its lost attempt."""
-    units = schedule.by_worker()[outage.worker]
-    if units[-1].end <= outage.start:
+    """Seconds of the worker before it went away that no sub-epoch of the schedule accounts for: its lost attempt."""
+    sub_epochs = schedule.by_worker()[outage.worker]
+    if sub_epochs[-1].end <= outage.start:
         return 0.0  # it was done, and idle
-    return outage.start - max((unit.end for unit in units if unit.end <= outage.start), default=0.0)
+    return outage.start - max(
+        (sub_epoch.end for sub_epoch in sub_epochs if sub_epoch.end <= outage.start), default=0.0
+    )

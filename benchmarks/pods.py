@@ -21,7 +21,7 @@ from benchmarks.figure import Figure
 from benchmarks.pods_job import EPOCHS, MODELS
 
 AFTER = 8
-"""Units committed when the pod is deleted, of 24."""
+"""Sub-epochs committed when the pod is deleted, of 24."""
 _JOB = Path(__file__).with_name("pods_job.py")
 
 Log = list[dict[str, Any]]
@@ -101,24 +101,25 @@ def main() -> None:
 
 
 def _worker(log: Log, deleted: float) -> Figure:
-    """How long after a holder of its partition was there the interrupted unit ran again."""
+    """How long after a holder of its partition was there the interrupted sub-epoch ran again."""
     interrupted = [
         e for e in log if e["type"] in ("TaskFailed", "TaskRevoked") and e["worker"] == "cerebro-worker-1"
     ]
     if not interrupted:
-        raise SystemExit("no unit was interrupted: the pod was deleted between two of them; try again")
+        raise SystemExit("no sub-epoch was interrupted: the pod was deleted between two of them; try again")
     task = interrupted[0]["task"]
     back = [e["time"] for e in log if e["type"] == "WorkerJoined" and e["worker"] == "cerebro-worker-1"][-1]
     again = [e["time"] for e in log if e["type"] == "TaskStarted" and e["task"] == task][-1]
     return Figure(
-        what="pod of a worker deleted in a run: from its return to its unit's new start",
+        what="pod of a worker deleted in a run: from its return to its sub-epoch's new start",
         measured=f"{again - back:.2f} s",
         ratio=again - back,
         bar=5,
         sense="at most",
         measure="s",
         notes=(
-            f"the unit was given back {interrupted[0]['time'] - deleted:.2f} s after the deletion, the new pod had "
+            f"the sub-epoch was given back {interrupted[0]['time'] - deleted:.2f} s after the deletion, the new pod "
+            f"had "
             f"registered after {back - deleted:.1f} s",
             _outcome(log),
         ),
@@ -154,8 +155,8 @@ def _outcome(log: Log) -> str:
     commits = [e["task"] for e in log if e["type"] == "TaskCommitted" and "/train/m" in e["task"]]
     failed = [e for e in log if e["type"] == "TaskFailed" and e["failure"]["kind"] != "preempted"]
     if len(commits) != len(set(commits)) or len(commits) != 2 * MODELS * EPOCHS:
-        raise SystemExit(f"{len(commits)} units were committed, {len(set(commits))} different ones")
-    return f"{len(commits)} units, each committed once; failed attempts: {len(failed)}"
+        raise SystemExit(f"{len(commits)} sub-epochs were committed, {len(set(commits))} different ones")
+    return f"{len(commits)} sub-epochs, each committed once; failed attempts: {len(failed)}"
 
 
 if __name__ == "__main__":

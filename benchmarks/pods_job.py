@@ -1,6 +1,7 @@
 """The job of `pods`, run inside the cluster: read from standard input by a Python in the notebook's pod.
 
-Prints a line ``committed N`` per unit and at the end the event log of the fit, a JSON object per line. Units take about
+Prints a line ``committed N`` per sub-epoch and at the end the event log of the fit, a JSON object per line. Sub-epochs
+take about
 two seconds each, most of it spent asleep: what is measured is what happens between them.
 """
 

@@ -2,8 +2,8 @@
 
 Redis (every write flushed to disk before it is answered) and kvs_api are the real processes; reports come over HTTP
 from 8 processes' worth of threads in one process of their own: each names a running attempt and carries 100 points with
-loss and accuracy, as a unit with short batches would send in a second or two. Afterwards every point is there once,
-numbered without a gap.
+loss and accuracy, as a sub-epoch with short batches would send in a second or two. Afterwards every point is there
+once, numbered without a gap.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _begin(kvs: KvsClient, term: int, number: int) -> None:
         hang_timeout_s=_LEASE_S,
         epoch=1,
         partition=0,
-        unit=0,
+        sub_epoch=0,
         position=Position(),
         checkpoint=None,
         keep=(),

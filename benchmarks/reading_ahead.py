@@ -1,4 +1,4 @@
-"""Batches gathered ahead: a unit's pass with as many threads as earlier passes advise, beside one without.
+"""Batches gathered ahead: a sub-epoch's pass with as many threads as earlier passes advise, beside one without.
 
 The rows of `benchmarks.loader`, and a training step of one linear layer, in a process with the allocator's settings
 of a worker's child. Once from a slow volume: before each pass the page cache is emptied of the partition, and a control

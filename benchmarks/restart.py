@@ -33,14 +33,14 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
 
 BAR_S = 15.0
-UNITS = (30_000, 100_000)
+SUB_EPOCHS = (30_000, 100_000)
 MODELS, WORKERS = 40, 10
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 600.0
@@ -53,23 +53,26 @@ _BUSY, _QUIET_S = 0.2, 2.0
 
 def benchmark() -> list[Figure]:
     """Processor seconds of the larger log against the bar, and how they grow with its length."""
-    found = {units: measure(units) for units in UNITS}
-    few, many = UNITS
+    found = {sub_epochs: measure(sub_epochs) for sub_epochs in SUB_EPOCHS}
+    few, many = SUB_EPOCHS
     growth = (found[many]["again_s"] / found[few]["again_s"]) / (many / few)
     lost = sum(each["lost"] for each in found.values())
-    case = f"a controller starts over after {many:,} units ({3 * many:,} events of them)"
+    case = f"a controller starts over after {many:,} sub-epochs ({3 * many:,} events of them)"
     return [
         *(
             Figure(
                 what=f"{case}: processor time until it has caught up, {where}",
-                measured=f"{found[many][cpu]:.1f} s; after {few:,} units {found[few][cpu]:.1f} s",
+                measured=f"{found[many][cpu]:.1f} s; after {few:,} sub-epochs {found[few][cpu]:.1f} s",
                 ratio=found[many][cpu],
                 bar=BAR_S,
                 sense="at most",
                 measure="s",
                 notes=(
                     f"{where}, it decided after "
-                    + " and ".join(f"{found[units][decided]:.1f} s ({units:,} units)" for units in UNITS),
+                    + " and ".join(
+                        f"{found[sub_epochs][decided]:.1f} s ({sub_epochs:,} sub-epochs)"
+                        for sub_epochs in SUB_EPOCHS
+                    ),
                 ),
             )
             for where, cpu, decided in (
@@ -78,12 +81,12 @@ def benchmark() -> list[Figure]:
             )
         ),
         Figure(
-            what=f"{case}: the same for each unit, against {few:,} units",
+            what=f"{case}: the same for each sub-epoch, against {few:,} sub-epochs",
             measured=f"{1e6 * found[many]['again_s'] / many:.0f} us, {1e6 * found[few]['again_s'] / few:.0f} us",
             ratio=growth,
             bar=1.2,
             sense="at most",
-            notes=(f"{MODELS} models on {WORKERS} workers; one live point a unit",),
+            notes=(f"{MODELS} models on {WORKERS} workers; one live point a sub-epoch",),
         ),
         Figure(
             what=f"{case}: times that a second controller got the leadership meanwhile",
@@ -95,14 +98,14 @@ def benchmark() -> list[Figure]:
     ]
 
 
-def measure(units: int) -> dict[str, float]:
-    """Start a controller on a log with so many units: without event files, and again with them."""
+def measure(sub_epochs: int) -> dict[str, float]:
+    """Start a controller on a log with so many sub-epochs: without event files, and again with them."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
-            story = _story(units)
+            story = _story(sub_epochs)
             writer.experiment(_NAME, story, began=time.time() - 86_400, run=_RUN)
-            writer.points(_NAME, _points(units))
+            writer.points(_NAME, _points(sub_epochs))
         first, again = _restart(folder, "newcomer-1"), _restart(folder, "newcomer-2")
     return {
         **first,
@@ -158,10 +161,10 @@ def _cpu_s(plane: ControlPlane) -> float:
 # --- what happened ------------------------------------------------------------------------------
 
 
-def _story(units: int) -> Iterator[tuple[float, Event]]:
+def _story(sub_epochs: int) -> Iterator[tuple[float, Event]]:
     """A run that is at the end of an epoch: seconds since the event before, and the event."""
     models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
-    epochs = units // (MODELS * WORKERS)
+    epochs = sub_epochs // (MODELS * WORKERS)
     request = FitRequest(
         code="0" * 64, models=tuple(models), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
     )
@@ -169,18 +172,18 @@ def _story(units: int) -> Iterator[tuple[float, Event]]:
     plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1000))
     yield 0.0, RunRequested(run=_RUN, request=request)
     for number in range(WORKERS):
-        held = (Holding(dataset=_DATASET, partition=number),)
+        held = (Replica(dataset=_DATASET, partition=number),)
         yield (
             0.0,
             WorkerJoined(
-                worker=_worker(number), incarnation="a", weight=1.0, kinds=("train",), holdings=held
+                worker=_worker(number), incarnation="a", weight=1.0, kinds=("train",), replicas=held
             ),
         )
     yield 0.0, RunStarted(run=_RUN, plan=plan)
     for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
         for number in range(WORKERS):
             # A worker meets the models in turn, each from another one on: no two at the same one.
-            yield from _unit((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
+            yield from _sub_epoch((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
         if turn == MODELS - 1:
             bound = 0.1 * epoch * MODELS
             idle = {_worker(number): 1.0 for number in range(WORKERS)}
@@ -192,7 +195,7 @@ def _story(units: int) -> Iterator[tuple[float, Event]]:
             )
 
 
-def _unit(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Event]]:
+def _sub_epoch(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Event]]:
     task, name = _task(model, epoch, worker), _worker(worker)
     yield 0.0, TaskAssigned(task=task, attempt=1, worker=name)
     yield 0.0, TaskStarted(task=task, attempt=1, worker=name)
@@ -206,9 +209,9 @@ def _unit(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Event]]:
     yield 0.01, TaskCommitted(task=task, attempt=1, worker=name, result=result)
 
 
-def _points(units: int) -> Iterator[str]:
-    """One of each unit; as pydantic writes a `LivePoint`, at a tenth of the time."""
-    epochs = range(1, units // (MODELS * WORKERS) + 1)
+def _points(sub_epochs: int) -> Iterator[str]:
+    """One of each sub-epoch; as pydantic writes a `LivePoint`, at a tenth of the time."""
+    epochs = range(1, sub_epochs // (MODELS * WORKERS) + 1)
     for epoch, turn, number in itertools.product(epochs, range(MODELS), range(WORKERS)):
         task = _task((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
         yield (

@@ -1,15 +1,17 @@
-"""Savepoints: processes killed and workers ended at random batches of units of 500 batches, and what is lost by it.
+"""Savepoints: processes killed and workers ended at random batches of sub-epochs of 500 batches, and what is lost by
+it.
 
-A real local cluster of two workers; 5 models, one epoch, 10 units, a savepoint each second. While they train, 50 times
-the process of user code gets SIGKILL and 20 times a worker gets SIGTERM, each at a random batch of a unit that goes on.
-User code writes down when each batch began, so that what is done again is counted and timed, not guessed. The weights
+A real local cluster of two workers; 5 models, one epoch, 10 sub-epochs, a savepoint each second. While they train, 50
+times the process of user code gets SIGKILL and 20 times a worker gets SIGTERM, each at a random batch of a sub-epoch
+that goes on. User code writes down when each batch began, so that what is done again is counted and timed, not guessed.
+The weights
 are then compared with a replay, bit for bit: trained once more in this process, without any interruption.
 
 Two attempts that die on one savepoint have the third one start from the beginning, so a kill waits until its attempt
 has told the store of a savepoint of its own.
 
-What savepoints cost is measured on a state of 100 MB, and counted over units of a minute to four hours as the clock of
-a worker (`Timer`) takes them.
+What savepoints cost is measured on a state of 100 MB, and counted over sub-epochs of a minute to four hours as the
+clock of a worker (`Timer`) takes them.
 """
 
 from __future__ import annotations
@@ -40,29 +42,29 @@ from cerebro.client.connection import connect
 from cerebro.client.replay import replay
 from cerebro.contract.events import (
     Event,
+    SubEpochSaved,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.state import ExperimentState
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.savepoints import Savepoints, Timer
-from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.sub_epoch import Trainee
 
 KILLS, TERMINATIONS = 50, 20
 _MODELS, _WORKERS, _BATCHES, _SIZE = 5, 2, 500, 8
 _INTERVAL_S, _PAUSE_S = 1.0, 0.025
 _PAUSE = "CEREBRO_BENCH_PAUSE_S"
-"""Set for the workers, and not here, where units are trained again."""
-_PER_UNIT = 12
-"""Batches at which attempts at a unit may be ended: more than are needed, because some come before a savepoint."""
+"""Set for the workers, and not here, where sub-epochs are trained again."""
+_PER_SUB_EPOCH = 12
+"""Batches at which attempts at a sub-epoch may be ended: more than are needed, because some come before a savepoint."""
 _BATCH = "<qd"
 """Number of a batch in its model's training, and when it began."""
 _STATE_BYTES = 100 << 20
-_UNITS_S = (60.0, 119.0, 130.0, 600.0, 3600.0, 4 * 3600.0)
+_SUB_EPOCHS_S = (60.0, 119.0, 130.0, 600.0, 3600.0, 4 * 3600.0)
 
 
 class Diary(SubEpochSpec):
@@ -82,7 +84,7 @@ class Diary(SubEpochSpec):
         checkpoint.track(optimizer=optimizer)
         total = dataloader.progress({"loss": 0.0})
         pause_s = float(os.environ.get(_PAUSE, "0"))
-        name = f"{os.getpid()}-{hyperparams['number']}-{dataloader.unit}"
+        name = f"{os.getpid()}-{hyperparams['number']}-{dataloader.sub_epoch}"
         with Path(hyperparams["diary"], name).open("ab", buffering=0) as diary:
             dataloader.savepoint()  # the file is not to go on
             for inputs, labels in dataloader:
@@ -98,7 +100,7 @@ class Diary(SubEpochSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """What was ended, when it had begun which batch of its unit."""
+    """What was ended, when it had begun which batch of its sub-epoch."""
 
     is_kill: bool
     task: str
@@ -175,8 +177,9 @@ class Interrupter:
             self._left.append(is_kill)  # it came too late
 
     def _targets(self, task: str) -> list[int]:
-        """Batches at which attempts at a unit are to be ended, as far as each has a savepoint of its own by then."""
-        return sorted(random.Random(task).sample(range(1, _BATCHES), _PER_UNIT))
+        """Batches at which attempts at a sub-epoch are to be ended, as far as each has a savepoint of its own by
+        then."""
+        return sorted(random.Random(task).sample(range(1, _BATCHES), _PER_SUB_EPOCH))
 
     def _end(self, started: TaskStarted) -> Event | None:
         """The event that ended the attempt."""
@@ -219,7 +222,7 @@ def _open(events: list[Event], worker: str) -> tuple[TaskStarted, int]:
         for e in events
         if getattr(e, "task", "") == started.task and getattr(e, "attempt", 0) == started.attempt
     ]
-    saved = [event.savepoint.batch for event in own if isinstance(event, UnitSaved)]
+    saved = [event.savepoint.batch for event in own if isinstance(event, SubEpochSaved)]
     if not saved or any(isinstance(e, TaskFailed | TaskRevoked | TaskCommitted) for e in own):
         raise LookupError(worker)
     return started, saved[-1]
@@ -261,7 +264,7 @@ def _variables() -> Iterator[None]:
 
 def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
     """Batches and seconds that were trained and done again, the most of all kills and of all terminations. One
-    that came when its unit had ended counts for nothing."""
+    that came when its sub-epoch had ended counts for nothing."""
     pauses = [
         after - before
         for one in done
@@ -282,7 +285,7 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
         "kill_s": max((seconds for _, seconds in lost[True]), default=0.0),
         "kill_mean_s": statistics.mean(seconds for _, seconds in lost[True]),
         "end_batches": max((batches for batches, _ in lost[False]), default=0),
-        "saves": sum(isinstance(event, UnitSaved) for event in events),
+        "saves": sum(isinstance(event, SubEpochSaved) for event in events),
     }
 
 
@@ -299,7 +302,7 @@ def _beginnings(events: list[Event]) -> dict[tuple[str, int], int]:
 
 
 def cost() -> dict[str, float]:
-    """Seconds that a savepoint of 100 MB takes here, and the largest share of a unit that savepoints take."""
+    """Seconds that a savepoint of 100 MB takes here, and the largest share of a sub-epoch that savepoints take."""
     network = nn.Linear(1024, _STATE_BYTES // 3 // 4 // 1024, bias=False)
     trainee = Trainee(modules=[network])
     trainee.checkpoint.track(optimizer=(optimizer := torch.optim.Adam(network.parameters())))
@@ -322,18 +325,20 @@ def cost() -> dict[str, float]:
             took.append(time.monotonic() - began)
         size = savepoints.num_bytes()
     cost_s = statistics.median(took)
-    shares = {unit_s: _taken(unit_s, cost_s) * cost_s / unit_s for unit_s in _UNITS_S}
+    shares = {
+        sub_epoch_s: _taken(sub_epoch_s, cost_s) * cost_s / sub_epoch_s for sub_epoch_s in _SUB_EPOCHS_S
+    }
     return {
         "cost_s": cost_s,
         "bytes": size,
-        "share": max(share for unit_s, share in shares.items() if unit_s >= 120),
-        "short": sum(_taken(unit_s, cost_s) for unit_s in _UNITS_S if unit_s < 120),
+        "share": max(share for sub_epoch_s, share in shares.items() if sub_epoch_s >= 120),
+        "short": sum(_taken(sub_epoch_s, cost_s) for sub_epoch_s in _SUB_EPOCHS_S if sub_epoch_s < 120),
     }
 
 
-def _taken(unit_s: float, cost_s: float) -> int:
-    """How many a unit of so many seconds, in batches of a tenth of one, takes by the clock."""
-    timer, now, taken, batches = Timer(), 0.0, 0, round(unit_s * 10)
+def _taken(sub_epoch_s: float, cost_s: float) -> int:
+    """How many a sub-epoch of so many seconds, in batches of a tenth of one, takes by the clock."""
+    timer, now, taken, batches = Timer(), 0.0, 0, round(sub_epoch_s * 10)
     timer.cost_s = cost_s
     timer.begin(now)
     for done in range(1, batches):
@@ -348,7 +353,10 @@ def benchmark() -> list[Figure]:
     """`measure` and `cost` as lines of the table."""
     found, costs = measure(), cost()
     allowed = _INTERVAL_S / found["batch_s"] + 1
-    done = f"{found['kills']:.0f} kill -9 and {found['terminations']:.0f} SIGTERM at random batches of units of 500"
+    done = (
+        f"{found['kills']:.0f} kill -9 and {found['terminations']:.0f} SIGTERM at random batches of sub-epochs of "
+        f"500"
+    )
     at_most = partial(Figure, sense="at most")
     return [
         at_most(
@@ -374,13 +382,13 @@ def benchmark() -> list[Figure]:
             bar=1,
         ),
         at_most(
-            what="share of a unit of two minutes to four hours that savepoints of 100 MB take",
+            what="share of a sub-epoch of two minutes to four hours that savepoints of 100 MB take",
             measured=f"{100 * costs['share']:.2f} %, {costs['cost_s']:.2f} s each for {costs['bytes'] / 1e6:.0f} MB",
             ratio=costs["share"],
             bar=0.02,
         ),
         at_most(
-            what="savepoints that units of less than two minutes take by the clock",
+            what="savepoints that sub-epochs of less than two minutes take by the clock",
             measured=f"{costs['short']:.0f}",
             ratio=costs["short"],
             bar=0,

@@ -78,7 +78,7 @@ class Found:
     """With figures, styles and scripts, but for plotly's."""
     parsing: dict[str, tuple[float, float]]
     """Of the page's text to a document."""
-    units: tuple[int, int]
+    sub_epochs: tuple[int, int]
 
 
 def measure(models: int = MODELS) -> Found:
@@ -98,9 +98,13 @@ def measure(models: int = MODELS) -> Found:
         for tab, pair in TABS.items():
             first_byte[tab], page_bytes[tab] = http.pair(pair)
         parsing, sent = _browsed(plane, http)
-    units = tuple(sum(event.type == "TaskCommitted" for event in log) for log in logs.values())
+    sub_epochs = tuple(sum(event.type == "TaskCommitted" for event in log) for log in logs.values())
     return Found(
-        first_byte=first_byte, page_bytes=page_bytes, sent=sent, parsing=parsing, units=(units[0], units[1])
+        first_byte=first_byte,
+        page_bytes=page_bytes,
+        sent=sent,
+        parsing=parsing,
+        sub_epochs=(sub_epochs[0], sub_epochs[1]),
     )
 
 
@@ -108,7 +112,7 @@ def benchmark() -> list[Figure]:
     """`measure` as lines of the table."""
     found = measure()
     what = f"page of a search of {MODELS:,} models against that of a grid of {MODELS:,}"
-    search, grid = found.units
+    search, grid = found.sub_epochs
     return [
         _figure(
             f"{what}: time to first byte, 10th percentile",
@@ -116,7 +120,7 @@ def benchmark() -> list[Figure]:
             "ms",
             f"{_REQUESTS} requests of each, in turns, no two the same",
             "the tab of the search is compared with the grid's table of models",
-            f"{search:,} and {grid:,} units are committed, both runs are open",
+            f"{search:,} and {grid:,} sub-epochs are committed, both runs are open",
         ),
         _figure(f"{what}: bytes of the page", {t: _kb(p) for t, p in found.page_bytes.items()}, "kB"),
         _figure(f"{what}: bytes with all it asks for", {t: _kb(p) for t, p in found.sent.items()}, "kB"),
@@ -171,8 +175,8 @@ def _log(name: str, models: int) -> tuple[Event, ...]:
         models={f"m{number:03}": each for number, each in enumerate(chosen)},
         partitions=dict.fromkeys(range(_WORKERS), 10),
     )
-    holdings = {f"worker-{number}": [number] for number in range(_WORKERS)}
-    scenario = Scenario(holdings=holdings, unit_time=lambda body, worker: 1.0, metrics=_loss)
+    replicas = {f"worker-{number}": [number] for number in range(_WORKERS)}
+    scenario = Scenario(replicas=replicas, sub_epoch_time=lambda body, worker: 1.0, metrics=_loss)
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
     simulation.run(limit=10_000_000)
     return simulation.log[: round(_CUT * len(simulation.log))]

@@ -1,10 +1,10 @@
 """A world for searches in virtual time: workers, costs and learning curves, without stores, processes and training.
 
-`workers` workers hold a partition each, and a unit is a model on one of them; a model that has been on all of them has
-trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle,
-have not been there in this epoch and have the highest priority, the one with most granted work left. (In
+`workers` workers hold a partition each, and a sub-epoch is a model on one of them; a model that has been on all of them
+has trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are
+idle, have not been there in this epoch and have the highest priority, the one with most granted work left. (In
 `python -m research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models
-differ (log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its
+differ (log-normal, sigma 0.4), and sub-epochs stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its
 number.
 """
 
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a unit of it may begin."""
+        """Whether a sub-epoch of it may begin."""
         return not self.is_busy and not self.is_stopped and self.trained < self.grant
 
 
@@ -92,8 +92,8 @@ class Outcome:
     """What came of a search.
 
     Attributes:
-        makespan: seconds until the last unit ended; an epoch of a typical model takes a second.
-        busy: share of the workers' time in units, until the last new model began.
+        makespan: seconds until the last sub-epoch ended; an epoch of a typical model takes a second.
+        busy: share of the workers' time in sub-epochs, until the last new model began.
         best: (second, best true accuracy so far of a model after an epoch), ascending.
     """
 
@@ -132,7 +132,7 @@ class World:
             if not self._agenda:
                 break
             self._now, _, name, worker = heapq.heappop(self._agenda)
-            self._end_unit(decider, outcome, name, worker)
+            self._end_sub_epoch(decider, outcome, name, worker)
         horizon = self._last_new or self._now
         spent = sum(min(seconds, max(0.0, horizon - start)) for start, seconds in self._spans)
         outcome.makespan, outcome.busy = self._now, spent / (self._workers * horizon)
@@ -146,14 +146,14 @@ class World:
             may = [name for name in ready if worker in self._models[name].open]
             if may:
                 ready.remove(name := min(may, key=self._precedence))
-                self._start_unit(name, worker)
+                self._start_sub_epoch(name, worker)
 
     def _precedence(self, name: str) -> tuple[float, float, str]:
         model = self._models[name]
         seconds = self._configurations.of(model.number).epoch_s
         return -model.priority, -(model.grant - model.trained) * seconds, name
 
-    def _start_unit(self, name: str, worker: int) -> None:
+    def _start_sub_epoch(self, name: str, worker: int) -> None:
         model = self._models[name]
         epoch_s = self._configurations.of(model.number).epoch_s
         seconds = epoch_s / self._workers * self._rng.lognormvariate(0, 0.05)
@@ -164,7 +164,7 @@ class World:
         self._spans.append((self._now, seconds))
         heapq.heappush(self._agenda, (self._now + seconds, len(self._spans), name, worker))
 
-    def _end_unit(self, decider: Decider, outcome: Outcome, name: str, worker: int) -> None:
+    def _end_sub_epoch(self, decider: Decider, outcome: Outcome, name: str, worker: int) -> None:
         model = self._models[name]
         model.is_busy = False
         self._free.add(worker)

@@ -1,4 +1,5 @@
-"""Runs that share a cluster, simulated by the live core: 8 workers, units of 5 minutes, log-normal noise of sigma 0.1.
+"""Runs that share a cluster, simulated by the live core: 8 workers, sub-epochs of 5 minutes, log-normal noise of sigma
+0.1.
 
 Each bar compares two simulations of the same requests and the same durations: one run after the other, as a cluster
 with ``controller.openRuns: 1`` has it, and side by side. What a child process takes to start is not simulated: a worker
@@ -23,11 +24,11 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
 WORKERS = 8
-UNIT_S = 300.0
+SUB_EPOCH_S = 300.0
 SIGMA = 0.1
 SEEDS = 3
 OTHER = "other"
-UNITS_PER_WORKER = 50
+SUB_EPOCHS_PER_WORKER = 50
 
 
 def benchmark() -> list[Figure]:
@@ -74,7 +75,7 @@ def _few() -> Figure:
 
 
 def _shares(weight: float) -> Figure:
-    """Of two long runs over 50 units a worker, the first with this weight, the second with 1."""
+    """Of two long runs over 50 sub-epochs a worker, the first with this weight, the second with 1."""
     due = weight / (weight + 1)
     errors = []
     for seed in range(SEEDS):
@@ -85,11 +86,12 @@ def _shares(weight: float) -> Figure:
             for name in (EXPERIMENT, OTHER)
             for model in _run(simulation, name).models.values()
             for visit in model.visits
-        )[: UNITS_PER_WORKER * WORKERS]
+        )[: SUB_EPOCHS_PER_WORKER * WORKERS]
         had = sum(seconds for _, is_first, seconds in visits if is_first)
         errors.append(abs(had / sum(seconds for _, _, seconds in visits) - due))
     return Figure(
-        what=f"sharing: error of the shares of two runs, weights {weight:g}:1, over {UNITS_PER_WORKER} units a worker",
+        what=f"sharing: error of the shares of two runs, weights {weight:g}:1, over {SUB_EPOCHS_PER_WORKER} "
+        f"sub-epochs a worker",
         measured=f"{100 * statistics.fmean(errors):.2f} % of the cluster on average",
         ratio=100 * max(errors),
         bar=3,
@@ -126,7 +128,9 @@ def _simulation(
     other, other_plan = _fit(*second)
     return Simulation(
         Scenario(
-            holdings={f"worker-{n}": [n] for n in range(WORKERS)}, unit_time=_unit_time(seed), lease_s=3600.0
+            replicas={f"worker-{n}": [n] for n in range(WORKERS)},
+            sub_epoch_time=_sub_epoch_time(seed),
+            lease_s=3600.0,
         ),
         asked,
         plan,
@@ -136,11 +140,13 @@ def _simulation(
     )
 
 
-def _unit_time(seed: int) -> Callable[[TaskBody, str], float]:
-    """The same unit of the same run takes as long, whatever else happens: not so the units of both runs."""
+def _sub_epoch_time(seed: int) -> Callable[[TaskBody, str], float]:
+    """The same sub-epoch of the same run takes as long, whatever else happens: not so the sub-epochs of both runs."""
 
     def seconds(body: TaskBody, worker: str) -> float:
-        return UNIT_S * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(0.0, SIGMA)
+        return SUB_EPOCH_S * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(
+            0.0, SIGMA
+        )
 
     return seconds
 

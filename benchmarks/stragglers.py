@@ -1,8 +1,8 @@
 """Copies for stragglers: what one of eight workers that is four times slower costs, in simulation.
 
-16 models, 2 epochs, units of five minutes, partitions that take a minute to be made; the controller's own core decides,
-in virtual time, in pods whose ETL containers are idle while the others train. Each seed draws other unit times; with a
-slow worker and without it they are the same.
+16 models, 2 epochs, sub-epochs of five minutes, partitions that take a minute to be made; the controller's own core
+decides, in virtual time, in pods whose ETL containers are idle while the others train. Each seed draws other sub-epoch
+times; with a slow worker and without it they are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
 
 WORKERS, MODELS, EPOCHS, SEEDS = 8, 16, 2, 6
-ETL_S, UNIT_S, SLOWER = 60.0, 300.0, 4.0
+ETL_S, SUB_EPOCH_S, SLOWER = 60.0, 300.0, 4.0
 
 
 class Outcome(NamedTuple):
@@ -33,20 +33,20 @@ class Outcome(NamedTuple):
 def simulated(slower: float, seed: int, sigma: float) -> Outcome:
     """One run; the last worker takes so many times as long."""
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if isinstance(body, EtlTask):
             return ETL_S
         assert isinstance(body, TrainTask)
         noise = Random(f"{seed} {body.model} {body.epoch} {body.partition}").lognormvariate(0, sigma)
-        return UNIT_S * noise * (slower if worker == f"worker-{WORKERS - 1}" else 1.0)
+        return SUB_EPOCH_S * noise * (slower if worker == f"worker-{WORKERS - 1}" else 1.0)
 
     models: dict[str, Hyperparameters] = {f"m{number:02}": {"batch_size": 1} for number in range(MODELS)}
     request = FitRequest(
         code="0" * 64, models=tuple(models.values()), epochs=EPOCHS, metric="loss", mode="min", seed=seed
     )
     plan = FitPlan(dataset=DATASET, models=models, partitions=dict.fromkeys(range(WORKERS), 10_000))
-    holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
-    scenario = Scenario(holdings=holdings, unit_time=unit_time, has_pods=True, lease_s=60.0)
+    replicas = {f"worker-{number}": [number] for number in range(WORKERS)}
+    scenario = Scenario(replicas=replicas, sub_epoch_time=sub_epoch_time, has_pods=True, lease_s=60.0)
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
     simulation.run()
     committed = (event for event in simulation.log if isinstance(event, TaskCommitted))
@@ -65,7 +65,7 @@ def benchmark() -> list[Figure]:
         hours = statistics.fmean(slow.makespan_s for slow, _ in pairs) / 3600
         found.append(
             Figure(
-                what=f"one of {WORKERS} workers 4 times slower, {MODELS} models x {EPOCHS} epochs, unit times of "
+                what=f"one of {WORKERS} workers 4 times slower, {MODELS} models x {EPOCHS} epochs, sub-epoch times of "
                 f"sigma {sigma:g}: makespan over that without it, mean of {SEEDS}",
                 measured=f"{hours:.2f} h, {copies:.1f} copies, the worst {max(ratios):.2f}",
                 ratio=statistics.fmean(ratios),

@@ -1,4 +1,4 @@
-"""Techniques: what it costs to train a unit by two ranks, on a machine without GPUs.
+"""Techniques: what it costs to train a sub-epoch by two ranks, on a machine without GPUs.
 
 Two real local clusters of one worker each, of which one rests while the other works: one worker has one device with two
 threads, the other two devices with one thread each. So one process and two ranks have the same cores. All sides of a
@@ -31,7 +31,7 @@ DDP_BAR, FSDP_BAR, GAP_BAR, FILE_BAR, KILL_BAR_S = 0.85, 0.70, 2.0, 1.3, 1.0
 _ROWS = 2048
 _TURNS = ("single", "ddp", "fsdp", "fsdp", "ddp", "single")
 _FIRST = 3
-"""Units left out at the start of each run: processes import torch, ranks meet."""
+"""Sub-epochs left out at the start of each run: processes import torch, ranks meet."""
 _Space = dict[str, list[Any]]
 _COMPUTING: _Space = {"width": [1024], "batch_size": [512], "passes": [2], "lr": [0.001, 0.002]}
 _SMALL: _Space = {"width": [64], "batch_size": [512], "passes": [1], "lr": [0.001, 0.002, 0.003, 0.004]}
@@ -72,7 +72,7 @@ def _slowly(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def measure() -> dict[str, Any]:
-    """Seconds by side: of computing a unit, of gaps, of loading and of saving a large state; and after kills."""
+    """Seconds by side: of computing a sub-epoch, of gaps, of loading and of saving a large state; and after kills."""
     found: dict[str, dict[str, list[float]]] = {
         name: {side: [] for side in ("single", "ddp", "fsdp")} for name in ("compute", "gap", "load", "save")
     }
@@ -109,7 +109,7 @@ def benchmark() -> list[Figure]:
     figures = [
         Figure(
             what=f"techniques: throughput of two ranks by {side} against one process with the same cores",
-            measured=f"{middle['compute'][side]:.2f} s a unit, one process {middle['compute']['single']:.2f} s",
+            measured=f"{middle['compute'][side]:.2f} s a sub-epoch, one process {middle['compute']['single']:.2f} s",
             ratio=middle["compute"]["single"] / middle["compute"][side],
             bar=bar,
             sense="at least",
@@ -119,7 +119,8 @@ def benchmark() -> list[Figure]:
     ]
     figures += [
         Figure(
-            what=f"techniques: gap between two units of two ranks by {side} against units of one process, warm",
+            what=f"techniques: gap between two sub-epochs of two ranks by {side} against sub-epochs of one process, "
+            f"warm",
             measured=f"{1000 * middle['gap'][side]:.1f} ms, one process {1000 * middle['gap']['single']:.1f} ms",
             ratio=middle["gap"][side] / middle["gap"]["single"],
             bar=GAP_BAR,
@@ -152,8 +153,12 @@ def benchmark() -> list[Figure]:
 
 
 def _fit(experiment: Experiment, side: str, spec: Perceptron, space: _Space, epochs: int) -> list[Event]:
-    ways: dict[str, Any] = {} if side == "single" else {"techniques": [side], "gpus": [2], "trials": "never"}
-    result = experiment.run_fit(spec, space, epochs=epochs, metric="loss", mode="min", progress=False, **ways)
+    parallel_plans: dict[str, Any] = (
+        {} if side == "single" else {"techniques": [side], "gpus": [2], "trials": "never"}
+    )
+    result = experiment.run_fit(
+        spec, space, epochs=epochs, metric="loss", mode="min", progress=False, **parallel_plans
+    )
     return run_events(experiment, result.run)
 
 
@@ -184,7 +189,7 @@ def _kills_s(experiment: Experiment) -> list[float]:
 
 @contextmanager
 def _fitting(experiment: Experiment, folder: Path) -> Iterator[None]:
-    """A run whose units may fail again and again."""
+    """A run whose sub-epochs may fail again and again."""
     space: _Space = {"width": [64], "batch_size": [64], "lr": [0.001]}
     run = threading.Thread(
         target=lambda: experiment.run_fit(

@@ -1,6 +1,6 @@
 """A thousand agents over HTTP at one kvs_api, with a real Redis and a real controller, on two cores.
 
-Every agent waits for its inbox and reports every two seconds; each trains units of half a minute of a run of 1,000
+Every agent waits for its inbox and reports every two seconds; each trains sub-epochs of half a minute of a run of 1,000
 models on 1,000 partitions. The services are the real processes, as the local cluster starts them. The agents are
 simulated (`benchmarks.agents`): two processes, each with an event loop, which send what real agents send. In truth
 agents have machines of their own. So these two are kept to one core, which leaves the other one to the services alone,
@@ -37,8 +37,8 @@ from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.encoding import encode
 
 AGENTS, MODELS = 1000, 1000
-UNIT_S = 30.0
-"""Of a unit, on average."""
+SUB_EPOCH_S = 30.0
+"""Of a sub-epoch, on average."""
 MEASURED_S = 30.0
 REPORT_P99_MS, MEMORY_MB, DECIDED_S = 200.0, 300.0, 1.0
 
@@ -164,7 +164,7 @@ def benchmark() -> list[Figure]:
 def _generator(plane: ControlPlane, first: int, count: int) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
     last_core = str(max(os.sched_getaffinity(0)))
-    agents = [sys.executable, "-m", "benchmarks.agents", str(first), str(count), str(UNIT_S)]
+    agents = [sys.executable, "-m", "benchmarks.agents", str(first), str(count), str(SUB_EPOCH_S)]
     process = subprocess.Popen(
         ["taskset", "-c", last_core, *with_parent_death_signal(agents)],
         env=environment,
@@ -236,7 +236,7 @@ def _decided_s(kvs: KvsClient, wanted: int) -> float:
             found.extend(events)
         return [e for e in found if isinstance(e, TaskAssigned) and e.task.startswith("fit-1/train/")]
 
-    _until(lambda: len(assigned()) >= wanted, f"fewer than {wanted} units were assigned")
+    _until(lambda: len(assigned()) >= wanted, f"fewer than {wanted} sub-epochs were assigned")
     started = next(e.time for e in found if isinstance(e, RunStarted) and e.run == "fit-1")
     return assigned()[wanted - 1].time - started
 

@@ -37,7 +37,7 @@ class TableETL(ETLSpec):
 
 
 class Perceptron(SubEpochSpec):
-    """Two hidden layers and Adam; passes over its partition `passes` times in a unit."""
+    """Two hidden layers and Adam; passes over its partition `passes` times in a sub-epoch."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
         """One network of the given size."""
@@ -96,7 +96,7 @@ def passes_taking(seconds: float, *, rows: int, batch: int, width: int) -> int:
     batches = [(torch.randn(batch, FEATURES), labels) for _ in range(rows // batch)]
     trial = {"width": width, "lr": 0.001, "passes": 20}
     models = Perceptron().create_models(trial)
-    began = time.process_time()  # and not by the wall: a busy machine must not make the units short
+    began = time.process_time()  # and not by the wall: a busy machine must not make the sub-epochs short
     Perceptron().train(models, {}, batches, trial)
     used_s = time.process_time() - began
     torch.set_num_threads(threads)
@@ -104,7 +104,7 @@ def passes_taking(seconds: float, *, rows: int, batch: int, width: int) -> int:
 
 
 def between_s(before: TaskCommitted, after: TaskCommitted) -> float:
-    """From the end of training of a unit to the start of training of the next one at the same place.
+    """From the end of training of a sub-epoch to the start of training of the next one at the same place.
 
     A commit reaches the store a message after its checkpoint was saved; that time is about the same for both.
     """

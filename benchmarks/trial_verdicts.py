@@ -17,8 +17,15 @@ import torch
 from torch import nn
 
 from benchmarks.figure import Figure
-from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.parallel_plans import ParallelPlan, TechniqueChoice
+from cerebro.contract.trials import (
+    DeviceKind,
+    DevicePlace,
+    Inspection,
+    KnownParallelPlan,
+    ModelGroup,
+    TrialOutcome,
+)
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.spec import SubEpochSpec
@@ -29,15 +36,19 @@ from cerebro.worker.training.facts import facts_of, made_on_meta
 from controller.trials.memory import FULL, may_fit
 from controller.trials.situation import Situation
 from tests.techniques.ranks import Ranks, nothing
-from tests.trial_runner.draws import KINDS, is_struck_off, right, wrong
-from tests.trial_runner.units import task_of, tried_by
-from trial_runner.known_ways import Offer, known_ways
+from tests.trial_runner.draws import KINDS, is_ruled_out, right, wrong
+from tests.trial_runner.sub_epochs import task_of, tried_by
+from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 
 _WRONG, _RIGHT, _SIZED = 100, 100, 50
 _LIMITS = 20
 """Memories of a device, for each model."""
 _DEVICE = DeviceKind(kind="cpu", name="1 core")
-_SINGLE, _DDP, _FSDP = Way(technique="single"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
+_SINGLE, _DDP, _FSDP = (
+    ParallelPlan(technique="single"),
+    ParallelPlan(technique="ddp", size=2),
+    ParallelPlan(technique="fsdp", size=2),
+)
 
 
 def figures() -> list[Figure]:
@@ -66,11 +77,11 @@ def _gradients() -> Drawn:
         ranks.run(3, nothing)
         for number in range(_WRONG):
             draw = wrong(KINDS[number % len(KINDS)], Random(1000 + number))
-            is_caught, _ = is_struck_off(draw, ranks, partition, root)
+            is_caught, _ = is_ruled_out(draw, ranks, partition, root)
             found.missed.extend([] if is_caught else [draw.told])
         for number in range(_RIGHT):
             draw = right(Random(1000 + number))
-            is_caught, outcome = is_struck_off(draw, ranks, partition, root)
+            is_caught, outcome = is_ruled_out(draw, ranks, partition, root)
             found.accused.extend([draw.told] if is_caught else [])
             found.unverified.extend([] if is_caught or outcome.is_verified else [draw.told])
     return found
@@ -87,8 +98,8 @@ def _of_gradients(found: Drawn) -> list[Figure]:
             notes=tuple(found.missed),
         ),
         Figure(
-            what=f"trials: right techniques that it strikes off, or does not verify, of {_RIGHT}",
-            measured=f"{len(found.accused)} struck off, {len(found.unverified)} not verified",
+            what=f"trials: right techniques that it rules out, or does not verify, of {_RIGHT}",
+            measured=f"{len(found.accused)} ruled out, {len(found.unverified)} not verified",
             ratio=len(found.accused) + len(found.unverified),
             bar=0,
             sense="at most",
@@ -141,8 +152,10 @@ def _pruning() -> tuple[int, int]:
             )
             batch_size = random.choice([4, 8, 16])
             outcomes = {
-                way.technique: ranks.run(way.ranks, _sized, way, spec, batch_size, folder)[0]
-                for way in (_SINGLE, _DDP, _FSDP)
+                parallel_plan.technique: ranks.run(
+                    parallel_plan.ranks, _sized, parallel_plan, spec, batch_size, folder
+                )[0]
+                for parallel_plan in (_SINGLE, _DDP, _FSDP)
             }
             for limit in _limits(outcomes, random):
                 left_out, fit = _left_out(spec, batch_size, outcomes, limit, random)
@@ -150,13 +163,17 @@ def _pruning() -> tuple[int, int]:
     return pruned, fitting
 
 
-def _sized(group: Group | None, way: Way, spec: SubEpochSpec, batch_size: int, folder: str) -> TrialOutcome:
+def _sized(
+    group: Group | None, parallel_plan: ParallelPlan, spec: SubEpochSpec, batch_size: int, folder: str
+) -> TrialOutcome:
     """A trial whose memory is counted, as that of a device which is a share of cores."""
-    body = task_of(way, batch_size)
-    given = Alone(("cpu",)) if way.is_single else group
+    body = task_of(parallel_plan, batch_size)
+    given = Alone(("cpu",)) if parallel_plan.is_single else group
     assert given is not None
     partition, root = Path(folder, "partition"), Path(folder, "root")
-    return tried_by(resolve(way), given, spec, body, partition, root, device_memory=DeviceMemory(1 << 50))
+    return tried_by(
+        resolve(parallel_plan), given, spec, body, partition, root, device_memory=DeviceMemory(1 << 50)
+    )
 
 
 def _limits(outcomes: Mapping[str, TrialOutcome], random: Random) -> list[int]:
@@ -174,18 +191,21 @@ def _left_out(
     facts = facts_of(made_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
     place = DevicePlace(device=_DEVICE.model_copy(update={"memory_bytes": limit}), most=2)
     offers = [Offer(resolve(name), TechniqueChoice(name=name)) for name in outcomes]
-    plain = [known for known in known_ways(facts, offers, [place]) if not known.way.params]
+    plain = [
+        known for known in known_parallel_plans(facts, offers, [place]) if not known.parallel_plan.params
+    ]
     fits = {known.id for known in plain if _taken(known, outcomes) <= FULL * limit}
     group = ModelGroup(
         id="g00",
         models=("m00",),
         param_bytes=facts.param_bytes,
         buffer_bytes=facts.buffer_bytes,
-        ways=tuple(plain),
+        parallel_plans=tuple(plain),
     )
     lacking = TrialOutcome(reason="out of memory", cause="device_memory")
     told = {
-        ("g00", known.id): outcomes[known.way.technique] if known.id in fits else lacking for known in plain
+        ("g00", known.id): outcomes[known.parallel_plan.technique] if known.id in fits else lacking
+        for known in plain
     }
     situation = Situation(
         inspection=Inspection(groups=(group,), places=(place,)),
@@ -201,8 +221,8 @@ def _left_out(
     return len(left_out), len(fits)
 
 
-def _taken(known: KnownWay, outcomes: Mapping[str, TrialOutcome]) -> int:
-    return outcomes[known.way.technique].device_bytes
+def _taken(known: KnownParallelPlan, outcomes: Mapping[str, TrialOutcome]) -> int:
+    return outcomes[known.parallel_plan.technique].device_bytes
 
 
 def _of_memory(pruned: int, fitting: int) -> Figure:

@@ -1,7 +1,8 @@
-"""Trials: how well they predict units, how long they take, and whether they are right (`trial_verdicts`).
+"""Trials: how well they predict sub-epochs, how long they take, and whether they are right (`trial_verdicts`).
 
 A real worker with two devices of one core each, against the real store; what assigns tasks is the harness of the tests.
-A way is tried, then a model does units by it: the same loop, the same rows, processes that are warm. The seconds of a
+A way is tried, then a model does sub-epochs by it: the same loop, the same rows, processes that are warm. The seconds
+of a
 trial of a small model count from its assignment to its result: fresh processes, imports, ranks that meet.
 
 Times are by the clock of the wall, so other work on the machine shows in them.
@@ -26,9 +27,9 @@ from benchmarks import trial_verdicts
 from benchmarks.figure import Figure
 from benchmarks.training import CLASSES, FEATURES, Perceptron
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, Position, TaskResult, TrainTask, TrialTask
 from cerebro.contract.trials import DeviceKind, TrialOutcome
-from cerebro.contract.ways import Way
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from tests.kvs_api.real import Database, Service
@@ -37,20 +38,24 @@ from tests.worker.agent.agents import Agents, agent_forks
 from tests.worker.training.handlers import volumes_in
 
 MEDIAN_BAR, TAIL_BAR, TRIAL_BAR_S = 0.10, 0.20, 3.0
-_ROWS, _UNITS, _TRIALS = 4096, 4, 5
+_ROWS, _SUB_EPOCHS, _TRIALS = 4096, 4, 5
 _DEVICE = DeviceKind(kind="cpu", name="1 core")
-_SINGLE, _DDP, _FSDP = Way(technique="single"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
+_SINGLE, _DDP, _FSDP = (
+    ParallelPlan(technique="single"),
+    ParallelPlan(technique="ddp", size=2),
+    ParallelPlan(technique="fsdp", size=2),
+)
 _MODELS = ((512, 32), (768, 64), (1024, 128), (1280, 256))
 """(width, batch size)."""
-_PACED = [(way, *model) for model in _MODELS for way in (_SINGLE, _DDP)] + [
+_PACED = [(parallel_plan, *model) for model in _MODELS for parallel_plan in (_SINGLE, _DDP)] + [
     (_FSDP, *model) for model in _MODELS[:2]
 ]
 
 
 class Predicted(NamedTuple):
-    """Of a unit: seconds that a trial has told, that it took, and that the unit before it took."""
+    """Of a sub-epoch: seconds that a trial has told, that it took, and that the sub-epoch before it took."""
 
-    way: Way
+    parallel_plan: ParallelPlan
     told_s: float
     took_s: float
     before_s: float
@@ -62,7 +67,7 @@ class Predicted(NamedTuple):
 
     @property
     def unrest(self) -> float:
-        """The error, had the unit before it told: what other work on the machine makes of equal units."""
+        """The error, had the sub-epoch before it told: what other work on the machine makes of equal sub-epochs."""
         return abs(self.before_s / self.took_s - 1)
 
 
@@ -89,7 +94,7 @@ class _Worker:
     def __init__(self, agents: Agents, code: str) -> None:
         self._agents, self._code, self._count = agents, code, 0
 
-    def tried(self, way: Way, width: int, batch_size: int) -> tuple[TrialOutcome, float]:
+    def tried(self, parallel_plan: ParallelPlan, width: int, batch_size: int) -> tuple[TrialOutcome, float]:
         """A trial, and its seconds from the assignment to the result."""
         group, began = self._named("g"), time.monotonic()
         body = TrialTask(
@@ -99,36 +104,40 @@ class _Worker:
             hang_timeout_s=100.0,
             group=group,
             id="w",
-            way=way,
+            parallel_plan=parallel_plan,
             device=_DEVICE,
             partition=0,
             **self._common,
         )
-        outcome = self._result(body, way).trial
+        outcome = self._result(body, parallel_plan).trial
         assert outcome is not None
         assert outcome.is_usable, outcome
         return outcome, time.monotonic() - began
 
-    def units(self, way: Way, width: int, batch_size: int, count: int) -> list[TaskResult]:
-        """Units of one model, one after another."""
+    def sub_epochs(
+        self, parallel_plan: ParallelPlan, width: int, batch_size: int, count: int
+    ) -> list[TaskResult]:
+        """Sub-epochs of one model, one after another."""
         model, results = self._named("m"), list[TaskResult]()
         checkpoint: CheckpointRef | None = None
         steps = -(-_ROWS // batch_size)
-        for unit in range(count):
+        for sub_epoch in range(count):
             body = TrainTask(
-                key=f"fit-1/train/{model}/e{unit + 1}/p0",
+                key=f"fit-1/train/{model}/e{sub_epoch + 1}/p0",
                 model=model,
                 hyperparams=_hyperparams(width, batch_size),
                 hang_timeout_s=100.0,
-                epoch=unit + 1,
+                epoch=sub_epoch + 1,
                 partition=0,
-                unit=unit,
-                position=Position(epochs=count, units=count, step=steps * unit, total_steps=steps * count),
+                sub_epoch=sub_epoch,
+                position=Position(
+                    epochs=count, sub_epochs=count, step=steps * sub_epoch, total_steps=steps * count
+                ),
                 checkpoint=checkpoint,
-                way=None if way.is_single else way,
+                parallel_plan=None if parallel_plan.is_single else parallel_plan,
                 **self._common,
             )
-            results.append(self._result(body, way))
+            results.append(self._result(body, parallel_plan))
             checkpoint = results[-1].checkpoint
         return results
 
@@ -140,8 +149,8 @@ class _Worker:
         self._count += 1
         return f"{letter}{self._count:02}"
 
-    def _result(self, body: TrialTask | TrainTask, way: Way) -> TaskResult:
-        self._agents.assign(body, attempt=1, devices=(0, 1)[: way.size])
+    def _result(self, body: TrialTask | TrainTask, parallel_plan: ParallelPlan) -> TaskResult:
+        self._agents.assign(body, attempt=1, devices=(0, 1)[: parallel_plan.size])
         event = self._agents.end_of(body.key)
         assert isinstance(event, TaskCommitted), event
         return event.result
@@ -169,8 +178,8 @@ def _worker() -> Iterator[_Worker]:
         source = Source(fingerprint="trials", metadata="xxh3_64:0")
         write_rows(volumes_in(folder).partition(DATASET, "train", 0), rows, source)
         worker = _Worker(agents, agents.learn(Perceptron()))
-        for way in (_SINGLE, _DDP):
-            worker.units(way, 64, 64, 1)  # processes start
+        for parallel_plan in (_SINGLE, _DDP):
+            worker.sub_epochs(parallel_plan, 64, 64, 1)  # processes start
         yield worker
 
 
@@ -180,30 +189,36 @@ def _hyperparams(width: int, batch_size: int) -> dict[str, Any]:
 
 def _pace(worker: _Worker) -> list[Predicted]:
     found = []
-    for way, width, batch_size in _PACED:
-        outcome, _ = worker.tried(way, width, batch_size)
-        # As the controller reckons: `UnitTimes.see_trials`.
+    for parallel_plan, width, batch_size in _PACED:
+        outcome, _ = worker.tried(parallel_plan, width, batch_size)
+        # As the controller reckons: `SubEpochTimes.see_trials`.
         fixed_s = outcome.load_s + outcome.save_s
         told_s = outcome.batch_s * _ROWS / batch_size + fixed_s
-        timings = [result.timings for result in worker.units(way, width, batch_size, _UNITS + 1)]
+        timings = [
+            result.timings for result in worker.sub_epochs(parallel_plan, width, batch_size, _SUB_EPOCHS + 1)
+        ]
         taken = [each.load_s + each.compute_s + each.save_s for each in timings]
-        # A model's first unit loads nothing.
-        found += [Predicted(way, told_s, took_s, before_s) for before_s, took_s in pairwise(taken)]
+        # A model's first sub-epoch loads nothing.
+        found += [Predicted(parallel_plan, told_s, took_s, before_s) for before_s, took_s in pairwise(taken)]
     return found
 
 
 def _of_pace(predicted: Sequence[Predicted], note: str) -> list[Figure]:
     errors = sorted(each.error for each in predicted)
     tail = statistics.quantiles(errors, n=10)[-1]
-    by_way = ", ".join(
-        f"{way.label} {statistics.median(each.error for each in predicted if each.way == way):.1%}"
-        for way in (_SINGLE, _DDP, _FSDP)
+    by_parallel_plan = ", ".join(
+        f"{parallel_plan.label} "
+        f"{statistics.median(each.error for each in predicted if each.parallel_plan == parallel_plan):.1%}"
+        for parallel_plan in (_SINGLE, _DDP, _FSDP)
     )
     seconds = sorted(each.took_s for each in predicted)
-    what = f"trials: seconds of a unit as a trial tells them, over {len(errors)} units: "
+    what = f"trials: seconds of a sub-epoch as a trial tells them, over {len(errors)} sub-epochs: "
     unrest = statistics.median(each.unrest for each in predicted)
     bias = statistics.median(each.told_s / each.took_s for each in predicted) - 1
-    told = f"units of {seconds[0]:.1f} to {seconds[-1]:.1f} s; median by way: {by_way}; with its sign {bias:+.1%}"
+    told = (
+        f"sub-epochs of {seconds[0]:.1f} to {seconds[-1]:.1f} s; median by way: {by_parallel_plan}; with its sign "
+        f"{bias:+.1%}"
+    )
     median = statistics.median(errors)
     return [
         Figure(
@@ -212,7 +227,7 @@ def _of_pace(predicted: Sequence[Predicted], note: str) -> list[Figure]:
             ratio=median,
             bar=MEDIAN_BAR,
             sense="at most",
-            notes=(told, f"had the unit before told, of the same model and way: {unrest:.1%}", note),
+            notes=(told, f"had the sub-epoch before told, of the same model and way: {unrest:.1%}", note),
         ),
         Figure(
             what=f"{what}error at the 90th percentile",
@@ -231,24 +246,31 @@ def _durations(worker: _Worker) -> dict[str, list[tuple[float, float]]]:
     """Of each way, seconds with the start of processes and without."""
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(_TRIALS):
-        for way in (_SINGLE, _DDP, _FSDP):
-            outcome, with_start_s = worker.tried(way, 64, 64)
-            found.setdefault(way.label, []).append((with_start_s, outcome.seconds))
+        for parallel_plan in (_SINGLE, _DDP, _FSDP):
+            outcome, with_start_s = worker.tried(parallel_plan, 64, 64)
+            found.setdefault(parallel_plan.label, []).append((with_start_s, outcome.seconds))
     return found
 
 
 def _of_durations(found: Mapping[str, Sequence[tuple[float, float]]], note: str) -> Figure:
-    medians = {way: statistics.median(whole for whole, _ in seconds) for way, seconds in found.items()}
-    own = {way: statistics.median(own for _, own in seconds) for way, seconds in found.items()}
+    medians = {
+        parallel_plan: statistics.median(whole for whole, _ in seconds)
+        for parallel_plan, seconds in found.items()
+    }
+    own = {
+        parallel_plan: statistics.median(own for _, own in seconds)
+        for parallel_plan, seconds in found.items()
+    }
     return Figure(
         what="trials: seconds of a trial of a small model, with the start of its processes, by the slowest way",
-        measured=", ".join(f"{way} {seconds:.1f} s" for way, seconds in medians.items()),
+        measured=", ".join(f"{parallel_plan} {seconds:.1f} s" for parallel_plan, seconds in medians.items()),
         ratio=max(medians.values()),
         bar=TRIAL_BAR_S,
         sense="at most",
         measure="s",
         notes=(
-            f"without the start: {', '.join(f'{way} {seconds:.1f} s' for way, seconds in own.items())}",
+            f"without the start: "
+            f"{', '.join(f'{parallel_plan} {seconds:.1f} s' for parallel_plan, seconds in own.items())}",
             note,
         ),
     )

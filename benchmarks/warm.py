@@ -1,9 +1,9 @@
-"""Warm: what the first units of a fit wait for their processes, in a first, a second and a changed fit.
+"""Warm: what the first sub-epochs of a fit wait for their processes, in a first, a second and a changed fit.
 
 A real local cluster of two workers; three small fits of one experiment, one after another. The first one pays for an
 interpreter, torch and the user's imports. The second one finds the processes of the first. The third one has changed
 user code: it gets processes of its own, forked from those that have imported torch. By the workers' own clocks, from an
-agent that has seen the task to the beginning of the unit's own work (`Timings.start_s`).
+agent that has seen the task to the beginning of the sub-epoch's own work (`Timings.start_s`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def benchmark() -> Figure:
     """`measure` as a line of the table."""
     found = measure()
     return Figure(
-        what="start of a unit in a second fit of the same experiment within ten minutes: no import paid again",
+        what="start of a sub-epoch in a second fit of the same experiment within ten minutes: no import paid again",
         measured=f"{found['second_ms']:.1f} ms; first fit {found['first_ms']:.0f} ms",
         ratio=found["second_ms"],
         bar=BAR,

@@ -1,8 +1,8 @@
 """The web page over a long run: how long pages take, how soon they show news, what fifty viewers cost, what it holds.
 
 Database, kvs_api and dispatcher are the real processes. The run has 10,000 models and 1,000,000 points that models
-reported, and it goes on while it is measured: units are committed through the services as a worker would. Beside it are
-1,000 small experiments. Times are taken by a client over HTTP, with tags where a browser would send one.
+reported, and it goes on while it is measured: sub-epochs are committed through the services as a worker would. Beside
+it are 1,000 small experiments. Times are taken by a client over HTTP, with tags where a browser would send one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cerebro.runtime.kvs import KvsClient
 PAGE_MS, NEWS_S, LOAD_PERCENT, MEMORY_MB = 300.0, 2.0, 2.0, 250.0
 
 VIEWERS, POLL_S = 50, 1.5
-_UNIT_EVERY_S = 1.0
+_SUB_EPOCH_EVERY_S = 1.0
 _FOLLOW_S = 20.0
 _REQUESTS = 100
 _LONGEST_S = 300.0
@@ -52,7 +52,7 @@ class Found:
     added_percent: float
     memory_mb: float
     caught_up_s: float
-    units: int
+    sub_epochs: int
     polls: int
     unchanged: int
 
@@ -83,7 +83,7 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
             added_percent=100 * (watched - alone) / _CORES,
             memory_mb=_memory_mb(plane.pids["dispatcher"]),
             caught_up_s=caught_up_s,
-            units=work.done,
+            sub_epochs=work.done,
             polls=sum(watcher.polls for watcher in watchers),
             unchanged=sum(watcher.unchanged for watcher in watchers),
         )
@@ -105,7 +105,8 @@ def benchmark() -> list[Figure]:
             sense="at most",
             measure="ms",
             notes=(
-                f"the slowest is the {slowest}; {_REQUESTS} requests each, no two the same, while units are committed",
+                f"the slowest is the {slowest}; {_REQUESTS} requests each, no two the same, while sub-epochs are "
+                f"committed",
                 f"the first viewer waited {found.caught_up_s:.0f} s until the whole run was read",
             ),
         ),
@@ -128,7 +129,7 @@ def benchmark() -> list[Figure]:
             measure="%",
             notes=(
                 f"of dispatcher, kvs_api and database together; {found.polls:,} requests, {found.unchanged:,} of them "
-                f"answered with 304, while {1 / _UNIT_EVERY_S:g} unit a second was committed",
+                f"answered with 304, while {1 / _SUB_EPOCH_EVERY_S:g} sub-epoch a second was committed",
             ),
         ),
         Figure(
@@ -191,7 +192,7 @@ def _addresses(size: Size) -> dict[str, list[str]]:
         f"/experiments?sort={key}&page={page}"
         for key, page in itertools.product(keys, range(1, 1 + _REQUESTS // len(keys) + 1))
     ]
-    columns = ("id", "-best", "best", "lr", "-lr", "state,-best", "-units_done", "layers,-best")
+    columns = ("id", "-best", "best", "lr", "-lr", "state,-best", "-sub_epochs_done", "layers,-best")
     tables = [
         f"/experiments/{NAME}/models?sort={key}&page={1 + order.randrange(size.models // 200)}&filter=lr+%3E+{n}e-9"
         for n, key in zip(range(1, 1 + _REQUESTS), itertools.cycle(columns), strict=False)
@@ -226,7 +227,7 @@ class _Watcher:
     polls: int = 0
     unchanged: int = 0
     _seen: list[tuple[float, int]] = field(default_factory=list)
-    """When it had which number of units done."""
+    """When it had which number of sub-epochs done."""
 
     def watch(self, phase_s: float, is_over: threading.Event) -> None:
         """Until it is over."""
@@ -270,7 +271,7 @@ def _watching(watchers: list[_Watcher]) -> Iterator[None]:
 
 @contextmanager
 def _working(work: Work) -> Iterator[None]:
-    """Units are committed meanwhile."""
+    """Sub-epochs are committed meanwhile."""
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_work, work, is_over.wait)
@@ -282,15 +283,15 @@ def _working(work: Work) -> Iterator[None]:
 
 
 def _work(work: Work, wait: Callable[[float], bool]) -> None:
-    while not wait(_UNIT_EVERY_S):
-        work.unit()
+    while not wait(_SUB_EPOCH_EVERY_S):
+        work.sub_epoch()
 
 
 # --- what it costs --------------------------------------------------------------------------------------------------
 
 
 def _load(plane: ControlPlane, work: Work, seconds: float) -> float:
-    """Processor seconds a second of all services, while units are committed."""
+    """Processor seconds a second of all services, while sub-epochs are committed."""
     with _working(work):
         before, began = _cpu_s(plane), time.monotonic()
         time.sleep(seconds)

@@ -32,10 +32,10 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import (
     ExperimentRecord,
-    Holding,
     Hyperparameters,
     Locator,
     Locators,
+    Replica,
     WorkerRecord,
 )
 from cerebro.contract.runs import FitPlan, FitRequest
@@ -48,9 +48,9 @@ EPOCHS, PARTITIONS, ROWS = 2, 2, 10_000
 WORKERS = 8
 _CODE = "0" * 64
 _KINDS = ("etl", "train", "valid", "test", "predict")
-_UNIT_S = 0.7
+_SUB_EPOCH_S = 0.7
 _LEFT = 0.1
-"""Share of the models whose last unit is still to be done."""
+"""Share of the models whose last sub-epoch is still to be done."""
 _FAIL_EVERY = 100
 _UNNUMBERED = {"seq", "time"}
 
@@ -113,7 +113,7 @@ def _workers() -> Iterator[WorkerJoined]:
             incarnation="a",
             weight=1,
             kinds=_KINDS,
-            holdings=tuple(Holding(dataset=DATASET, partition=p) for p in range(PARTITIONS)),
+            replicas=tuple(Replica(dataset=DATASET, partition=p) for p in range(PARTITIONS)),
         )
 
 
@@ -123,7 +123,7 @@ def _small(number: int) -> Iterator[tuple[float, Event]]:
     for event in begin:
         yield 0.1, event
     for model, partition in itertools.product(range(2), range(PARTITIONS)):
-        yield from _unit(model, 1, partition, worker=partition, value=0.1 + (number * 7 % 100) / 100)
+        yield from _sub_epoch(model, 1, partition, worker=partition, value=0.1 + (number * 7 % 100) / 100)
     yield 0.1, RunFinished(run=RUN, outcome="finished")
 
 
@@ -138,17 +138,17 @@ def _large(size: Size) -> Iterator[tuple[float, Event]]:
         models = models[: round(len(models) * (1 - _LEFT))] if is_last else models
         for first in range(0, len(models), WORKERS):
             block = models[first : first + WORKERS]
-            units = [
-                list(_unit(model, epoch, partition, worker=place, value=_loss(model, epoch)))
+            sub_epochs = [
+                list(_sub_epoch(model, epoch, partition, worker=place, value=_loss(model, epoch)))
                 for place, model in enumerate(block)
             ]
             # All workers at once: everything is assigned, then everything runs, then everything is committed.
-            for step in zip(*units, strict=True):
+            for step in zip(*sub_epochs, strict=True):
                 yield from ((0.0 if place else takes_s, event) for place, (takes_s, event) in enumerate(step))
         if epoch == 1 and partition == PARTITIONS - 1:
             yield from _failures(sorted(failed))
             idle = {f"worker-{number}": 1.0 for number in range(WORKERS)}
-            bound = 0.9 * size.models * PARTITIONS * _UNIT_S / WORKERS
+            bound = 0.9 * size.models * PARTITIONS * _SUB_EPOCH_S / WORKERS
             yield (
                 0.1,
                 EpochCompleted(run=RUN, epoch=1, makespan_s=bound / 0.9, lower_bound_s=bound, idle_s=idle),
@@ -166,20 +166,20 @@ def _failures(models: list[int]) -> Iterator[tuple[float, Event]]:
         yield 0.1, TaskFailed(task=task, attempt=1, worker="worker-0", failure=failure)
 
 
-def _unit(
+def _sub_epoch(
     model: int, epoch: int, partition: int, *, worker: int, value: float
 ) -> Iterator[tuple[float, Event]]:
     task, name = f"{RUN}/train/{model_id(model)}/e{epoch}/p{partition}", f"worker-{worker}"
     yield 0.01, TaskAssigned(task=task, attempt=1, worker=name)
     yield 0.01, TaskStarted(task=task, attempt=1, worker=name)
     yield (
-        _UNIT_S,
+        _SUB_EPOCH_S,
         TaskCommitted(task=task, attempt=1, worker=name, result=result(model, epoch, partition, value)),
     )
 
 
 def result(model: int, epoch: int, partition: int, value: float) -> TaskResult:
-    """What a unit leaves."""
+    """What a sub-epoch leaves."""
     return TaskResult.model_validate(
         {
             "rows": ROWS,
@@ -199,15 +199,15 @@ def _loss(model: int, epoch: int) -> float:
 
 
 def _points(size: Size) -> Iterator[str]:
-    """What the models reported within their units; evenly, the newest units' last. As pydantic writes a `LivePoint`, at
-    a tenth of the time."""
+    """What the models reported within their sub-epochs; evenly, the newest sub-epochs' last. As pydantic writes a
+    `LivePoint`, at a tenth of the time."""
     noise = random.Random(0)
-    units = size.models * EPOCHS * PARTITIONS
+    sub_epochs = size.models * EPOCHS * PARTITIONS
     for epoch, partition, model in itertools.product(
         range(1, EPOCHS + 1), range(PARTITIONS), range(size.models)
     ):
         number = ((epoch - 1) * PARTITIONS + partition) * size.models + model
-        count = (number + 1) * size.points // units - number * size.points // units
+        count = (number + 1) * size.points // sub_epochs - number * size.points // sub_epochs
         for step in range(1, count + 1):
             done = epoch - 1 + (partition + step / count) / PARTITIONS
             value = _loss(model, 0) * math.exp(-done / 3) + noise.gauss(0, 0.01)
@@ -308,16 +308,16 @@ class Work:
         # Models failed in their second epoch; what they did not do is not due.
         self._done = (len(models) * EPOCHS + len(failed)) * PARTITIONS - len(self._left)
         self.commits: list[tuple[int, float]] = []
-        """Units done in all, and when the commit was answered (seconds since the epoch)."""
+        """Sub-epochs done in all, and when the commit was answered (seconds since the epoch)."""
         kvs.register(WorkerRecord(worker="worker-0", incarnation="a", weight=1, cores=1, kinds=_KINDS))
 
     @property
     def done(self) -> int:
-        """Units committed here."""
+        """Sub-epochs committed here."""
         return len(self.commits)
 
-    def unit(self) -> None:
-        """Assign, start, report and commit the next unit."""
+    def sub_epoch(self) -> None:
+        """Assign, start, report and commit the next sub-epoch."""
         model = self._left.pop()
         task = f"{RUN}/train/{model_id(model)}/e{EPOCHS}/p{PARTITIONS - 1}"
         term = self._kvs.lead("benchmark", 30.0).term
@@ -334,7 +334,7 @@ class Work:
                 "hang_timeout_s": 600.0,
                 "epoch": EPOCHS,
                 "partition": PARTITIONS - 1,
-                "unit": EPOCHS * PARTITIONS - 1,
+                "sub_epoch": EPOCHS * PARTITIONS - 1,
                 "checkpoint": None,
             }
         )

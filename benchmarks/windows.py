@@ -1,10 +1,10 @@
-"""What it costs to look at a stretch of a long run: 10,000 events of a log of 100,000 units, and of a million.
+"""What it costs to look at a stretch of a long run: 10,000 events of a log of 100,000 sub-epochs, and of a million.
 
 Redis and kvs_api are the real processes. The log is written straight into the database, a segment's worth at a time,
 and moved into files by the same call as the controller's. Windows begin at places that are drawn; each is read by a
 reader, and of a part of the log, that nobody has read before, and then once more.
 
-``python -m benchmarks.windows 300000`` measures that many units alone.
+``python -m benchmarks.windows 300000`` measures that many sub-epochs alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cerebro.state.log_pages import Log, LogPages
 from kvs_api import keys
 from kvs_api.segment_store import MOST
 
-UNITS = (100_000, 1_000_000)
+SUB_EPOCHS = (100_000, 1_000_000)
 EVENTS, WINDOWS = 10_000, 9
 _NAME, _RUN = "long", "fit-1"
 _UNNUMBERED = {"seq", "time"}
@@ -53,10 +53,10 @@ class _Counted:
 
 def benchmark() -> list[Figure]:
     """The longer log against the shorter one."""
-    few, many = (measure(units) for units in UNITS)
+    few, many = (measure(sub_epochs) for sub_epochs in SUB_EPOCHS)
     return [
         Figure(
-            what=f"a window of {EVENTS:,} events, first look: {UNITS[1]:,} units against {UNITS[0]:,}",
+            what=f"a window of {EVENTS:,} events, first look: {SUB_EPOCHS[1]:,} sub-epochs against {SUB_EPOCHS[0]:,}",
             measured=f"{many['first_s']:.2f} s, {few['first_s']:.2f} s",
             ratio=many["first_s"] / few["first_s"],
             bar=1.3,
@@ -69,12 +69,12 @@ def benchmark() -> list[Figure]:
     ]
 
 
-def measure(units: int) -> dict[str, float]:
+def measure(sub_epochs: int) -> dict[str, float]:
     """Medians over the windows."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane:
-            log, times = _written(plane, units)
+            log, times = _written(plane, sub_epochs)
         found = []
         with control_plane(folder, ("redis", "kvs_api")) as plane:
             kvs = KvsClient(plane.server, plane.token)
@@ -102,7 +102,7 @@ def _looked(kvs: KvsClient, log: Log, since: float, until: float) -> dict[str, f
     return {"first_s": first_s, "again_s": again_s, "asked": float(asked)}
 
 
-def _written(plane: ControlPlane, units: int) -> tuple[Log, list[float]]:
+def _written(plane: ControlPlane, sub_epochs: int) -> tuple[Log, list[float]]:
     """Write the log; returns the time of each thousandth event."""
     kvs = KvsClient(plane.server, plane.token)
     began = time.time() - 30 * 86_400
@@ -112,7 +112,7 @@ def _written(plane: ControlPlane, units: int) -> tuple[Log, list[float]]:
     while not (term := kvs.lead("keeper", 36_000.0).term):
         time.sleep(0.05)
     times, seq, now = [began], 0, began
-    events = story(units)
+    events = story(sub_epochs)
     with redis.Redis(unix_socket_path=str(plane.database)) as database:
         database.set(keys.experiment(_NAME), record.model_dump_json())
         database.zadd(keys.EXPERIMENTS, {_NAME: began})
@@ -132,5 +132,5 @@ def _written(plane: ControlPlane, units: int) -> tuple[Log, list[float]]:
 
 
 if __name__ == "__main__":
-    for count in map(int, sys.argv[1:] or map(str, UNITS)):
-        print(f"{count:,} units, {MODELS} models, {WORKERS} workers: {measure(count)}")
+    for count in map(int, sys.argv[1:] or map(str, SUB_EPOCHS)):
+        print(f"{count:,} sub-epochs, {MODELS} models, {WORKERS} workers: {measure(count)}")

@@ -71,7 +71,7 @@ class InstanceError(PermanentError):
 
 
 class ScheduleError(PermanentError):
-    """A schedule breaks an invariant: a unit twice or never, a model in two places, GPUs overbooked."""
+    """A schedule breaks an invariant: a sub-epoch twice or never, a model in two places, GPUs overbooked."""
 
 
 class DataError(PermanentError):
@@ -203,13 +203,13 @@ class UnreadableError(IllegalEventError):
         return error
 
 
-class UnreadableLedgerError(UnreadableError):
+class UnreadableClusterLogError(UnreadableError):
     """An event of the cluster's log cannot be read, or does not fit. Every experiment has it among its events."""
 
     @classmethod
     def of(
         cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()
-    ) -> UnreadableLedgerError:
+    ) -> UnreadableClusterLogError:
         """With what is wrong, and what can be done.
 
         Args:

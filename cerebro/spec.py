@@ -18,8 +18,8 @@ Mode = Literal["train", "valid", "test", "predict"]
 class Ratio:
     """A metric that is a quotient of two sums over rows: `train` and `test` may return it in place of a number.
 
-    Of several units, partitions and ranks both terms are added, so that the metric is that of all rows, to the last
-    count, however they are cut. A number is averaged instead, weighted by rows, which for these is another value::
+    Of several sub-epochs, partitions and ranks both terms are added, so that the metric is that of all rows, to the
+    last count, however they are cut. A number is averaged instead, weighted by rows, which for these is another value::
 
         {"precision": Ratio(tp, tp + fp), "f1": Ratio(2 * tp, 2 * tp + fp + fn), "loss": Ratio(summed_loss, tokens)}
 
@@ -70,16 +70,16 @@ class DataLoader(Protocol):
             of the whole batches. 0 and 1 otherwise. For side effects, such as what is printed once.
         epoch, epochs: number of the model's current epoch, from 0, and of all its epochs. In `test` and `predict`,
             `epoch` is the last trained epoch. Tables and figures count epochs from 1.
-        unit, units: number of this unit in the model's training, from 0; of so many in all epochs.
-        step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all units. Before
-            the first batch of a unit, it is that batch's; after the last one, the next unit's first. A loop that is
-            left early leaves it where it is. Each further pass over the same unit counts from the unit's first batch
-            again. Sizes of partitions, and the order in which the model visits them, are taken into account. In `test`
-            and `predict`, which are no part of the training, the count is of their own batches.
-        validation: the newest `Validation` of the model when this unit was assigned; `None` before the first one,
+        sub-epoch, sub-epochs: number of this sub-epoch in the model's training, from 0; of so many in all epochs.
+        step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all sub-epochs.
+            Before the first batch of a sub-epoch, it is that batch's; after the last one, the next sub-epoch's first. A
+            loop that is left early leaves it where it is. Each further pass over the same sub-epoch counts from the
+            sub-epoch's first batch again. Sizes of partitions, and the order in which the model visits them, are taken
+            into account. In `test` and `predict`, which are no part of the training, the count is of their own batches.
+        validation: the newest `Validation` of the model when this sub-epoch was assigned; `None` before the first one,
             without a split `valid`, and in `test` and `predict`. Workers validate an epoch while they train the next:
-            its first units may have the metrics of an epoch earlier. The log notes the epoch, and a replay passes the
-            same metrics.
+            its first sub-epochs may have the metrics of an epoch earlier. The log notes the epoch, and a replay passes
+            the same metrics.
         is_lent: whether the batch at hand has fewer rows than there are ranks, and this rank was handed one that is
             another rank's. Leave it out of what you count.
         ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the
@@ -96,8 +96,8 @@ class DataLoader(Protocol):
     num_rows: int
     epoch: int
     epochs: int
-    unit: int
-    units: int
+    sub_epoch: int
+    sub_epochs: int
     step: int
     total_steps: int
     rank: int
@@ -119,11 +119,12 @@ class DataLoader(Protocol):
     def __len__(self) -> int: ...
 
     def report(self, **values: Any) -> None:
-        """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
+        """Show numbers of the batch at hand while the sub-epoch runs: kept at most once a second, by name."""
         ...
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values that add up over the batches of the unit, kept by savepoints; to be called before the loop, once::
+        """Values that add up over the batches of the sub-epoch, kept by savepoints; to be called before the loop,
+        once::
 
             total = dataloader.progress({"loss": 0.0})
             for images, labels in dataloader:
@@ -134,7 +135,7 @@ class DataLoader(Protocol):
             values: as they are at the start: tensors, numbers, strings, and dicts, lists and tuples of them.
 
         Returns:
-            A dict to change: `values`, or what they had become where the unit goes on from a savepoint.
+            A dict to change: `values`, or what they had become where the sub-epoch goes on from a savepoint.
 
         Raises:
             SpecError: a value cannot be stored, or it is too late, or the second call.
@@ -142,7 +143,7 @@ class DataLoader(Protocol):
         ...
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
-        """Say that this unit can go on from a savepoint; to be called before the loop, once.
+        """Say that this sub-epoch can go on from a savepoint; to be called before the loop, once.
 
         Not needed where `checkpoint.track` has the optimizer and nothing else lives in variables from batch to batch.
 
@@ -160,10 +161,10 @@ class DataLoader(Protocol):
 
             trainer_of_a_library.fit(model, dataloader.as_torch(lambda inputs, labels: {**inputs, "labels": labels}))
 
-        A pass over it is a pass over the unit. ``len(loader)`` counts batches, ``len(loader.dataset)`` rows. Items of
-        its `dataset` are whole batches, on the models' device. The unit's random numbers stay the same if a library
-        seeds all generators before its loop. A savepoint would not have the library's own state, so such a unit has
-        none, unless `savepoint` says that it can.
+        A pass over it is a pass over the sub-epoch. ``len(loader)`` counts batches, ``len(loader.dataset)`` rows. Items
+        of its `dataset` are whole batches, on the models' device. The sub-epoch's random numbers stay the same if a
+        library seeds all generators before its loop. A savepoint would not have the library's own state, so such a
+        sub-epoch has none, unless `savepoint` says that it can.
 
         Args:
             arrange: makes of a batch's inputs and outputs what the library takes; left out: the pair of them.
@@ -172,7 +173,7 @@ class DataLoader(Protocol):
 
 
 class Checkpoint(MutableMapping[str, Any]):
-    """What lives across the units of a model, saved with its modules; empty in its first unit.
+    """What lives across the sub-epochs of a model, saved with its modules; empty in its first sub-epoch.
 
     Values are tensors, numbers, strings, and dicts, lists, tuples and sets with such items. `OrderedDict` and `Counter`
     keep their types, NumPy's scalars become Python's numbers. A sub-epoch that keeps another type, such as an array, an
@@ -339,13 +340,13 @@ class SubEpochSpec:
         """Train on one partition, once.
 
         Args:
-            models: what `create_models` returned, in training mode, with the state of the unit before.
-            checkpoint: lives across units: `Checkpoint.track` your optimizer here.
+            models: what `create_models` returned, in training mode, with the state of the sub-epoch before.
+            checkpoint: lives across sub-epochs: `Checkpoint.track` your optimizer here.
             dataloader: shuffled batches of this partition.
             hyperparams: the configuration.
 
         Returns:
-            Metrics of this unit by name, the same names for every partition. Over an epoch numbers are averaged,
+            Metrics of this sub-epoch by name, the same names for every partition. Over an epoch numbers are averaged,
             weighted by rows; a `Ratio` is put together exactly.
         """
         raise NotImplementedError
@@ -366,7 +367,7 @@ class SubEpochSpec:
         raise NotImplementedError
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
-        """What a technique cannot find out by itself; only asked for where a unit may use one. Optional."""
+        """What a technique cannot find out by itself; only asked for where a sub-epoch may use one. Optional."""
         return Hints()
 
     def predict(

@@ -11,14 +11,14 @@ import time
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
-from controller.advisor import ChildHelper
-from controller.brain.brain import Brain, Rules
+from controller.autoscaler.autoscaler import Autoscaler, Rules
 from controller.leadership import fence, resign
 from controller.log_keeper import LogKeeper
 from controller.loop import Controller
 from controller.measured_bytes import MeasuredBytes
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
+from controller.planner_process import ChildHelper
 from controller.projection import Projection
 from controller.registering import Registering
 from controller.settings import Settings
@@ -51,8 +51,8 @@ def main() -> None:
     projection = Projection(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
-    rules = Rules(mode=settings.brain, most=settings.most_workers, can_act=orchestrator is not None)
-    brain = Brain(ChildHelper(), rules)
+    rules = Rules(mode=settings.autoscaler, most=settings.most_workers, can_act=orchestrator is not None)
+    autoscaler = Autoscaler(ChildHelper(), rules)
     keeper = LogKeeper(
         kvs=kvs,
         make=made,
@@ -69,7 +69,7 @@ def main() -> None:
         projection,
         ChildHelper(),
         orchestrator,
-        brain=brain,
+        autoscaler=autoscaler,
         metrics=metrics,
         keeper=keeper,
     )

@@ -10,7 +10,7 @@ balanced as well.
 - *No credit for the past.* A run that enters begins at the least service of those that are open. So does one that had
   nothing more to ask for: what it could not use is not owed to it later.
 - *A change of experiment costs a child process.* A device stays with its experiment for a minute, or for so many times
-  what the process took to start, and is taken by another run only if that is behind by more than a unit.
+  what the process took to start, and is taken by another run only if that is behind by more than a sub-epoch.
 - *Little work is let in early.* A run that has no place, and all of whose work takes a quarter of a stay at most, is
   given one place whose stay has not ended. It costs what it would cost later. The place then stays with who is there
   next for that much longer, and lets nobody else in until it has. So in any period, a run loses a place that it wants
@@ -19,7 +19,7 @@ balanced as well.
   only one.
 
 A device is used by one run at a time. Its next task is from another run only once it has none left; so what is queued
-behind a unit is of the same run, and its model is loaded meanwhile as ever.
+behind a sub-epoch is of the same run, and its model is loaded meanwhile as ever.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _LITTLE = 4
 """A run has little work if all of it takes no more than a stay over this."""
 
 _SLACK = 1
-"""Units by which a run has to be behind another one to take a place from it: runs that are even keep what they have."""
+"""Sub-epochs by which a run has to be behind another one to take a place from it: runs that are even keep what they
+have."""
 
 
 _Key = TypeVar("_Key")
@@ -69,7 +70,7 @@ class Claim:
         holds: places where it has open tasks.
         wants: places that it could give a task to now if they were free; those that it holds may be among them.
         most: so many tasks at most.
-        unit_s: seconds that its next task will probably hold a place.
+        sub_epoch_s: seconds that its next task will probably hold a place.
         ahead_s: device-seconds that its open tasks will probably take from now on.
         start_s: seconds that a child process of its experiment takes to start.
         whole_s: device-seconds that all that is left of it will probably take; infinite if that is not known.
@@ -81,7 +82,7 @@ class Claim:
     holds: frozenset[Place] = frozenset()
     wants: frozenset[Place] = frozenset()
     most: int = 0
-    unit_s: float = 60.0
+    sub_epoch_s: float = 60.0
     ahead_s: float = 0.0
     start_s: float = 0.0
     whole_s: float = math.inf
@@ -126,8 +127,8 @@ class _Tags:
         return self.projects[claim.project], self.runs[claim.ref], claim.ref
 
     def is_behind(self, one: Claim, other: Claim) -> bool:
-        """Whether `one` has had less than `other`, by more than a unit of `other`."""
-        slack = _SLACK * other.unit_s / other.weight
+        """Whether `one` has had less than `other`, by more than a sub-epoch of `other`."""
+        slack = _SLACK * other.sub_epoch_s / other.weight
         if one.project != other.project:
             return self.projects[one.project] + slack < self.projects[other.project]
         return self.runs[one.ref] + slack < self.runs[other.ref]
@@ -267,7 +268,7 @@ class Arbiter:
                 self._let_in[place] = claim.ref
             unserved.remove(place)
             left[claim.ref] -= 1
-            tags.add(claim, claim.unit_s)
+            tags.add(claim, claim.sub_epoch_s)
             if place not in ending or place in claim.holds:
                 given[claim.ref].add(place)
 

@@ -2,8 +2,8 @@
 what is remembered; belongs to the loop, not thread-safe.
 
 - After the number of workers was changed, or a pod went, its partitions are not made anew for a minute.
-- While a cluster wakes that rested (`controller.brain.rest`), for ten: the pods' volumes hold all that there was, and
-  their nodes may have to be made first. Meanwhile each run does what those that are there can do.
+- While a cluster wakes that rested (`controller.autoscaler.rest`), for ten: the pods' volumes hold all that there was,
+  and their nodes may have to be made first. Meanwhile each run does what those that are there can do.
 - After the number was raised, plans of ETL wait for ten minutes: they cut the data for the workers that are there.
 """
 

@@ -1,21 +1,22 @@
 """Which task goes to which worker now: the assignments of one decision. Pure.
 
-Each device is first given something to run; then units that are queued behind others are taken back if the policy would
-have an idle device run them; then devices that are about to end a unit are given the next one, so that its model is
-loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice, but for one. The
-policy knows workers and how many devices of each are free; which of them takes the unit makes no difference: one that
-is free, else the one that ends first.
+Each device is first given something to run; then sub-epochs that are queued behind others are taken back if the policy
+would have an idle device run them; then devices that are about to end a sub-epoch are given the next one, so that its
+model is loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which sub-epoch is the policy's choice,
+but for one. The policy knows workers and how many devices of each are free; which of them takes the sub-epoch makes no
+difference: one that is free, else the one that ends first.
 
-A unit of several devices is chosen as any other, as soon as a device of the worker is free. It is then given those
+A sub-epoch of several devices is chosen as any other, as soon as a device of the worker is free. It is then given those
 that are free and those that end first, and begins when the last of them has ended what it has: so those that are free
-wait for the others, and no unit of one device can come between. That is no longer than the longest of what runs there.
+wait for the others, and no sub-epoch of one device can come between. That is no longer than the longest of what runs
+there.
 
-A unit whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
-holder of its partition has room; while such a holder is there the model goes nowhere else. It is one unit of a run's
-hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its unit go on at
-once, and not whenever its model's turn comes. A unit with a savepoint also waits for a holder that is away: if its
-model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the unit had been
-trained, so waiting never costs more than doing it again.
+A sub-epoch whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
+holder of its partition has room; while such a holder is there the model goes nowhere else. It is one sub-epoch of a
+run's hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its sub-epoch
+go on at once, and not whenever its model's turn comes. A sub-epoch with a savepoint also waits for a holder that is
+away: if its model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the
+sub-epoch had been trained, so waiting never costs more than doing it again.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.device_ends import due_s, end_of
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import allowed
+from controller.parallel_plans import as_sent
 from controller.searching import Searching
-from controller.ways import as_sent
 
 
 def assign(
@@ -50,7 +51,7 @@ def assign(
     *,
     search: Searching | None = None,
 ) -> list[api.Assign | api.Revoke]:
-    """Assignments, and queued units to take back; of a fit that is trained to its end, what is left to be audited.
+    """Assignments, and queued sub-epochs to take back; of a fit that is trained to its end, what is left to be audited.
     `fit`, of `run` or of another run of the experiment, is left as it
     was. `search` is that of `run`, if it has one."""
     draft = AssignmentDraft(record, state, run, fit, snapshot)
@@ -79,11 +80,11 @@ def assign(
         return [*draft.steps]
     if run.state is RunState.RUNNING:
         measuring.measure(record, run, fit, draft)
-    units = _Units(draft, fit, snapshot, partial(auditing.give, record, state, run, draft))
+    sub_epochs = _SubEpochs(draft, fit, snapshot, partial(auditing.give, record, state, run, draft))
     try:
-        return units.decide()
+        return sub_epochs.decide()
     finally:
-        units.undo()
+        sub_epochs.undo()
 
 
 def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
@@ -93,8 +94,8 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
     )
 
 
-class _Units:
-    """Lets the policy choose training units, tentatively on the dispatch state."""
+class _SubEpochs:
+    """Lets the policy choose training sub-epochs, tentatively on the dispatch state."""
 
     def __init__(
         self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot, audit: auditing.Give
@@ -115,7 +116,7 @@ class _Units:
             device for device in range(worker.devices) if not due_s(self._fit, worker, device, self._now)
         ]
         if worker.devices > 1 and isinstance(self._policy(), Following):
-            # An idle device begins a unit only now: a plan means the next one for the device that ends first.
+            # An idle device begins a sub-epoch only now: a plan means the next one for the device that ends first.
             devices = [device for device in devices if worker.first_in(device)]
         if len(devices) > 1:
             devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
@@ -173,7 +174,8 @@ class _Units:
         choose: Callable[[list[int]], Choice | None],
         among: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Give units to devices with fewer than `depth` open tasks, and only to those in `among` if it is given."""
+        """Give sub-epochs to devices with fewer than `depth` open tasks, and only to those in `among` if it is
+        given."""
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
@@ -182,7 +184,7 @@ class _Units:
             and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
         }
         workers = sorted(room)
-        # Queued units count as running, so their places are free for the next ones.
+        # Queued sub-epochs count as running, so their places are free for the next ones.
         dispatch_state.free = [max(1, count) for count in dispatch_state.free]
         for worker, count in room.items():
             dispatch_state.free[worker] = self._reach(worker, count)
@@ -198,11 +200,11 @@ class _Units:
                     # The worker is to become idle first.
                     workers.remove(choice.worker)
                 continue
-            way = self._fit.ways.of(choice.model, choice.worker)
-            assert way is not None
+            parallel_plan = self._fit.parallel_plans.of(choice.model, choice.worker)
+            assert parallel_plan is not None
             key = self._fit.key(choice)
             self._dispatch_draft.start(choice)
-            self._draft.give(name, key, devices, as_sent(way))
+            self._draft.give(name, key, devices, as_sent(parallel_plan))
             if choice.model in self._fit.memory_retries:
                 self._draft.barred.add(name)
             room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
@@ -211,14 +213,14 @@ class _Units:
                 workers.remove(choice.worker)
 
     def _reach(self, worker: int, room: int) -> int:
-        """Devices that a unit of several could be given, of a worker with room for so many units of one."""
-        if self._fit.ways.is_plain or not room:
+        """Devices that a sub-epoch of several could be given, of a worker with room for so many sub-epochs of one."""
+        if self._fit.parallel_plans.is_plain or not room:
             return room
         return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
 
     def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
-        """For a unit that was chosen, ascending: of several, those that are free, then those that end first. `None`:
-        there are not enough of them."""
+        """For a sub-epoch that was chosen, ascending: of several, those that are free, then those that end first.
+        `None`: there are not enough of them."""
         name, places = self._fit.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]
         if size == 1:
@@ -230,7 +232,7 @@ class _Units:
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
 
     def _waits_needlessly(self, choice: Choice, room: Mapping[int, int]) -> bool:
-        """Whether the unit would wait for devices here while its model could begin another one elsewhere."""
+        """Whether the sub-epoch would wait for devices here while its model could begin another one elsewhere."""
         dispatch_state, model = self._fit.dispatch_state, choice.model
         need, times = dispatch_state.need[model], dispatch_state.time[model]
         if need[choice.worker] <= room[choice.worker]:
@@ -296,7 +298,7 @@ class _Units:
         return choose
 
     def _interrupted(self, workers: list[int]) -> Choice | None:
-        """A unit that was interrupted, at the worker that has least left to do of those that can take it."""
+        """A sub-epoch that was interrupted, at the worker that has least left to do of those that can take it."""
         dispatch_state = self._fit.dispatch_state
         for model, partition, holders in self._bound():
             able = [w for w in holders if w in workers]
@@ -305,8 +307,8 @@ class _Units:
         return None
 
     def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
-        """(model, partition, holders that can run it) of each interrupted unit that is still to be done, has such a
-        holder or waits for one, and whose model is idle."""
+        """(model, partition, holders that can run it) of each interrupted sub-epoch that is still to be done, has such
+        a holder or waits for one, and whose model is idle."""
         dispatch_state = self._fit.dispatch_state
         for (model, epoch, partition), until in sorted(self._fit.interrupted.items()):
             is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
@@ -327,7 +329,7 @@ class _Units:
         return self._fit.dispatch if self._dispatch_draft.keeps_off else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
-        """A queued unit that an idle device should rather run now: prefetching must never make anybody wait."""
+        """A queued sub-epoch that an idle device should rather run now: prefetching must never make anybody wait."""
         draft = self._draft
         idle = [
             w
@@ -348,8 +350,9 @@ class _Units:
         return [task for task in listed if task and task.state is TaskState.ASSIGNED]
 
     def _outranked(self) -> api.Revoke | None:
-        """A queued unit, one of the lowest priority, in whose place a model of a higher one goes first: it is idle, and
-        is queued there at once; or that is not due yet, but there is no other place for it. Beside other runs only the
+        """A queued sub-epoch, one of the lowest priority, in whose place a model of a higher one goes first: it is
+        idle, and is queued there at once; or that is not due yet, but there is no other place for it. Beside other runs
+        only the
         former, and where this one may put tasks: nobody knows who has a place next that is not due."""
         fit, state = self._fit, self._fit.dispatch_state
         if not state.has_priorities:
@@ -390,14 +393,14 @@ class _Units:
         if model in self._fit.shunned and index not in allowed(self._fit, model, self._now):
             return False  # it would be queued where it is again
         queued = dispatch_state.running.pop(model)
-        room = 1 if self._fit.ways.is_plain else self._draft.places.num_free(worker.name, 1)
+        room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
-            # The model may be bound to the holders of its interrupted unit: it would only be queued there again.
+            # The model may be bound to the holders of its interrupted sub-epoch: it would only be queued there again.
             is_bound = any(m == model and index not in holders for m, _, holders in self._bound())
             choice = None if is_bound else self._choose([index])
         finally:
             dispatch_state.running[model] = queued
             dispatch_state.free[index] = free
-        # The unit itself, or another one of its model, which is held up by being queued.
+        # The sub-epoch itself, or another one of its model, which is held up by being queued.
         return choice is not None and choice.model == model

@@ -11,11 +11,11 @@ import random
 from collections.abc import Mapping, Sequence
 
 from cerebro.contract import api
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Gang, TaskBody
-from cerebro.contract.ways import Way
 from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller import memory_retries, tasks
@@ -77,10 +77,11 @@ class AssignmentDraft:
         worker: str,
         key: TaskKey,
         devices: tuple[int, ...],
-        way: Way | None = None,
+        parallel_plan: ParallelPlan | None = None,
         body: TaskBody | None = None,
     ) -> None:
-        """Assign a task; a unit by a way. `body`: what the worker is told, where the task's key does not say it all."""
+        """Assign a task; a sub-epoch by a way. `body`: what the worker is told, where the task's key does not say it
+        all."""
         task = self.run.task(key)
         self._taken.add(str(key))
         self.places.take(worker, devices)
@@ -92,18 +93,18 @@ class AssignmentDraft:
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
                 terms=self._terms(key),
-                body=body or self._body(worker, key, way),
+                body=body or self._body(worker, key, parallel_plan),
             )
         )
 
-    def _body(self, worker: str, key: TaskKey, way: Way | None) -> TaskBody:
-        body = tasks.body(self._record, self._state, self.run, key, way)
+    def _body(self, worker: str, key: TaskKey, parallel_plan: ParallelPlan | None) -> TaskBody:
+        body = tasks.body(self._record, self._state, self.run, key, parallel_plan)
         if key.kind == "etl":
             return body.model_copy(update={"shortages": self.run.task(key).shortages})
         return body
 
-    def give_gang(self, key: TaskKey, gang: Gang, way: Way) -> None:
-        """Assign a unit on a set of partitions, to all of the workers or to none."""
+    def give_gang(self, key: TaskKey, gang: Gang, parallel_plan: ParallelPlan) -> None:
+        """Assign a sub-epoch on a set of partitions, to all of the workers or to none."""
         task, (first, *others) = self.run.task(key), gang.members
         self._taken.add(str(key))
         for member in gang.members:
@@ -125,12 +126,12 @@ class AssignmentDraft:
                     )
                     for member in others
                 ),
-                body=tasks.body(self._record, self._state, self.run, key, way, gang=gang),
+                body=tasks.body(self._record, self._state, self.run, key, parallel_plan, gang=gang),
             )
         )
 
     def _terms(self, key: TaskKey) -> int:
-        """With which of its model's terms a unit begins; `tasks.body` is made by the same."""
+        """With which of its model's terms a sub-epoch begins; `tasks.body` is made by the same."""
         return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
 
     def give_ready(
@@ -216,12 +217,12 @@ class DispatchDraft:
         return bool(self._kept_off)
 
     def start(self, choice: Choice) -> None:
-        """A unit that was chosen occupies its model and its devices."""
+        """A sub-epoch that was chosen occupies its model and its devices."""
         self._state.start(choice)
         self._started.append(choice.model)
 
     def start_gang(self, model: int, members: Sequence[GangMember]) -> None:
-        """A unit on a set of partitions occupies its model, and devices of several workers."""
+        """A sub-epoch on a set of partitions occupies its model, and devices of several workers."""
         self._state.start_gang(model, members)
         self._started.append(model)
 

@@ -1,10 +1,11 @@
-"""Units that are done once more to compare them: when they are given, and to whom. Pure.
+"""Sub-epochs that are done once more to compare them: when they are given, and to whom. Pure.
 
-A redo takes a device that nobody else wants now. One that has waited for long goes before the next units: a cluster
-that is never idle would find out at the end what a worker has done since the beginning. As redos are a small share of
-the units, they cost no more than that share. No unit is queued behind one.
+A redo takes a device that nobody else wants now. One that has waited for long goes before the next sub-epochs: a
+cluster that is never idle would find out at the end what a worker has done since the beginning. As redos are a small
+share of the sub-epochs, they cost no more than that share. No sub-epoch is queued behind one.
 
-No worker is given one that has less memory than the unit was seen to take: nothing else is to suffer from an audit.
+No worker is given one that has less memory than the sub-epoch was seen to take: nothing else is to suffer from an
+audit.
 
 The end of a run waits for redos that are under way, and for a third opinion while those who can give it check their
 machines. What nobody has the time for then is not done.
@@ -36,7 +37,7 @@ class Give(Protocol):
 
 
 PATIENCE = 2
-"""Units that the run commits, for each of its models, while an audit waits for a device that is idle."""
+"""Sub-epochs that the run commits, for each of its models, while an audit waits for a device that is idle."""
 LEAST = 8
 """At least so many."""
 
@@ -72,12 +73,13 @@ def give(
 
 
 def has_waited(run: Run, audit: Audit) -> bool:
-    """Whether it has waited for so long that it goes before units."""
-    return run.counts.units - audit.drawn_after >= max(LEAST, PATIENCE * len(run.models))
+    """Whether it has waited for so long that it goes before sub-epochs."""
+    return run.counts.sub_epochs - audit.drawn_after >= max(LEAST, PATIENCE * len(run.models))
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
-    """Whether nobody needs an open redo any more: its unit is done again, or the code is known not to repeat itself."""
+    """Whether nobody needs an open redo any more: its sub-epoch is done again, or the code is known not to repeat
+    itself."""
     return key.kind == "audit" and (run.audits.of(key) is None or run.audits.is_hopeless)
 
 
@@ -100,7 +102,7 @@ def _worker_for(
     among: Mapping[str, Sequence[int]] | None,
 ) -> Worker | None:
     """Rather one where the task has not failed, and that computes the same bits: else only metrics can be compared. A
-    second redo is compared with the first as that was with the unit."""
+    second redo is compared with the first as that was with the sub-epoch."""
     shunned = run.task(audit.next_key).shunned
     able = [
         worker
@@ -126,7 +128,7 @@ def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:
 
 
 def _has_room(audit: Audit, view: WorkerView | None) -> bool:
-    """Whether a worker has the memory that the unit was seen to take, as far as both are known."""
+    """Whether a worker has the memory that the sub-epoch was seen to take, as far as both are known."""
     if view is None:
         return True
     limits = (

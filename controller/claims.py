@@ -73,7 +73,7 @@ def claim(
         fit: the dispatch state of a fit run that has started.
         now: the time that an event would have.
     """
-    unit_s = _unit_s(run)
+    sub_epoch_s = _sub_epoch_s(run)
     wants, most = _wanted(state, run, fit)
     holds = held(state, run)
     return Claim(
@@ -83,10 +83,10 @@ def claim(
         holds=holds,
         wants=wants,
         most=most,
-        unit_s=unit_s,
-        # Nobody waits for a question to a procedure of the user's own: units go on beside it, and it is short.
+        sub_epoch_s=sub_epoch_s,
+        # Nobody waits for a question to a procedure of the user's own: sub-epochs go on beside it, and it is short.
         ahead_s=sum(
-            _left_s(task, unit_s, now) * _width(task)
+            _left_s(task, sub_epoch_s, now) * _width(task)
             for task in run.open.values()
             if task.key.kind != "search"
         ),
@@ -117,8 +117,8 @@ def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
 
 
 def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[Place]:
-    """Places that have as many tasks as they may, where a unit of the run is queued that models of a higher priority
-    may go before."""
+    """Places that have as many tasks as they may, where a sub-epoch of the run is queued that models of a higher
+    priority may go before."""
     if fit is None or not fit.dispatch_state.has_priorities:
         return set()
     counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
@@ -155,7 +155,11 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
         left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
         wanted = functools.reduce(operator.or_, left.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
-        count += len(left) if fit.ways.is_plain else sum(fit.ways.size(model) for model in left)
+        count += (
+            len(left)
+            if fit.parallel_plans.is_plain
+            else sum(fit.parallel_plans.size(model) for model in left)
+        )
     makers, lost = remaking(state, run, fit)
     wants = {place for w in alive if w.name in able for place in _devices(w)}
     return frozenset(wants.union(_lane(worker) for worker in makers)), count + lost
@@ -169,8 +173,8 @@ def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
 
 
 def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
-    """Models that an idle device could train now, those whose unit is `queued` among them -> the partitions that each
-    has yet to visit, as a mask."""
+    """Models that an idle device could train now, those whose sub-epoch is `queued` among them -> the partitions that
+    each has yet to visit, as a mask."""
     dispatch_state = fit.dispatch_state
     return {
         model: mask
@@ -179,10 +183,10 @@ def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
     }
 
 
-def _unit_s(run: Run) -> float:
+def _sub_epoch_s(run: Run) -> float:
     """Seconds that a task of the run holds a place, on average as far as is known."""
     seconds = sum(run.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
-    count = run.counts.unit_devices if run.is_planned_fit else run.counts.committed
+    count = run.counts.sub_epoch_devices if run.is_planned_fit else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
 
 
@@ -193,19 +197,21 @@ def _whole_s(state: ExperimentState, run: Run) -> float:
             return math.inf
         done, total = run.progress()
         # Of validations nothing is known.
-        return (total - done) * _unit_s(run) if run.counts.unit_devices and done < total else math.inf
+        return (
+            (total - done) * _sub_epoch_s(run) if run.counts.sub_epoch_devices and done < total else math.inf
+        )
     counts, plan = run.counts, run.plan
     if counts.committed:
-        return counts.unfinished * _unit_s(run)
+        return counts.unfinished * _sub_epoch_s(run)
     if not isinstance(plan, EvaluatePlan):
         return math.inf
     fit = state.runs[plan.fit]
-    if not fit.counts.unit_devices or not isinstance(fit.plan, FitPlan):
+    if not fit.counts.sub_epoch_devices or not isinstance(fit.plan, FitPlan):
         return math.inf
     # To test a row takes no longer than to train on it.
     trained = sum(fit.plan.partitions.values()) / len(fit.plan.partitions)
     rows = len(plan.models) * sum(plan.partitions.values())
-    return rows * _unit_s(fit) / max(1.0, trained)
+    return rows * _sub_epoch_s(fit) / max(1.0, trained)
 
 
 def _width(task: Task) -> int:
@@ -213,10 +219,10 @@ def _width(task: Task) -> int:
     return max(1, len(task.attempts[-1].devices))
 
 
-def _left_s(task: Task, unit_s: float, now: float) -> float:
+def _left_s(task: Task, sub_epoch_s: float, now: float) -> float:
     if task.state is not TaskState.RUNNING:
-        return unit_s
-    return max(0.0, unit_s - (now - task.attempts[-1].started))
+        return sub_epoch_s
+    return max(0.0, sub_epoch_s - (now - task.attempts[-1].started))
 
 
 def _start_s(run: Run) -> float:

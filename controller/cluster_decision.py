@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
-from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
-from cerebro.contract.records import Holding
+from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.contract.records import Replica
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ClusterState, ExperimentState
 from cerebro.state.workers import Worker
@@ -55,7 +55,7 @@ def decide(
     return found
 
 
-def holdings(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[ClusterEvent]:
+def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[ClusterEvent]:
     """What the volumes of workers that are there hold now, as far as that is news.
 
     Of a volume that several workers share, each has registered what it found: what one of them still names counts.
@@ -65,12 +65,12 @@ def holdings(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[Cluster
     for name, seen in snapshot.workers.items():
         worker = state.workers.get(name)
         if worker is not None and worker.incarnation == seen.incarnation:
-            found[worker.volume].update((holding.dataset, holding.partition) for holding in seen.holdings)
+            found[worker.volume].update((replica.dataset, replica.partition) for replica in seen.replicas)
             if worker.is_alive:
-                known[worker.volume] = worker.holdings
+                known[worker.volume] = worker.replicas
     for volume, held in known.items():
         if held != found[volume]:
-            yield HoldingsChanged(
+            yield ReplicasChanged(
                 volume=volume, gained=_named(found[volume] - held), lost=_named(held - found[volume])
             )
 
@@ -100,7 +100,7 @@ def _joined(name: str, seen: WorkerView) -> WorkerJoined:
         incarnation=seen.incarnation,
         weight=seen.weight,
         kinds=seen.kinds,
-        holdings=seen.holdings,
+        replicas=seen.replicas,
         volume=seen.volume,
         devices=seen.devices,
         device=seen.device,
@@ -111,5 +111,5 @@ def _lost(known: Worker, exit: Exit) -> WorkerLost:
     return WorkerLost(worker=known.name, incarnation=known.incarnation, reason=exit.reason)
 
 
-def _named(pairs: Iterable[tuple[str, int]]) -> tuple[Holding, ...]:
-    return tuple(Holding(dataset=dataset, partition=partition) for dataset, partition in sorted(pairs))
+def _named(pairs: Iterable[tuple[str, int]]) -> tuple[Replica, ...]:
+    return tuple(Replica(dataset=dataset, partition=partition) for dataset, partition in sorted(pairs))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cerebro.contract.records import QUEUE_DEPTH, Holding, PodRef, WorkerRecord, WorkerStatus
+from cerebro.contract.records import QUEUE_DEPTH, PodRef, Replica, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.trials import DeviceKind
 from controller.arbiter import Place
@@ -49,7 +49,7 @@ class WorkerView:
     incarnation: str
     weight: float
     kinds: tuple[str, ...]
-    holdings: tuple[Holding, ...]
+    replicas: tuple[Replica, ...]
     volume: str | None = None
     devices: int = 1
     device: DeviceKind | None = None
@@ -177,7 +177,7 @@ def worker_view(
         incarnation=record.incarnation,
         weight=_share(record, fleet, devices or {}),
         kinds=record.kinds,
-        holdings=record.holdings,
+        replicas=record.replicas,
         volume=record.volume,
         devices=max(1, len(record.devices)),
         device=DeviceKind.of(record),
@@ -220,7 +220,7 @@ def _has_room(status: WorkerStatus) -> bool:
     total, used = usage.shards_total_bytes, usage.shards_used_bytes
     if not status.record.pod:
         return used <= (1 - _MACHINE_FREE) * total
-    partition = used / max(1, len(status.record.holdings))
+    partition = used / max(1, len(status.record.replicas))
     return total - used >= _FREE * total + _PARTITION * partition
 
 

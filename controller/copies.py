@@ -1,13 +1,13 @@
 """Which copies of partitions relieve slow workers: another worker holds a slow one's partition, too, and dispatch gives
-its units to both. Pure.
+its sub-epochs to both. Pure.
 
 A worker that is four times slower than the others costs four times the makespan as long as only it holds its partition.
 With two copies it costs a third more: what it has left is shared with those that end sooner. A copy is made from rows
 (`controller.replication`); no data moves between workers.
 
-A copy pays if what it saves is more than noise: a tenth of what is left, three units, and twice the time that a
-partition takes to be made. How slow a worker is counts only as far as the units that it has run prove it, so that equal
-workers get no copies by chance. Copies are added one after the other and stay, so nothing goes to and fro.
+A copy pays if what it saves is more than noise: a tenth of what is left, three sub-epochs, and twice the time that a
+partition takes to be made. How slow a worker is counts only as far as the sub-epochs that it has run prove it, so that
+equal workers get no copies by chance. Copies are added one after the other and stay, so nothing goes to and fro.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cerebro.scheduling.balance import Balance
 from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from controller.fit_dispatch import FitDispatch
 
-_GAIN, _UNITS, _WORTH = 0.1, 3.0, 2.0
-"""A copy saves more than this share of what is left, so many units, and so many times what it takes to be made."""
+_GAIN, _SUB_EPOCHS, _WORTH = 0.1, 3.0, 2.0
+"""A copy saves more than this share of what is left, so many sub-epochs, and so many times what it takes to be made."""
 
 _CERTAIN = 3.0
 """Standard errors that are taken off the slowness of a worker."""
@@ -41,11 +41,12 @@ class Copy(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left of a fit run, for `Balance`: seconds of an average worker, per partition, model, and of a unit."""
+    """What is left of a fit run, for `Balance`: seconds of an average worker, per partition, model, and of a
+    sub-epoch."""
 
     work: list[float]
     cost: list[float]
-    unit_s: float
+    sub_epoch_s: float
 
 
 def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
@@ -53,12 +54,12 @@ def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
     as far as that is proven. The estimates follow noise, and the largest of several is always too large."""
     estimates = fit.times.estimates
     known = [estimates.slowness(name) for name in fit.workers]
-    here = [slowness for slowness, units in known if units]
+    here = [slowness for slowness, sub_epochs in known if sub_epochs]
     typical = statistics.median(here) if here else 0.0
     found = []
-    for slowness, units in known:
+    for slowness, sub_epochs in known:
         off = slowness - typical
-        doubt = _CERTAIN * estimates.sigma / math.sqrt(units) if units else NEVER
+        doubt = _CERTAIN * estimates.sigma / math.sqrt(sub_epochs) if sub_epochs else NEVER
         found.append((off, math.copysign(max(0.0, abs(off) - doubt), off)))
     return found
 
@@ -121,7 +122,7 @@ def relief(
         before = max(balance.level(partition), chain)
         for worker in islice(able, _LOOKED_AT):
             level = balance.level_with(partition, worker)
-            least_s = max(_GAIN * before, _UNITS * what.unit_s * pace[worker], _WORTH * made_s)
+            least_s = max(_GAIN * before, _SUB_EPOCHS * what.sub_epoch_s * pace[worker], _WORTH * made_s)
             if before - level <= least_s:
                 continue  # what models have left one after the other can only make it less
             after = max(level, chain if level >= chain else _chain(state, what, pace, partition, worker))
@@ -132,7 +133,7 @@ def relief(
 
 
 def _chain(state: DispatchState, what: Left, pace: list[float], partition: int, worker: int) -> float:
-    """The longest that a model has left, one unit after the other, if the worker held the partition, too."""
+    """The longest that a model has left, one sub-epoch after the other, if the worker held the partition, too."""
     sooner = max(0.0, min(pace[w] for w in state.holders(partition)) - pace[worker]) * state.sizes[partition]
     if not sooner:
         return max(state.model_left)

@@ -23,7 +23,7 @@ from controller.memory_needs import to_grow
 from controller.priors import Priors
 from controller.pruning import Pruning
 from controller.searching import EVERYWHERE, Searching
-from controller.unit_times import UnitTimes
+from controller.sub_epoch_times import SubEpochTimes
 
 _SOON_S = 0.001
 """Not at once, or nobody would wait."""
@@ -52,7 +52,7 @@ class Core:
         self.record, self._drawable = record, drawable
         self.state = state or ExperimentState(name=record.name)
         self.attended: Collection[str] | None = None
-        self._times: UnitTimes | None = None
+        self._times: SubEpochTimes | None = None
         self._priors: tuple[str, Priors | None] = ("", None)
         """Of which run they are, and what earlier runs have shown."""
         self._fit: FitDispatch | None = None
@@ -99,14 +99,14 @@ class Core:
             else:
                 self._fit = None
 
-    def _times_of(self, run: Run) -> UnitTimes:
+    def _times_of(self, run: Run) -> SubEpochTimes:
         if self._times is None or self._times.run != run.id:
             self._times = self._new_times(run)
         return self._times
 
-    def _new_times(self, run: Run) -> UnitTimes:
+    def _new_times(self, run: Run) -> SubEpochTimes:
         of, priors = self._priors
-        return UnitTimes.of(run, priors if of == run.id else None)
+        return SubEpochTimes.of(run, priors if of == run.id else None)
 
     def expects(self, run: Run) -> bool:
         """Whether it was told what earlier runs say of this one."""
@@ -119,7 +119,7 @@ class Core:
             self._times = self._fit = None
 
     def slowness(self) -> dict[str, tuple[float, int]]:
-        """What units of the newest fit run have shown of workers, as `Estimates.slowness`; none before one was
+        """What sub-epochs of the newest fit run have shown of workers, as `Estimates.slowness`; none before one was
         committed."""
         if self._times is None:
             return {}
@@ -130,8 +130,8 @@ class Core:
         self._times = self._fit = self._searching = self._pruning = None
 
     def wake_s(self, now: float) -> float:
-        """Seconds until there is something to decide although nothing happens: a device is about to end its unit, a
-        worker has not given back what it was asked for, a model has waited for one long enough. Infinite if there is
+        """Seconds until there is something to decide although nothing happens: a device is about to end its sub-epoch,
+        a worker has not given back what it was asked for, a model has waited for one long enough. Infinite if there is
         nothing of the kind."""
         revoke_s, fit = self._revoke_in_s(now), self.fit
         search = self._searching

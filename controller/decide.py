@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from cerebro.contract import api
 from cerebro.contract.events import (
     ControllerEvent,
+    ParallelPlansRuledOut,
     RunFinished,
     RunPaused,
     RunResumed,
     SearchDecided,
-    WaysStruckOff,
     WorkerLost,
     WorkerRemoved,
 )
@@ -38,10 +38,10 @@ from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
 from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
+from controller.parallel_plans import out_of_reach
 from controller.pruning import Pruning
 from controller.replication import unmakable, volume_failure
 from controller.searching import Searching
-from controller.ways import out_of_reach
 
 Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
 
@@ -174,15 +174,15 @@ def _redos(
     snapshot: ClusterSnapshot,
     fit: FitDispatch | None,
 ) -> list[Step]:
-    """Of units of a fit that is trained to its end, as far as somebody has a device for them now."""
+    """Of sub-epochs of a fit that is trained to its end, as far as somebody has a device for them now."""
     steps = assign(record, state, run, fit, snapshot) if any(run.audits.due()) else []
     return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "audit"]
 
 
-def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[WaysStruckOff]:
+def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[ParallelPlansRuledOut]:
     """Models that none of the ways that they have left can train where their partitions are."""
 
-    def ask(models: Iterable[str]) -> list[WaysStruckOff]:
+    def ask(models: Iterable[str]) -> list[ParallelPlansRuledOut]:
         return [*out_of_reach(state, run, models), *out_of_gangs(state, run, models)]
 
     return fit.of_doubtful(run, ask)
@@ -349,7 +349,7 @@ def _completed_epoch(run: Run) -> int:
 
 
 def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
-    """Take an attempt back that a user wants no more: at once, or where a unit runs, at its next batch.
+    """Take an attempt back that a user wants no more: at once, or where a sub-epoch runs, at its next batch.
 
     What it has trained is kept then, if it can be, and so is its process. A worker that does not give it back in time
     is not waited for.
@@ -365,8 +365,8 @@ def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
 
 
 def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
-    """Revoke the units of stopped models, running or queued, and the queued units of failed and of changed models. The
-    running unit of a failed model ends by itself."""
+    """Revoke the sub-epochs of stopped models, running or queued, and the queued sub-epochs of failed and of changed
+    models. The running sub-epoch of a failed model ends by itself."""
     for task in run.open.values():
         if task.key.kind != "train":
             continue
@@ -382,7 +382,8 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
 
 def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
     """What nobody waits for, so that the end of the run does not: partitions that nobody has left to read, what is
-    measured for units that are all done. And lost partitions that came back with their worker before they were begun.
+    measured for sub-epochs that are all done. And lost partitions that came back with their worker before they were
+    begun.
     """
     for task in run.open.values():
         if is_pointless(run, task.key):

@@ -6,7 +6,7 @@ import math
 
 from cerebro.state import TaskKey, Worker
 from controller.fit_dispatch import FitDispatch
-from controller.unit_times import technique_of
+from controller.sub_epoch_times import technique_of
 
 LOOKAHEAD_S = 1.0
 """The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
@@ -18,8 +18,8 @@ _SOON_S = 1e-3
 
 def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is no
-    unit of the run. Of a model that has not run before, or that has failed, of ETL and of audits, nothing is expected:
-    then it is never."""
+    sub-epoch of the run. Of a model that has not run before, or that has failed, of ETL and of audits, nothing is
+    expected: then it is never."""
     first = worker.first_in(device)
     key = TaskKey.parse(first) if first else None
     if key is not None and key.kind in ("etl", "trial", "audit"):
@@ -27,18 +27,20 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     if key is None or key.kind != "train" or key.run != fit.run:
         return None
     dispatch_state, index = fit.dispatch_state, fit.model(key.model or "")
-    unit = dispatch_state.running.get(index)
-    if unit is None:
+    sub_epoch = dispatch_state.running.get(index)
+    if sub_epoch is None:
         return math.inf
-    way = (fit.ways.gang_way(index) if unit.others else None) or fit.ways.of(index, unit.worker)
-    technique, estimates = technique_of(way), fit.times.estimates
+    parallel_plan = (
+        fit.parallel_plans.gang_parallel_plan(index) if sub_epoch.others else None
+    ) or fit.parallel_plans.of(index, sub_epoch.worker)
+    technique, estimates = technique_of(parallel_plan), fit.times.estimates
     if not estimates.knows(fit.models[index], technique):
         return math.inf
-    if not unit.others:
-        return unit.started + dispatch_state.seconds(index, unit.partition, unit.worker)
-    rows = fit.mean_rows * sum(dispatch_state.sizes[member.partition] for member in unit.members)
-    return unit.started + estimates.seconds(
-        fit.models[index], fit.workers[unit.worker], rows=rows, technique=technique
+    if not sub_epoch.others:
+        return sub_epoch.started + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
+    rows = fit.mean_rows * sum(dispatch_state.sizes[member.partition] for member in sub_epoch.members)
+    return sub_epoch.started + estimates.seconds(
+        fit.models[index], fit.workers[sub_epoch.worker], rows=rows, technique=technique
     )
 
 

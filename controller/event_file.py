@@ -33,7 +33,8 @@ _LARGEST = (2 - 2**-23) * 2.0**127
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """One value to draw: `step` counts units (``unit/``), epochs (``epoch/``, ``schedule/``) or rows (``live/``)."""
+    """One value to draw: `step` counts sub-epochs (``sub_epoch/``), epochs (``epoch/``, ``schedule/``) or rows
+    (``live/``)."""
 
     tag: str
     step: int
@@ -181,7 +182,7 @@ def _checksum(data: bytes) -> bytes:
 def _version() -> Event:
     from tensorboard.compat.proto import event_pb2
 
-    return event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")
+    return event_pb2.Event(wall_time=0.0, file_version="autoscaler.Event:2")
 
 
 def _event(record: Record) -> Event:

@@ -12,7 +12,7 @@ from cerebro.contract.events import Event
 from cerebro.state import ExperimentState, TaskKey
 from controller.decide import Step
 
-_LEFT_OUT: dict[str, Any] = dict.fromkeys(("body", "holdings", "order", "plan", "request"), True)
+_LEFT_OUT: dict[str, Any] = dict.fromkeys(("body", "replicas", "order", "plan", "request"), True)
 _LEFT_OUT["failure"] = {"traceback": True}
 _LONGEST = 2000
 """Characters of a line: a message of user code may be of any length."""
@@ -26,7 +26,7 @@ def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
         "experiment": state.name,
         "run": key.run if key else getattr(event, "run", None),
         "model": key.model if key else getattr(event, "model", None),
-        "unit": task or None,
+        "sub_epoch": task or None,
         "worker": getattr(event, "worker", None),
         "attempt": getattr(event, "attempt", None),
     }

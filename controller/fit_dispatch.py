@@ -14,13 +14,14 @@ from typing import Any, TypeVar, cast
 
 from cerebro.contract.events import (
     Event,
-    HoldingsChanged,
     ModelExtended,
     ModelResumed,
     ModelRetried,
     ModelsAdded,
     ModelStopRequested,
+    ParallelPlansRuledOut,
     PriorityChanged,
+    ReplicasChanged,
     SchedulePlanned,
     SchedulerChanged,
     SearchDecided,
@@ -31,7 +32,6 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
-    WaysStruckOff,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
@@ -45,8 +45,8 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
 from cerebro.state.tasks import ENDED, Attempt
 from cerebro.state.workers import Worker
-from controller.unit_times import UnitTimes
-from controller.ways import Ways
+from controller.parallel_plans import ParallelPlans
+from controller.sub_epoch_times import SubEpochTimes
 
 _Answer = TypeVar("_Answer")
 
@@ -58,20 +58,20 @@ class FitDispatch:
         run: its id.
         models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
         rows: of each partition, by name.
-        gang_size: workers that train a unit together; 1 if each trains alone.
+        gang_size: workers that train a sub-epoch together; 1 if each trains alone.
         dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
-        times: what is known of how long units take; somebody else has it learn.
-        ways: by which way the next unit of each model runs on each worker.
+        times: what is known of how long sub-epochs take; somebody else has it learn.
+        ways: by which way the next sub-epoch of each model runs on each worker.
         policy: what decides; a plan is followed where there is one.
-        memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
-        cramped: model -> workers that have less memory than one of these units needs, as far as both are known;
+        memory_retries: model -> its sub-epochs that ran out of memory and are not done yet: partition -> where it ran.
+        cramped: model -> workers that have less memory than one of these sub-epochs needs, as far as both are known;
             somebody else keeps it up to date.
-        shunned: the same as `memory_retries` of units that failed of a machine and are not done yet: where it was.
-        interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran, or that have
-            a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
+        shunned: the same as `memory_retries` of sub-epochs that failed of a machine and are not done yet: where it was.
+        interrupted: (model, epoch, partition) of sub-epochs whose worker was lost or taken away while they ran, or that
+            have a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
     """
 
-    def __init__(self, state: ExperimentState, run: Run, times: UnitTimes) -> None:
+    def __init__(self, state: ExperimentState, run: Run, times: SubEpochTimes) -> None:
         if not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
             raise IllegalEventError(f"{run.id} is not a fit run that has started")
         self.run = run.id
@@ -94,7 +94,7 @@ class FitDispatch:
         self.shunned: dict[int, dict[int, frozenset[int]]] = {}
         self.cramped: dict[int, frozenset[int]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
-        self._is_holding_known = True
+        self._is_replica_known = True
         held = self._held(state)
         self.dispatch_state = DispatchState.of_equals(
             models=len(self.models),
@@ -107,10 +107,10 @@ class FitDispatch:
             self.dispatch_state.epochs[index] = model.epochs
             self.dispatch_state.set_priority(index, model.priority)
         self._doubtful: dict[str, None] = {}
-        """Models with struck off ways, see `of_doubtful`, in order."""
+        """Models with ruled out ways, see `of_doubtful`, in order."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
         """Question -> what the newest answer depends on, and the answer."""
-        self.ways = Ways(state, run, times, self.workers, self.mean_rows)
+        self.parallel_plans = ParallelPlans(state, run, times, self.workers, self.mean_rows)
         for model in run.models.values():
             self._allot(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
@@ -118,9 +118,9 @@ class FitDispatch:
         self._follow(run)
 
     @classmethod
-    def of(cls, state: ExperimentState, run: Run, times: UnitTimes | None = None) -> FitDispatch:
+    def of(cls, state: ExperimentState, run: Run, times: SubEpochTimes | None = None) -> FitDispatch:
         """The dispatch state of a run as it stands. Without `times`, they are learned from the visits that stand."""
-        made = cls(state, run, times or UnitTimes.of(run))
+        made = cls(state, run, times or SubEpochTimes.of(run))
         for index, model in enumerate(run.models.values()):
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
             made.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
@@ -160,9 +160,9 @@ class FitDispatch:
         return self._model[name]
 
     def is_interrupted(self, key: TaskKey) -> bool:
-        """Whether it is a unit that goes first, as `interrupted` says."""
-        unit = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
-        return unit in self.interrupted
+        """Whether it is a sub-epoch that goes first, as `interrupted` says."""
+        sub_epoch = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
+        return sub_epoch in self.interrupted
 
     # --- what is kept of decisions ---------------------------------------------------------------
 
@@ -175,8 +175,8 @@ class FitDispatch:
         return cast(_Answer, known[1])
 
     def of_doubtful(
-        self, run: Run, ask: Callable[[Iterable[str]], Sequence[WaysStruckOff]]
-    ) -> Sequence[WaysStruckOff]:
+        self, run: Run, ask: Callable[[Iterable[str]], Sequence[ParallelPlansRuledOut]]
+    ) -> Sequence[ParallelPlansRuledOut]:
         """What `ask` answers of the models whose ways may be out of reach. It is asked of a model only after the
         model's ways, the workers, or what it has left on them have changed; of one that is busy, once it no longer is.
         """
@@ -192,16 +192,16 @@ class FitDispatch:
 
     def knows(self, event: Event) -> bool:
         """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
-        needs a new dispatch state, and so does a unit that was assigned when the news that its model goes no further
-        was on its way."""
+        needs a new dispatch state, and so does a sub-epoch that was assigned when the news that its model goes no
+        further was on its way."""
         if isinstance(event, TrialsRecalled) or (
             isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
         ):
             return False  # other ways may be better from now on
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
-            is_unit = key.run == self.run and key.kind == "train"
-            return not is_unit or self.dispatch_state.open[self._model[key.model or ""]] != 0
+            is_sub_epoch = key.run == self.run and key.kind == "train"
+            return not is_sub_epoch or self.dispatch_state.open[self._model[key.model or ""]] != 0
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
         index = self._worker.get(event.worker)
@@ -212,7 +212,7 @@ class FitDispatch:
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""
         match event:
-            case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
+            case WorkerJoined() | WorkerLost() | WorkerRemoved() | ReplicasChanged():
                 self._holders_changed(state)
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 if isinstance(event, SchedulePlanned):
@@ -226,7 +226,7 @@ class FitDispatch:
             ):
                 self.times.expect(state.runs[self.run], state.workers)
                 self._see_models(state.runs[self.run], event)
-            case ModelStopRequested() | ModelResumed() | ModelRetried() | WaysStruckOff() if (
+            case ModelStopRequested() | ModelResumed() | ModelRetried() | ParallelPlansRuledOut() if (
                 event.run == self.run
             ):
                 self._steer(state.runs[self.run], event.model)
@@ -247,10 +247,12 @@ class FitDispatch:
     def see_holders(self, state: ExperimentState) -> None:
         """Take in who holds what now, and what models are worth. To be called before the dispatch state is looked at:
         it costs a pass over all models and partitions, and several workers may come or go at once."""
-        if not self._is_holding_known:
-            self._is_holding_known = True
+        if not self._is_replica_known:
+            self._is_replica_known = True
             self.dispatch_state.hold(self._held(state))
-        self.dispatch_state.merit = self.times.merits.of(state, state.runs[self.run], self.dispatch)
+        self.dispatch_state.priority_score = self.times.priority_scores.of(
+            state, state.runs[self.run], self.dispatch
+        )
 
     def _see_models(
         self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
@@ -271,7 +273,7 @@ class FitDispatch:
                 else [[1.0] * len(self.workers)]
             )
             self.dispatch_state.add_model(seconds)
-            self.ways.add_model(name)
+            self.parallel_plans.add_model(name)
             self._allot(run, run.models[name])
             self._regrade(run, name)
         self._follow(run)
@@ -324,20 +326,21 @@ class FitDispatch:
             self._drop(name)
 
     def _holders_changed(self, state: ExperimentState) -> None:
-        self._is_holding_known = False
+        self._is_replica_known = False
         self._doubtful |= {model.id: None for model in state.runs[self.run].models.values() if model.struck}
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
-        """Remember a unit that was interrupted until it starts, one out of memory until it is done or given up. Not one
+        """Remember a sub-epoch that was interrupted until it starts, one out of memory until it is done or given up.
+        Not one
         of a gang: which workers can do it is seen anew each time."""
         if task.key.others:
             return
         model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
-        unit = (model, task.key.epoch or 0, partition)
-        self.interrupted.pop(unit, None)
+        sub_epoch = (model, task.key.epoch or 0, partition)
+        self.interrupted.pop(sub_epoch, None)
         if task.is_interrupted:
-            self.interrupted[unit] = task.waits_until
+            self.interrupted[sub_epoch] = task.waits_until
         for kept, workers in ((self.memory_retries, task.exhausted), (self.shunned, task.shunned)):
             if workers and task.state not in ENDED:
                 kept.setdefault(model, {})[partition] = frozenset(self._worker[name] for name in workers)
@@ -359,10 +362,10 @@ class FitDispatch:
             return
         choice = Choice(self._worker[given.worker], model, self._partition[key.partition or 0])
         dispatch_state.start(choice, at=at)
-        unit = dispatch_state.running[choice.model]
-        if unit.gpus != devices:  # the model has another way by now
-            dispatch_state.free[choice.worker] += unit.gpus - devices
-            dispatch_state.running[choice.model] = unit._replace(gpus=devices)
+        sub_epoch = dispatch_state.running[choice.model]
+        if sub_epoch.gpus != devices:  # the model has another way by now
+            dispatch_state.free[choice.worker] += sub_epoch.gpus - devices
+            dispatch_state.running[choice.model] = sub_epoch._replace(gpus=devices)
 
     def _take_back(self, run: Run, model: Model, index: int) -> None:
         """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set. Several at once,
@@ -402,7 +405,7 @@ class FitDispatch:
     def stored(self, worker: Worker) -> int:
         """The mask of partitions on its volume, be it there or not."""
         return self._mask(
-            p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition
+            p for dataset, p in worker.replicas if dataset == self._dataset and p in self._partition
         )
 
     def _mask(self, partitions: Iterable[int]) -> int:
@@ -427,15 +430,17 @@ class FitDispatch:
     # --- estimates -------------------------------------------------------------------------------
 
     def _learn(self, name: str) -> None:
-        """A unit of the model was committed."""
+        """A sub-epoch of the model was committed."""
         index = self._model[name]
-        self.ways.learn(index)
+        self.parallel_plans.learn(index)
         if self.times.settled != self._settled:
             self._estimate()
             return
-        if not self._settled:  # the unit told nothing, and none did before
+        if not self._settled:  # the sub-epoch told nothing, and none did before
             return
-        for worker, times in enumerate(zip(self.ways.row(index), self.ways.fixed(index), strict=True)):
+        for worker, times in enumerate(
+            zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
+        ):
             self.dispatch_state.set_time(index, worker, *times)
 
     def _estimate(self) -> None:
@@ -445,21 +450,21 @@ class FitDispatch:
             self.dispatch_state.recount()
             return
         time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
-        for model, seconds in self.ways.rows():
+        for model, seconds in self.parallel_plans.rows():
             time[model] = seconds
-        self.dispatch_state.set_times(time, [self.ways.fixed(model) for model in range(len(time))])
+        self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
 
     def _allot(self, run: Run, model: Model) -> None:
         """See which way the model has on each worker from now on."""
         if model.struck:
             self._doubtful[model.id] = None
         index = self._model[model.id]
-        if self.ways.allot(run, model, index):
-            times = zip(self.ways.row(index), self.ways.fixed(index), strict=True)
+        if self.parallel_plans.allot(run, model, index):
+            times = zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
             for worker, (seconds, fixed) in enumerate(times):
-                way = self.ways.of(index, worker)
-                size = way.size if way is not None else 1
-                self.dispatch_state.set_way(index, worker, seconds, size, fixed)
+                parallel_plan = self.parallel_plans.of(index, worker)
+                size = parallel_plan.size if parallel_plan is not None else 1
+                self.dispatch_state.set_parallel_plan(index, worker, seconds, size, fixed)
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

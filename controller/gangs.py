@@ -1,8 +1,8 @@
-"""Gangs: which workers train a unit on a set of partitions together, and when they begin. Pure.
+"""Gangs: which workers train a sub-epoch on a set of partitions together, and when they begin. Pure.
 
 Sets are the same while nobody comes or goes, and each worker is in one of them at most, so gangs do not wait for each
-other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's unit is given to idle devices alone, so a
-model waits for the workers of a set that it needs.
+other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's sub-epoch is given to idle devices alone,
+so a model waits for the workers of a set that it needs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from cerebro.contract.events import WaysStruckOff
+from cerebro.contract.events import ParallelPlansRuledOut
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
-from cerebro.contract.ways import Way
 from cerebro.scheduling.dispatch_state import Choice, GangMember
 from cerebro.state import ExperimentState, ModelState, Run
-from cerebro.state.ways import left
+from cerebro.state.parallel_plans import left
 from controller.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
@@ -27,9 +27,9 @@ _Holder = TypeVar("_Holder", int, str)
 def form(
     fit: FitDispatch, draft: AssignmentDraft, dispatch_draft: DispatchDraft, snapshot: ClusterSnapshot
 ) -> None:
-    """Give units on sets of partitions to workers that are idle, those of models of the highest priority first, then
-    those that have most left. A model waits for the workers of a set that it still needs as a whole, unless other runs
-    have one of them."""
+    """Give sub-epochs on sets of partitions to workers that are idle, those of models of the highest priority first,
+    then those that have most left. A model waits for the workers of a set that it still needs as a whole, unless other
+    runs have one of them."""
     if fit.gang_size < 2:
         return
     dispatch_state = fit.dispatch_state
@@ -47,38 +47,40 @@ def form(
         return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
 
     for model in sorted(range(len(fit.models)), key=precedence):
-        way = fit.ways.gang_way(model)
-        if way is None or model in fit.memory_retries:
+        parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
+        if parallel_plan is None or model in fit.memory_retries:
             continue
         needed = [
             members
             for members in sets
             if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
             # One with fewer devices is in no gang by this way, and not waited for.
-            and all(dispatch_state.gpus[member.worker] >= way.size for member in members)
+            and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
         ]
         ready = [
-            members for members in needed if all(_is_idle(fit, draft, member, way.size) for member in members)
+            members
+            for members in needed
+            if all(_is_idle(fit, draft, member, parallel_plan.size) for member in members)
         ]
         if ready and model not in dispatch_state.running:
             left_at = dispatch_state.worker_left
             members = max(ready, key=lambda members: sum(left_at[member.worker] for member in members))
-            gang = _gang(fit, draft, addresses[fit.workers[members[0].worker]], members, way)
+            gang = _gang(fit, draft, addresses[fit.workers[members[0].worker]], members, parallel_plan)
             key = fit.key(Choice(members[0].worker, model, members[0].partition))
             key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
-            dispatch_draft.start_gang(model, [member._replace(gpus=way.size) for member in members])
-            draft.give_gang(key, gang, way)
+            dispatch_draft.start_gang(model, [member._replace(gpus=parallel_plan.size) for member in members])
+            draft.give_gang(key, gang, parallel_plan)
         # Also of one that is queued: it is not to be taken back for a worker that it would be kept off then.
         for member in (member for members in needed for member in members):
             dispatch_draft.keep_off(model, member.worker)
 
 
-def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[WaysStruckOff]:
+def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:
     """Models that only gangs can train any more, and that have a partition left which is in none: it is left over, or
     who holds it, though perhaps away, holds one of another set.
 
     Args:
-        models: as of `controller.ways.out_of_reach`.
+        models: as of `controller.parallel_plans.out_of_reach`.
     """
     assert isinstance(run.plan, FitPlan)
     size = run.fit_request.gang
@@ -88,10 +90,10 @@ def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
     covered = {partition for each in sets for partition, _ in each}
     for name in models:
         model = run.models[name]
-        ways = tuple(left(run, model))
+        parallel_plans = tuple(left(run, model))
         if (
-            not ways
-            or any(way.workers == 1 for way in ways)
+            not parallel_plans
+            or any(parallel_plan.workers == 1 for parallel_plan in parallel_plans)
             or model.busy
             or model.state is not ModelState.ACTIVE
         ):
@@ -100,7 +102,7 @@ def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
         alone = next((partition for partition in sorted(needed) if partition not in covered), None)
         if alone is not None:
             reason = f"partition {alone} is in no set of {size}, and one worker cannot train the model"
-            yield WaysStruckOff(run=run.id, model=name, ways=ways, reason=reason)
+            yield ParallelPlansRuledOut(run=run.id, model=name, parallel_plans=parallel_plans, reason=reason)
 
 
 def _sets(fit: FitDispatch) -> list[tuple[GangMember, ...]]:
@@ -138,13 +140,17 @@ def _registered(state: ExperimentState, plan: FitPlan) -> Iterator[tuple[int, It
 
 
 def _gang(
-    fit: FitDispatch, draft: AssignmentDraft, address: str, members: Sequence[GangMember], way: Way
+    fit: FitDispatch,
+    draft: AssignmentDraft,
+    address: str,
+    members: Sequence[GangMember],
+    parallel_plan: ParallelPlan,
 ) -> Gang:
     named = tuple(
         Member(
             worker=(name := fit.workers[member.worker]),
             partition=fit.partitions[member.partition],
-            devices=tuple(sorted(draft.places.reachable(name, 1)[: way.size])),
+            devices=tuple(sorted(draft.places.reachable(name, 1)[: parallel_plan.size])),
         )
         for member in members
     )

@@ -168,9 +168,7 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     is_new = is_fresh and check is not None and (check.ended or 0.0) > health.since
     verdict = check.result.verdict if is_new and check is not None and check.result is not None else ""
     if verdict and not _failing(health) and check is not None and not check.reason.startswith(_OF_DEVICE):
-        verdict = (
-            ""  # it did not come to its end, beside units that compute: perhaps for want of memory or time
-        )
+        verdict = ""  # it did not come to its end, beside sub-epochs that compute: perhaps for want of memory or time
     if verdict:
         return f"its check failed: {verdict}"
     failed = [each for each in ended if each.is_device]

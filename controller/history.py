@@ -1,8 +1,9 @@
-"""What the units of runs have shown, told to the store for runs to come, and asked of it for those that begin.
+"""What the sub-epochs of runs have shown, told to the store for runs to come, and asked of it for those that begin.
 
 Belongs to the loop; not thread-safe. What is told are sums over events of a log between two of its numbers, and the
 store counts them only if nobody has counted those events before: a controller that dies, or leads beside another one
-for a moment, counts nothing twice and leaves nothing out. (Of a log that rests its last units may be left out, if the
+for a moment, counts nothing twice and leaves nothing out. (Of a log that rests its last sub-epochs may be left out, if
+the
 controller died with them: who begins with a snapshot does not see them.)
 """
 
@@ -17,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cerebro.contract.events import Event, TaskCommitted
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import CodeRecord, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.trials import DeviceKind
@@ -25,16 +26,16 @@ from cerebro.errors import ConflictError, PermanentError
 from cerebro.state import ExperimentState, Run, TaskKey, Visit
 from controller.core import Core
 from controller.priors import Priors
-from controller.unit_times import shown_by, technique_of
+from controller.sub_epoch_times import shown_by, technique_of
 
 log = logging.getLogger(__name__)
 
 _EVERY_S, _MANY = 10.0, 200
-"""Units are told after so long, or once they are so many. Until then they are in the log alone, where the next
+"""Sub-epochs are told after so long, or once they are so many. Until then they are in the log alone, where the next
 controller finds them."""
 
 _AT_ONCE = 1000
-"""Units in a request."""
+"""Sub-epochs in a request."""
 
 
 class HistoryStore(Protocol):
@@ -54,7 +55,7 @@ class HistoryStore(Protocol):
 
 
 class Shown(NamedTuple):
-    """What one unit has shown."""
+    """What one sub-epoch has shown."""
 
     seq: int
     code: str
@@ -62,9 +63,9 @@ class Shown(NamedTuple):
     dataset: str
     hyperparams: Hyperparameters
     device: DeviceKind | None
-    way: str
-    """How it was used, see `UnitKey.of`."""
-    row: UnitHistory
+    parallel_plan: str
+    """How it was used, see `SubEpochKey.of`."""
+    row: SubEpochHistory
 
 
 @dataclass(kw_only=True)
@@ -96,19 +97,21 @@ def shown(state: ExperimentState, event: Event) -> Shown | None:
         run.plan.dataset,
         model.hyperparams_of(len(model.visits) - 1),
         state.workers[visit.worker].device,
-        _way(visit),
+        _parallel_plan(visit),
         row,
     )
 
 
-def _row(visit: Visit) -> UnitHistory | None:
+def _row(visit: Visit) -> SubEpochHistory | None:
     rows, seconds, fixed_s = shown_by(visit)
     if rows <= 0 or seconds <= 0:
         return None
-    return UnitHistory.of(rows=rows, seconds=seconds, fixed_s=fixed_s, peak_bytes=visit.peak_bytes)
+    return SubEpochHistory.of(rows=rows, seconds=seconds, fixed_s=fixed_s, peak_bytes=visit.peak_bytes)
 
 
-def priors(rows: Mapping[str, UnitHistory], state: ExperimentState, run: Run, *, code: str = "") -> Priors:
+def priors(
+    rows: Mapping[str, SubEpochHistory], state: ExperimentState, run: Run, *, code: str = ""
+) -> Priors:
     """What rows say of a fit run that has begun.
 
     Args:
@@ -120,9 +123,9 @@ def priors(rows: Mapping[str, UnitHistory], state: ExperimentState, run: Run, *,
     return Priors(rows, code=code or run.request.code, dataset=run.plan.dataset, devices=devices)
 
 
-def _way(visit: Visit) -> str:
+def _parallel_plan(visit: Visit) -> str:
     workers = f" on {1 + len(visit.others)} workers" if visit.others else ""
-    return f"{technique_of(visit.way)}{workers}"
+    return f"{technique_of(visit.parallel_plan)}{workers}"
 
 
 class RunHistory:
@@ -184,12 +187,12 @@ class RunHistory:
 
     def _tell(self, experiment: str, known: _Log, term: int) -> None:
         told = [*islice(known.waiting, _AT_ONCE)]
-        units: dict[str, UnitHistory] = {}
+        sub_epochs: dict[str, SubEpochHistory] = {}
         for each in told:
             key = str(self._key(each))
-            units[key] = units[key].with_more(each.row) if key in units else each.row
+            sub_epochs[key] = sub_epochs[key].with_more(each.row) if key in sub_epochs else each.row
         request = HistoryRequest(
-            term=term, experiment=experiment, after=known.upto, upto=told[-1].seq, units=units
+            term=term, experiment=experiment, after=known.upto, upto=told[-1].seq, sub_epochs=sub_epochs
         )
         self._count(experiment, request)
 
@@ -200,7 +203,7 @@ class RunHistory:
             raise
         except PermanentError as error:
             # The experiment is gone, or the store is of a version that keeps no history: nobody waits for it.
-            log.info("what units of %s have shown is not kept: %s", experiment, error)
+            log.info("what sub-epochs of %s have shown is not kept: %s", experiment, error)
             self._logs.pop(experiment, None)
             return
         known = self._logs.setdefault(experiment, _Log(upto=answer.upto))
@@ -209,13 +212,13 @@ class RunHistory:
         while known.waiting and known.waiting[0].seq <= answer.upto:
             known.waiting.popleft()
 
-    def _key(self, each: Shown) -> UnitKey:
-        return UnitKey.of(
+    def _key(self, each: Shown) -> SubEpochKey:
+        return SubEpochKey.of(
             code=self._fingerprint(each.code),
             dataset=each.dataset,
             hyperparams=each.hyperparams,
             device=each.device,
-            way=each.way,
+            parallel_plan=each.parallel_plan,
         )
 
     def _fingerprint(self, code: str) -> str:
@@ -250,4 +253,4 @@ class RunHistory:
                 found.unreadable,
             )
         self._warned = max(self._warned, found.unreadable)
-        return priors(found.units, state, run, code=self._fingerprint(run.request.code))
+        return priors(found.sub_epochs, state, run, code=self._fingerprint(run.request.code))

@@ -12,7 +12,7 @@ from typing import TypeVar
 from cerebro.contract import api
 from cerebro.contract.events import Event
 from cerebro.contract.records import Unreadable
-from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
+from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
 from cerebro.state.snapshots import restored
@@ -53,11 +53,12 @@ class Isolation:
         while; then `otherwise` is the answer.
 
         Raises:
-            RetryableError, ConflictError, UnreadableLedgerError, MemoryError: what is wrong is not the experiment's.
+            RetryableError, ConflictError, UnreadableClusterLogError, MemoryError: what is wrong is not the
+                experiment's.
         """
         try:
             return act()
-        except (RetryableError, ConflictError, UnreadableLedgerError, MemoryError):
+        except (RetryableError, ConflictError, UnreadableClusterLogError, MemoryError):
             raise
         except UnreadableError as error:
             self.quarantine(experiment, error)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cerebro.contract.events import (
     Event,
-    HoldingsChanged,
+    ReplicasChanged,
     SchedulerChanged,
     WorkerJoined,
     WorkerLost,
@@ -49,8 +49,8 @@ class LogReading:
         self._store_ahead_s = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """The time that an event would have now, as far as the newest one tells: for when a unit is expected to end.
-        Whether a worker is there is told by `WorkerStatus.silent_s`, which counts elapsed time."""
+        """The time that an event would have now, as far as the newest one tells: for when a sub-epoch is expected to
+        end. Whether a worker is there is told by `WorkerStatus.silent_s`, which counts elapsed time."""
         return time.monotonic() + self._store_ahead_s
 
     def apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
@@ -84,8 +84,8 @@ class LogReading:
 
     def _tell(self, core: Core, event: Event) -> None:
         self._store_ahead_s = event.time - time.monotonic()
-        if isinstance(event, WorkerJoined | WorkerLost | WorkerRemoved | HoldingsChanged):
-            return  # of the cluster: it was told when it was written (`controller.ledger`), once
+        if isinstance(event, WorkerJoined | WorkerLost | WorkerRemoved | ReplicasChanged):
+            return  # of the cluster: it was told when it was written (`controller.cluster_log`), once
         self._metrics.happened(event)
         log.info("%s", line(event), extra=fields(core.state, event))
         if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:

@@ -1,10 +1,10 @@
 """The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
 
-Each round first records what has changed of the workers in the cluster's log (`controller.ledger`); every experiment
-reads that before it decides. The loop owns no state that matters: it holds folds of logs, which are rebuilt after a
-crash. It works on as many runs at a time as `Settings.open_runs` says, the oldest of the queue; the others wait there.
-Each experiment has a core of its own, asked in the order of the arbiter (`controller.sharing`). An experiment that
-cannot be read, or has a fault, disturbs no other.
+Each round first records what has changed of the workers in the cluster's log (`controller.cluster_log`); every
+experiment reads that before it decides. The loop owns no state that matters: it holds folds of logs, which are rebuilt
+after a crash. It works on as many runs at a time as `Settings.open_runs` says, the oldest of the queue; the others wait
+there. Each experiment has a core of its own, asked in the order of the arbiter (`controller.sharing`). An experiment
+that cannot be read, or has a fault, disturbs no other.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
-from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
+from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.search.questions import drawable
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.goals import goal_of
 from cerebro.state.snapshots import restored
-from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
-from controller.brain.brain import Brain
-from controller.brain.rest import RestRules
-from controller.brain.use import use_of
+from controller.autoscaler.autoscaler import Autoscaler
+from controller.autoscaler.rest import RestRules
+from controller.autoscaler.use import use_of
+from controller.cluster_log import ClusterLog
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -42,7 +42,6 @@ from controller.health import evidence
 from controller.history import RunHistory
 from controller.isolation import Isolation
 from controller.leadership import SOON_S
-from controller.ledger import Ledger
 from controller.log_keeper import LogKeeper, Progress
 from controller.log_reading import LogReading, Observer
 from controller.machines import Machines
@@ -51,6 +50,7 @@ from controller.metrics import Metrics
 from controller.opened import Experiments, Opened, Overview, is_busy
 from controller.orchestrator import Orchestrator
 from controller.plan_maker import PlanMaker
+from controller.planner_process import Helper, PlannerProcess, without_plan
 from controller.pruned_files import PrunedFiles
 from controller.settings import Settings
 from controller.sharing import Asked, CoreFaultError, Sharing
@@ -64,7 +64,7 @@ _LEADERSHIP_S = 5.0
 waits at most this long."""
 
 _DECISION_INTERVAL_S = 0.025
-"""Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
+"""Between two decisions while every worker has work. Workers are a sub-epoch ahead, so nobody waits for it."""
 
 _STAND_BY_S = 10.0
 """A controller that cannot read the cluster's log leaves the leadership to others for so long."""
@@ -89,14 +89,14 @@ class Controller:
         helper: Helper,
         orchestrator: Orchestrator | None = None,
         *,
-        brain: Brain | None = None,
+        autoscaler: Autoscaler | None = None,
         metrics: Metrics | None = None,
         keeper: LogKeeper | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._keeper = keeper
         self._kvs, self._settings = kvs, settings
-        self._advisor, self._brain = Advisor(helper), brain
+        self._planner_process, self._autoscaler = PlannerProcess(helper), autoscaler
         self._experiments = Experiments(settings.open_runs)
         self._cores = FoldCache(drawable=drawable())
         self._sharing, self._taken = Sharing(), TakenTime()
@@ -125,15 +125,15 @@ class Controller:
             most_memory=settings.most_memory,
             installed=settings.installed_workers,
             rest=RestRules(
-                is_on=settings.brain == "act" and orchestrator is not None,
+                is_on=settings.autoscaler == "act" and orchestrator is not None,
                 idle_s=settings.idle_s,
                 least=settings.least_workers,
                 most=settings.most_workers,
             ),
         )
-        self._ledger, self._machines = Ledger(kvs), Machines(kvs)
-        if brain is not None:
-            brain.see_workers(lambda: self._ledger.state.absences)
+        self._cluster_log, self._machines = ClusterLog(kvs), Machines(kvs)
+        if autoscaler is not None:
+            autoscaler.see_workers(lambda: self._cluster_log.state.absences)
         self._reading = LogReading((observer, self._history), self._metrics)
         self._isolation = Isolation(
             kvs,
@@ -171,7 +171,7 @@ class Controller:
                 self._led_until = 0.0
                 self._plans.keep(())
                 self._begin_anew()
-            except UnreadableLedgerError as error:
+            except UnreadableClusterLogError as error:
                 self._metrics.stood_by()
                 log.error("the controller stands by: %s", error)
                 self._stand_by()
@@ -190,7 +190,7 @@ class Controller:
     def _begin_anew(self) -> None:
         """What is known may be out of date, and another controller may have led."""
         self._experiments.look_again()
-        self._ledger.look_again()
+        self._cluster_log.look_again()
         self._look_ahead_no_more()
         self._queue_read = -self._settings.tick_s
 
@@ -276,7 +276,7 @@ class Controller:
 
     def _turn(self) -> None:
         """Let every open run decide; if there was nothing to do, wait for news."""
-        self._ledger.read_on()  # first: what is wrong with it is not to be taken for that of an experiment
+        self._cluster_log.read_on()  # first: what is wrong with it is not to be taken for that of an experiment
         is_reading = self._read_on()
         overviews = self._look_over()
         snapshot = self._look(overviews)
@@ -285,12 +285,12 @@ class Controller:
             self._experiments.look_again()
             return
         ending = {life for each in overviews for life in each.ending}
-        if self._ledger.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
+        if self._cluster_log.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
             self._experiments.look_again()
             return
         if self._keeper is not None:
-            self._keeper.tell("", Progress(seq=self._ledger.state.seq, grows=True))
-        snapshot = self._ledger.on(snapshot)
+            self._keeper.tell("", Progress(seq=self._cluster_log.state.seq, grows=True))
+        snapshot = self._cluster_log.on(snapshot)
         unready = self._experiments.unready()
         self._rest(is_known=not (unready or is_reading))
         if unready or sum(len(each.runs) for each in overviews) != 1:
@@ -352,7 +352,7 @@ class Controller:
         )
 
     def _slowness(self) -> list[dict[str, tuple[float, int]]]:
-        """What each experiment's units have shown of workers."""
+        """What each experiment's sub-epochs have shown of workers."""
         ready = self._experiments.ready()
         return [self._isolation.attempt(name, core.slowness, {}) for name, core in ready.items()]
 
@@ -412,9 +412,9 @@ class Controller:
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
         self._history.inform(core, run)
-        planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
+        planned = self._planner_process.advise(core) if asked.is_alone else without_plan(run)
         ahead = self._look_ahead(core) if asked.is_alone else None
-        if self._brain is not None and (leaving := self._brain.leaving(core.state)):
+        if self._autoscaler is not None and (leaving := self._autoscaler.leaving(core.state)):
             snapshot = replace(snapshot, leaving=leaving)
         self._pruned.tend(core.state.name, run, self._term)
         with self._metrics.deciding():
@@ -440,9 +440,9 @@ class Controller:
 
     def _look_ahead(self, core: Core) -> ForecastMade | None:
         """What is to be noted of when the run will end; asks for another number of workers, if it is to have one."""
-        if self._brain is None:
+        if self._autoscaler is None:
             return None
-        ahead = self._brain.look(core, self._reading.now(), self._membership.seen)
+        ahead = self._autoscaler.look(core, self._reading.now(), self._membership.seen)
         if ahead is not None and ahead.asked_for is not None:
             reason = f"by the forecast of {core.state.name}/{ahead.run}"
             has_asked = self._membership.ask_for(ahead.asked_for, reason)
@@ -450,9 +450,9 @@ class Controller:
         return ahead
 
     def _look_ahead_no_more(self) -> None:
-        self._advisor.forget()
-        if self._brain is not None:
-            self._brain.forget()
+        self._planner_process.forget()
+        if self._autoscaler is not None:
+            self._autoscaler.forget()
 
     def _pace(self) -> None:
         """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
@@ -493,7 +493,7 @@ class Controller:
                 {name: core.state.seq for name, core in cores.items()}, self._cluster, wait_s
             )
         except UnreadableError as error:
-            if error.experiment not in cores or isinstance(error, UnreadableLedgerError):
+            if error.experiment not in cores or isinstance(error, UnreadableClusterLogError):
                 raise
             self._isolation.quarantine(error.experiment, error)
             return
@@ -517,7 +517,7 @@ class Controller:
         return term if self._leads_for_certain(term) else 0
 
     def is_told(self, experiment: str, seq: int) -> bool:
-        """Whether what units of the first `seq` events of a log have shown is kept for runs to come."""
+        """Whether what sub-epochs of the first `seq` events of a log have shown is kept for runs to come."""
         return self._history.is_told(experiment, seq)
 
     def _leads_for_certain(self, term: int) -> bool:

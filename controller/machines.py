@@ -57,7 +57,7 @@ class MachineStore(Protocol):
         ...
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """How long its units take, against the others'."""
+        """How long its sub-epochs take, against the others'."""
         ...
 
     def tell_incident(self, request: IncidentRequest) -> None:
@@ -78,7 +78,7 @@ class Machines:
         """Worker -> why it was not quarantined although it is broken by the rule."""
         self._looked: HealthAnswer | None = None
         self._compared = -math.inf
-        """When unit times of workers were compared last."""
+        """When sub-epoch times of workers were compared last."""
 
     def tend(
         self,
@@ -122,7 +122,7 @@ class Machines:
         shown: Callable[[], Iterable[stragglers.Learned]],
         now: float,
     ) -> None:
-        """Label workers whose units take much longer than the others', now and then.
+        """Label workers whose sub-epochs take much longer than the others', now and then.
 
         Args:
             shown: what open runs have shown of workers; asked only when it is looked at.
@@ -136,7 +136,9 @@ class Machines:
             return
         self._compared = now
         for each in stragglers.label(shown(), statuses, health):
-            request = PaceRequest(is_slow=each.is_slow, factor=each.factor, units=each.units, term=term)
+            request = PaceRequest(
+                is_slow=each.is_slow, factor=each.factor, sub_epochs=each.sub_epochs, term=term
+            )
             try:
                 self._store.tell_pace(each.worker, request)
             except NotFoundError:

@@ -1,8 +1,9 @@
 """Inspections and trials of a fit run, as tasks: when they are given, to which worker, and what they are told. Pure.
 
-An inspection takes no device; units go on beside it. A trial takes the devices of its way like a unit of several: those
-that are free, and those that end first, behind what runs there. It goes before the next units, because what it shows
-concerns all that are left; with one under way, or waiting, on a worker there is no second one there.
+An inspection takes no device; sub-epochs go on beside it. A trial takes the devices of its way like a sub-epoch of
+several: those that are free, and those that end first, behind what runs there. It goes before the next sub-epochs,
+because what it shows concerns all that are left; with one under way, or waiting, on a worker there is no second one
+there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from controller.trials.known import is_worth_inspecting, situation
 from controller.trials.selection import Wanted, trials
 
 TRIAL_S = 120.0
-"""A trial that takes longer is ended, and its way struck off."""
+"""A trial that takes longer is ended, and its way ruled out."""
 
 
 def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: AssignmentDraft) -> None:
@@ -35,7 +36,7 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: Assignm
         return
     # Who is barred has changed by the next decision: that says where something is measured, not whether it is worth it.
     able = [worker for worker in workers if worker.name not in draft.barred]
-    giver, of = _Giver(record, run, fit, draft, able), _standing(run, workers)
+    giver, of = _Giver(record, run, fit, draft, able), _queue_position(run, workers)
     if run.inspection is None:
         is_open = any(task.key.kind == "inspect" for task in run.open.values())
         if not is_open and fit.again("inspect", of, lambda: is_worth_inspecting(run, fit.times, workers)):
@@ -48,30 +49,34 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: Assignm
 
 
 _SHARE = 20
-"""What is worth measuring is asked again after one in so many of the run's units; and, because the first ones tell
+"""What is worth measuring is asked again after one in so many of the run's sub-epochs; and, because the first ones tell
 most, whenever twice as many are committed."""
 
 
-def _standing(run: Run, workers: list[Worker]) -> Hashable:
+def _queue_position(run: Run, workers: list[Worker]) -> Hashable:
     """What decides what is worth measuring, but for how much is left and how long it takes: of that, in what steps it
     is looked at."""
     counts = run.counts
-    units = sum(model.epochs * len(model.partitions) for model in islice(run.models.values(), 1))
+    sub_epochs = sum(model.epochs * len(model.partitions) for model in islice(run.models.values(), 1))
     return (
         tuple((worker.name, worker.devices, worker.device) for worker in workers),
         run.inspection is None,
         len(run.trials),
         frozenset(str(task.key) for task in run.open.values() if task.key.kind in MEASURING),
         (counts.struck, len(counts.overflowed), bool(run.exhausted)),
-        (counts.active, counts.units.bit_length(), _SHARE * counts.units // max(1, units * len(run.models))),
+        (
+            counts.active,
+            counts.sub_epochs.bit_length(),
+            _SHARE * counts.sub_epochs // max(1, sub_epochs * len(run.models)),
+        ),
     )
 
 
 def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
     """Whether nobody named techniques, and all devices are shares of cores.
 
-    There a unit on several of them computes with what units side by side would compute with, and is at best as fast:
-    trials, which take turns with units, could gain nothing.
+    There a sub-epoch on several of them computes with what sub-epochs side by side would compute with, and is at best
+    as fast: trials, which take turns with sub-epochs, could gain nothing.
     """
     devices = (worker.device for worker in draft.alive if worker.trains)
     return run.fit_request.techniques is None and all(
@@ -100,7 +105,8 @@ class _Giver(NamedTuple):
     workers: list[Worker]
 
     def inspect(self) -> None:
-        """By a worker without a task beside units, rather one that holds data: it can tell how rows are laid out."""
+        """By a worker without a task beside sub-epochs, rather one that holds data: it can tell how rows are laid
+        out."""
         run, request, places = self.run, self.run.fit_request, self.draft.places
         able = [w for w in self.workers if "inspect" in w.kinds and places.beside(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
@@ -119,7 +125,7 @@ class _Giver(NamedTuple):
 
     def try_out(self, wanted: Wanted) -> None:
         """On the worker that has most of the devices free, if one has any."""
-        run, size = self.run, wanted.known.way.size
+        run, size = self.run, wanted.known.parallel_plan.size
         assert run.inspection is not None
         # A changed model is not the one that was inspected, and outcomes are kept for other runs.
         alike = (run.models[name] for name in (wanted.model, *wanted.group.models) if name in run.models)
@@ -136,7 +142,7 @@ class _Giver(NamedTuple):
         worker, devices = min(
             able, key=lambda pair: (sum(places.count(pair[0].name, d) for d in pair[1]), pair[0].name)
         )
-        key = TaskKey(run=run.id, kind="trial", group=wanted.group.id, way=wanted.known.id)
+        key = TaskKey(run=run.id, kind="trial", group=wanted.group.id, parallel_plan=wanted.known.id)
         body = TrialTask(
             **self._common(key),
             model=model.id,
@@ -144,7 +150,7 @@ class _Giver(NamedTuple):
             hang_timeout_s=min(run.fit_request.hang_timeout_s, TRIAL_S),
             group=wanted.group.id,
             id=wanted.known.id,
-            way=wanted.known.way,
+            parallel_plan=wanted.known.parallel_plan,
             device=device,
             partition=_held(run, worker)[0],
         )
@@ -199,4 +205,4 @@ def _kinds(workers: list[Worker]) -> tuple[DevicePlace, ...]:
 def _held(run: Run, worker: Worker) -> list[int]:
     """Training partitions of the run's data that the worker holds."""
     assert run.plan is not None
-    return sorted(number for dataset, number in worker.holdings if dataset == run.plan.dataset)
+    return sorted(number for dataset, number in worker.replicas if dataset == run.plan.dataset)

@@ -13,13 +13,13 @@ import time
 from typing import Any
 
 from cerebro.contract.health import HealthAnswer
-from cerebro.contract.records import BRAIN, SizeRequest, Troubles, WorkerStatus
+from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs import KvsClient
 from controller.arrivals import Arrivals
-from controller.brain.brain import Seen
-from controller.brain.rest import Rest, RestRules, Wish
-from controller.brain.use import Use
+from controller.autoscaler.autoscaler import Seen
+from controller.autoscaler.rest import Rest, RestRules, Wish
+from controller.autoscaler.use import Use
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.health import left_out, suspects
 from controller.memory_limits import MemoryLimits
@@ -33,7 +33,7 @@ NO_MANAGER = (
 )
 
 _AGAIN_S = 30.0
-"""Before the brain asks for the same number once more, which the cluster manager has not told of yet."""
+"""Before the autoscaler asks for the same number once more, which the cluster manager has not told of yet."""
 
 
 class Membership:
@@ -87,9 +87,9 @@ class Membership:
         self._installed, self._installed_for = installed, ""
         """The set and number applied last, as in `Troubles.installed`."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
-        """When a person, and when the brain, changed that."""
+        """When a person, and when the autoscaler, changed that."""
         self._own: int | None = None
-        """What the brain asked for last, unless somebody else has changed it since."""
+        """What the autoscaler asked for last, unless somebody else has changed it since."""
         self._emptying_since: float | None = None
         self._emptied_at = -math.inf
         """Since when a person wants none, as asked for; and the same once there are none."""
@@ -173,7 +173,7 @@ class Membership:
         return self._health
 
     def _see_size(self, fleet: Fleet | None) -> None:
-        """Record manual changes of the number of pods: neither the brain nor the chart's values requested them.
+        """Record manual changes of the number of pods: neither the autoscaler nor the chart's values requested them.
 
         After a change of leader, the new controller compares the number with the previous controller's record. Without
         a record, it does not take the number for a manual choice.
@@ -263,11 +263,11 @@ class Membership:
             RetryableError: the store is away.
         """
         waiting = self._kvs.size_request()
-        if waiting is not None and not waiting.problem and waiting.by != BRAIN:
+        if waiting is not None and not waiting.problem and waiting.by != AUTOSCALER:
             log.info("no %s workers are asked for: %s has asked for %s", workers, waiting.by, waiting.workers)
             return False
         self._own, self._changed_at = workers, self._now
-        self._kvs.request_size(SizeRequest(workers=workers, by=BRAIN, reason=reason))
+        self._kvs.request_size(SizeRequest(workers=workers, by=AUTOSCALER, reason=reason))
         self._may_have_request = True
         return True
 
@@ -340,12 +340,12 @@ class Membership:
         self._is_pausing = False
         if request is None or request.problem:
             return
-        if request.workers or request.by == BRAIN:
+        if request.workers or request.by == AUTOSCALER:
             self._emptying_since = None
         elif self._emptying_since is None:
             self._emptying_since = self._now
         if (
-            request.by == BRAIN
+            request.by == AUTOSCALER
             and request.workers < (self._size or 0)
             and self._is_used
             and not request.workers
@@ -384,8 +384,8 @@ class Membership:
         except PermanentError as error:
             log.warning("%s workers cannot be had: %s", request.workers, error)
             return str(error)
-        self._own = request.workers if request.by == BRAIN else None
-        if request.by != BRAIN:
+        self._own = request.workers if request.by == AUTOSCALER else None
+        if request.by != AUTOSCALER:
             self._chosen_at = self._now
         why = f" ({request.reason})" if request.reason else ""
         log.info(

@@ -4,9 +4,9 @@ asked for, and what came of it. Belongs to the loop; not thread-safe.
 A pod is given twice what it has, up to a bound that whoever runs the cluster has set. What it asks for grows by the
 same factor, so that the memory is its own on its node, and its quality of service stays. The worker's next report tells
 that it has it (`controller.cluster_snapshot`). A pod that is refused, or has not got it in time, is not asked for
-again; the unit is given up then as if there were nothing to ask (`controller.memory_needs`). A pod that is made anew
-has what the chart says. Of a worker that is away, or whose pod is being replaced, the next pod may have more: nothing
-is given up for that. Nor is it while the cluster manager is not heard, as when a controller has just begun.
+again; the sub-epoch is given up then as if there were nothing to ask (`controller.memory_needs`). A pod that is made
+anew has what the chart says. Of a worker that is away, or whose pod is being replaced, the next pod may have more:
+nothing is given up for that. Nor is it while the cluster manager is not heard, as when a controller has just begun.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from cerebro.contract.events import TaskGivenUp
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace
 from cerebro.contract.runs import EvaluateRequest
-from cerebro.contract.ways import SINGLE, MemoryPlace
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.memory import USABLE, Lack, has_room
 from controller.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
+from controller.parallel_plans import options
 from controller.ready_tasks import may_run
-from controller.ways import options
 
 _JUDGED = frozenset({"train", "valid", "test", "predict"})
 _GIB, _STEP_BYTES = 1 << 30, 1 << 28
@@ -70,7 +70,7 @@ def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
     is_local = key.kind == "train" or (
         isinstance(run.request, EvaluateRequest) and run.request.split == "train"
     )
-    held = {(each.dataset, each.partition) for each in view.holdings} if is_local else ()
+    held = {(each.dataset, each.partition) for each in view.replicas} if is_local else ()
     return not is_local or (run.plan.dataset, key.partition) in held
 
 
@@ -141,11 +141,11 @@ def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool
         return may_run(state, run, worker, key)
     if not worker.trains or run.plan is None:
         return False
-    return (run.plan.dataset, key.partition) in worker.holdings or worker.volume in _coming(state, run, key)
+    return (run.plan.dataset, key.partition) in worker.replicas or worker.volume in _coming(state, run, key)
 
 
 def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
-    """Volumes on which the partition of a unit is being made."""
+    """Volumes on which the partition of a sub-epoch is being made."""
     assert run.plan is not None
     return {
         state.workers[task.attempts[-1].worker].volume
@@ -157,12 +157,12 @@ def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
 
 
 def _has_other_way(run: Run, task: Task) -> bool:
-    """Whether a unit could be done by another way than the one that ran out of memory."""
+    """Whether a sub-epoch could be done by another way than the one that ran out of memory."""
     model = run.models.get(task.key.model or "")
     if task.key.kind != "train" or model is None:
         return False
-    last = (task.attempts[-1].way or SINGLE).label
-    return any(way.label != last for way in options(run, model))
+    last = (task.attempts[-1].parallel_plan or SINGLE).label
+    return any(parallel_plan.label != last for parallel_plan in options(run, model))
 
 
 def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot) -> str:
@@ -178,7 +178,7 @@ def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot
     of = "of memory" if lack.place == "host" else "of the memory of a device"
     key = "worker.resources.worker.limits.memory"
     if growth.most_bytes and not has_room(growth.most_bytes, need):
-        key = f"brain.maxMemory ({_gib(growth.most_bytes)}) or {key}"
+        key = f"autoscaler.maxMemory ({_gib(growth.most_bytes)}) or {key}"
     cure = (
         f"Raise {key} in the chart's values to {_gib(enough)}, and retry it"
         if lack.place == "host"

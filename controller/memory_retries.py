@@ -71,14 +71,14 @@ def calmest(workers: Iterable[Worker], places: Places) -> str:
 def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
     """Workers that hold what an idle model has yet to visit, and that it may go to.
 
-    Not those that have less memory than a unit of it needs; nor those where one ran out of it, or failed of the
-    machine, while another one could take it; and while an interrupted unit of it has a holder, or waits for one, no
-    others, so that it is idle when the holder is.
+    Not those that have less memory than a sub-epoch of it needs; nor those where one ran out of it, or failed of the
+    machine, while another one could take it; and while an interrupted sub-epoch of it has a holder, or waits for one,
+    no others, so that it is idle when the holder is.
     """
     dispatch_state = fit.dispatch_state
     open_, times = dispatch_state.open[model], dispatch_state.time[model]
     found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
-    # Also if that leaves none: who has enough is away then, or the unit is about to be given up.
+    # Also if that leaves none: who has enough is away then, or the sub-epoch is about to be given up.
     found -= fit.cramped.get(model, frozenset())
     tried_at = {
         worker
@@ -87,7 +87,7 @@ def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
         if not workers.issuperset(dispatch_state.holders(partition))
         for worker in workers
     }
-    # What one unit is kept off for may be all that is left for another one.
+    # What one sub-epoch is kept off for may be all that is left for another one.
     if not tried_at.issuperset(found):
         found -= tried_at
     for (each, epoch, partition), until in sorted(fit.interrupted.items()):

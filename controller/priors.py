@@ -1,7 +1,7 @@
-"""What earlier runs say of the units of a fit run, before one of them has run. Pure.
+"""What earlier runs say of the sub-epochs of a fit run, before one of them has run. Pure.
 
-Of a model's very units, by code, data set and hyper-parameters; else of units of the same code; else of units on the
-kinds of devices that the workers have. The kinds are compared by units that ran on several.
+Of a model's very sub-epochs, by code, data set and hyper-parameters; else of sub-epochs of the same code; else of
+sub-epochs on the kinds of devices that the workers have. The kinds are compared by sub-epochs that ran on several.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cerebro.contract.history import UnitHistory, UnitKey, device_hash
+from cerebro.contract.history import SubEpochHistory, SubEpochKey, device_hash
 from cerebro.contract.trials import DeviceKind
 from cerebro.scheduling.estimates import Estimates
 
@@ -21,7 +21,7 @@ class Prior(NamedTuple):
     log_rate: float
     """Natural logarithm of seconds per row, on a worker as fast as others."""
     fixed_s: float
-    units: float
+    sub_epochs: float
     """Of the very model, that have shown it; 0: those of others have."""
 
 
@@ -37,18 +37,18 @@ class Priors:
 
     def __init__(
         self,
-        rows: Mapping[str, UnitHistory],
+        rows: Mapping[str, SubEpochHistory],
         *,
         code: str,
         dataset: str,
         devices: Collection[DeviceKind | None],
     ) -> None:
-        known = [(UnitKey.parse(text), row) for text, row in rows.items()]
+        known = [(SubEpochKey.parse(text), row) for text, row in rows.items()]
         here = {device_hash(device) for device in devices}
         self._code, self._dataset = code, dataset
-        this = UnitKey.of(code=code, dataset=dataset, hyperparams={}, device=None)
+        this = SubEpochKey.of(code=code, dataset=dataset, hyperparams={}, device=None)
         self._paces = _paces(known, here)
-        own: dict[str, list[tuple[UnitKey, UnitHistory]]] = {}
+        own: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
         for key, row in known:
             if key[:2] == this[:2] and key.device in here:
                 own.setdefault(key.hyperparams, []).append((key, row))
@@ -56,20 +56,21 @@ class Priors:
             if key[:2] == this[:2] and key.hyperparams not in own:
                 own[key.hyperparams] = [(key, row)]
         self._by_hyperparams = {
-            name: _mean(each, self._paces, sum(row.units for _, row in each)) for name, each in own.items()
+            name: _mean(each, self._paces, sum(row.sub_epochs for _, row in each))
+            for name, each in own.items()
         }
         alike = [each for each in known if each[0].code == this.code]
         alike = alike or [each for each in known if each[0].device in here]
         self._typical = _mean(alike, self._paces, 0.0) if alike else None
         self.sigma = _sigma(row for each in own.values() for _, row in each)
-        """How much the times of such units strayed; `None`: it is not known."""
+        """How much the times of such sub-epochs strayed; `None`: it is not known."""
 
     def __bool__(self) -> bool:
         return self._typical is not None
 
     def of(self, hyperparams: Mapping[str, Any]) -> Prior | None:
         """What is expected of a model; `None`: nothing."""
-        key = UnitKey.of(code=self._code, dataset=self._dataset, hyperparams=hyperparams, device=None)
+        key = SubEpochKey.of(code=self._code, dataset=self._dataset, hyperparams=hyperparams, device=None)
         return self._by_hyperparams.get(key.hyperparams, self._typical)
 
     def slowness(self, device: DeviceKind | None) -> float:
@@ -77,13 +78,15 @@ class Priors:
         return self._paces.get(device_hash(device), 0.0)
 
 
-def _mean(rows: Collection[tuple[UnitKey, UnitHistory]], paces: Mapping[str, float], units: float) -> Prior:
+def _mean(
+    rows: Collection[tuple[SubEpochKey, SubEpochHistory]], paces: Mapping[str, float], sub_epochs: float
+) -> Prior:
     rates = [row.log_rate - paces.get(key.device, 0.0) for key, row in rows]
     fixed = [row.fixed_s for _, row in rows]
-    return Prior(sum(rates) / len(rates), sum(fixed) / len(fixed), units)
+    return Prior(sum(rates) / len(rates), sum(fixed) / len(fixed), sub_epochs)
 
 
-def _paces(known: Collection[tuple[UnitKey, UnitHistory]], here: Collection[str]) -> dict[str, float]:
+def _paces(known: Collection[tuple[SubEpochKey, SubEpochHistory]], here: Collection[str]) -> dict[str, float]:
     """Slowness of kinds of devices, against the mean of those that are here."""
     found = Estimates()
     for key, row in known:
@@ -96,7 +99,7 @@ def _paces(known: Collection[tuple[UnitKey, UnitHistory]], here: Collection[str]
     return {kind: each - typical for kind, each in slowness.items()}
 
 
-def _sigma(rows: Iterable[UnitHistory]) -> float | None:
-    some = [(row.units, row.variance) for row in rows if row.units >= 2]
-    units = sum(count for count, _ in some)
-    return math.sqrt(sum(count * variance for count, variance in some) / units) if some else None
+def _sigma(rows: Iterable[SubEpochHistory]) -> float | None:
+    some = [(row.sub_epochs, row.variance) for row in rows if row.sub_epochs >= 2]
+    sub_epochs = sum(count for count, _ in some)
+    return math.sqrt(sum(count * variance for count, variance in some) / sub_epochs) if some else None

@@ -19,8 +19,9 @@ from controller.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500
 """Of each live metric of a model, about so many values in all of its run: as many as a chart has pixels, and little to
-load for hundreds of models. A unit gets its share; of what it reported, extremes and the last value are kept. Where a
-share would say nothing, because a model has so many units, only one unit in so many has live values."""
+load for hundreds of models. A sub-epoch gets its share; of what it reported, extremes and the last value are kept.
+Where a share would say nothing, because a model has so many sub-epochs, only one sub-epoch in so many has live
+values."""
 
 LIVE = "live"
 """Before the names of live metrics."""
@@ -61,7 +62,8 @@ class Addition(NamedTuple):
         rows_before: rows that the model had seen before that task.
         live_values: how many values of each live metric come before the records; 0: none.
         ended: the attempt that reported them, if it is a commit.
-        is_unit: it is of a unit, of which there are millions: nobody need remember it to leave out what is told twice.
+        is_sub_epoch: it is of a sub-epoch, of which there are millions: nobody need remember it to leave out what is
+            told twice.
     """
 
     experiment: str
@@ -73,7 +75,7 @@ class Addition(NamedTuple):
     rows_before: int = 0
     live_values: int = 0
     ended: Ended | None = None
-    is_unit: bool = False
+    is_sub_epoch: bool = False
 
     def records(self, points: Sequence[Reported] = ()) -> Iterator[Record]:
         """Live values, then the others; `points` are those of the attempt, in order."""
@@ -118,7 +120,7 @@ ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
 
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
     """What `event`, which was just applied to `state`, adds; what was added under the same key before is to be left
-    out. A unit that is done again, because its checkpoint was lost, adds nothing."""
+    out. A sub-epoch that is done again, because its checkpoint was lost, adds nothing."""
     if isinstance(event, EpochCompleted):
         yield _epoch(state, event)
     elif isinstance(event, ADDING):
@@ -129,9 +131,9 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
             return
         model = state.runs[key.run].models[key.model]
         if isinstance(event, TaskCommitted):
-            if model.own_units == 1:
+            if model.own_sub_epochs == 1:
                 yield _start(state, key.run, model)
-            # Of a unit that was taken back once, the first commit has told.
+            # Of a sub-epoch that was taken back once, the first commit has told.
             if key.kind == "valid" or (key.epoch, key.partitions) not in model.taken_back:
                 yield _commit(state, event, key, model, ended)
         yield ended
@@ -142,13 +144,13 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
 
 
 def keys_of(state: ExperimentState) -> set[str]:
-    """Keys of all that the log so far has added, but for units (`Addition.is_unit`)."""
+    """Keys of all that the log so far has added, but for sub-epochs (`Addition.is_sub_epoch`)."""
     found: set[str] = set()
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
         for model in run.models.values():
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
-            if model.own_units:
+            if model.own_sub_epochs:
                 found.add(f"{run.id}/{model.id}/start")
             # Of one that was extended since, there may be a second end: TensorBoard keeps the first.
             if _is_at_end(run, model):
@@ -170,7 +172,7 @@ def _start(state: ExperimentState, run: str, model: Model) -> Addition:
 def _commit(
     state: ExperimentState, event: TaskCommitted, key: TaskKey, model: Model, ended: Ended
 ) -> Addition:
-    unit = len(model.visits) - 1
+    sub_epoch = len(model.visits) - 1
     epochs = max(model.epochs, state.runs[key.run].fit_request.epochs)
     return Addition(
         state.name,
@@ -181,19 +183,19 @@ def _commit(
         values_of_commit(event, key, model),
         # Curves of a model go on where those of its parent were left.
         rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
-        live_values=live_share(unit, epochs * len(model.partitions)),
+        live_values=live_share(sub_epoch, epochs * len(model.partitions)),
         ended=ended,
-        is_unit=key.kind == "train",
+        is_sub_epoch=key.kind == "train",
     )
 
 
-def live_share(unit: int, units: int) -> int:
-    """How many values of each live metric the unit with that number, from 0, may add to its model's file."""
-    share = LIVE_VALUES // units
+def live_share(sub_epoch: int, sub_epochs: int) -> int:
+    """How many values of each live metric the sub-epoch with that number, from 0, may add to its model's file."""
+    share = LIVE_VALUES // sub_epochs
     if share >= FEWEST:
         return share
-    every = -(-FEWEST * units // LIVE_VALUES)
-    return 0 if unit % every else FEWEST
+    every = -(-FEWEST * sub_epochs // LIVE_VALUES)
+    return 0 if sub_epoch % every else FEWEST
 
 
 def _epoch(state: ExperimentState, event: EpochCompleted) -> Addition:

@@ -3,8 +3,8 @@
 One file per model, and one per run for how well it is scheduled; what goes into them says `controller.projected`.
 Their records follow from the log in a fixed order, so after a crash the projection looks up the last complete record
 of a file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. What comes
-before that record in the log is passed over at next to no cost. Values reported within a unit are written when the unit
-commits, so a superseded attempt leaves no trace.
+before that record in the log is passed over at next to no cost. Values reported within a sub-epoch are written when the
+sub-epoch commits, so a superseded attempt leaves no trace.
 
 Runs in a thread of its own, because a slow metrics volume must not delay a hop.
 """
@@ -47,7 +47,7 @@ class _Observed:
     """What was observed of a log: its first `seq` events, and the keys of what they added to files.
 
     Attributes:
-        keys: but for those of units.
+        keys: but for those of sub-epochs.
         shown: number of the newest event that was shown, whether it adds anything or not.
         unwritten: numbers of the events whose additions are not in files yet.
     """
@@ -107,7 +107,7 @@ class Projection:
         self._thread.join()
 
     def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
-        """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new.
+        """Queue what an event adds. A sub-epoch that is done again, because its checkpoint was lost, says nothing new.
 
         Each reader of a log shows it from its beginning, or from where another one of this process had come. What was
         shown before costs next to nothing.
@@ -131,7 +131,7 @@ class Projection:
                 if isinstance(what, Addition):
                     if what.key in observed.keys:
                         continue
-                    if not what.is_unit:
+                    if not what.is_sub_epoch:
                         observed.keys.add(what.key)
                     is_told |= what.ended is not None
                 elif is_told:

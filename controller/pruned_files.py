@@ -62,7 +62,7 @@ class Leftovers:
         own.update(
             file
             for audit in run.audits.known.values()
-            if audit.unit.model == model.id
+            if audit.sub_epoch.model == model.id
             for file in audit.files
         )
         own.update(visit.file for visit in run.origins_of(model))

@@ -10,7 +10,7 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 
 _READING = ("valid", "test", "predict")
-"""Tasks that read a split; units of training are done by workers that hold a partition, and so can read it."""
+"""Tasks that read a split; sub-epochs of training are done by workers that hold a partition, and so can read it."""
 
 
 def ready(run: Run) -> Iterator[TaskKey]:
@@ -47,7 +47,7 @@ def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
 
 
 def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
-    """Whether a worker can do a task of the run that is no unit of training."""
+    """Whether a worker can do a task of the run that is no sub-epoch of training."""
     if key.kind not in worker.kinds:
         return False
     plan = run.plan
@@ -61,4 +61,4 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
     # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
-    return run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
+    return run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.replicas

@@ -232,8 +232,8 @@ class _Replicas:
         self, fit: FitDispatch, newcomers: list[Worker], cramped: Collection[str]
     ) -> tuple[str, int] | None:
         """The copy that would relieve a slow worker most: the volume, and the partition. Costs a pass over all models,
-        workers and partitions, so it is asked again only when more is known of unit times, or other workers are there,
-        hold something else, or could make something."""
+        workers and partitions, so it is asked again only when more is known of sub-epoch times, or other workers are
+        there, hold something else, or could make something."""
         if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
             return None  # what a newcomer takes over is seen once it is there
         making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.beside(w.name)}
@@ -288,7 +288,7 @@ class _Replicas:
         return partition not in self._coming and state is TaskState.PENDING
 
     def _pays(self, fit: FitDispatch, partition: int, helper: Worker) -> bool:
-        if (self._dataset, partition) in helper.holdings:
+        if (self._dataset, partition) in helper.replicas:
             return False
         index = fit.worker(helper.name)
         if not fit.times.estimates.observations:
@@ -299,7 +299,7 @@ class _Replicas:
     def _held(self, worker: Worker) -> int:
         """Partitions of the data set on the worker's volume, and on their way there."""
         coming = sum(volume == worker.volume for volume in self._coming.values())
-        return coming + sum(dataset == self._dataset for dataset, _ in worker.holdings)
+        return coming + sum(dataset == self._dataset for dataset, _ in worker.replicas)
 
     def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
         self._places.take(maker.name, ())

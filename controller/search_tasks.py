@@ -1,8 +1,8 @@
 """Questions of a search as tasks of workers: when they are given, to whom, and what they are told. Pure.
 
-Such a task takes no device: units go on beside it. It is in the lane of ETL and inspections, so it goes to the worker
-with least in that lane, and first to one that does not train. In a pod that is the container for ETL, which is idle in
-a fit.
+Such a task takes no device: sub-epochs go on beside it. It is in the lane of ETL and inspections, so it goes to the
+worker with least in that lane, and first to one that does not train. In a pod that is the container for ETL, which is
+idle in a fit.
 """
 
 from __future__ import annotations

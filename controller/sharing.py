@@ -166,7 +166,7 @@ class Sharing:
             if turn.ref.experiment in self._left_out or turn.ref in have_taken_back:
                 continue
             core, run = named[turn.ref]
-            # Where a queued unit may have to give way there is no room for another one: that takes nobody's turn.
+            # Where a queued sub-epoch may have to give way there is no room for another one: that takes nobody's turn.
             offered = turn.places | _asked(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
                 yield Asked(core, run, every - offered)
@@ -174,7 +174,7 @@ class Sharing:
 
     def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
         """For each run that has waited for long to have a worker for itself, all places of one; or several devices of
-        one for a unit that takes them. Others have these places in turn, and they would never be free together."""
+        one for a sub-epoch that takes them. Others have these places in turn, and they would never be free together."""
         found = (_asked(core, _needing, core, run, now) for core, run in seen.still())
         waiting = {ref: (able, size) for ref, able, size in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
@@ -305,19 +305,23 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
         return ref, able, 0
     if (
         fit is None
-        or fit.ways.is_plain
+        or fit.parallel_plans.is_plain
         or any(len(task.attempts[-1].devices) > 1 for task in run.open.values())
     ):
-        return ref, [], 0  # of units of several devices a run has one at a time so, and others as they come
+        return (
+            ref,
+            [],
+            0,
+        )  # of sub-epochs of several devices a run has one at a time so, and others as they come
     return (ref, *next((found for found in _wide(core.state, fit) if found[0]), ([], 0)))
 
 
 def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worker], int]]:
-    """Of each idle model whose next unit takes several devices: the workers that could take it, and how many."""
+    """Of each idle model whose next sub-epoch takes several devices: the workers that could take it, and how many."""
     dispatch_state = fit.dispatch_state
-    for name in fit.ways.choosing:
+    for name in fit.parallel_plans.choosing:
         model = fit.model(name)
-        size, left = fit.ways.size(model), dispatch_state.open[model]
+        size, left = fit.parallel_plans.size(model), dispatch_state.open[model]
         if size > 1 and left and model not in dispatch_state.running:
             held = dispatch_state.held
             yield (
@@ -328,7 +332,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
                     and w.trains
                     and w.devices >= size
                     and held[fit.worker(w.name)] & left
-                    and fit.ways.of(model, fit.worker(w.name)) is not None
+                    and fit.parallel_plans.of(model, fit.worker(w.name)) is not None
                 ],
                 size,
             )

@@ -78,7 +78,7 @@ def _made(question: SnapshotQuestion) -> _Answer:
     if question.until - began < question.least:
         return _Answer(seq=began)
     while state.seq < question.until:
-        read = kvs.events(name, state.seq) if name else kvs.ledger(state.seq)
+        read = kvs.events(name, state.seq) if name else kvs.cluster_log(state.seq)
         events = [event for event in read if event.seq <= question.until]
         for event in events:
             state.apply(event)  # type: ignore[arg-type] # each log has events of its own kind

@@ -151,7 +151,7 @@ def _places(core: Core, run: Run) -> frozenset[Place]:
     """Devices on which the run could train."""
     assert isinstance(run.plan, FitPlan)
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
-    workers = (w for w in core.state.workers.values() if w.trains and not held.isdisjoint(w.holdings))
+    workers = (w for w in core.state.workers.values() if w.trains and not held.isdisjoint(w.replicas))
     return frozenset(Place(w.name, device) for w in workers for device in range(w.most_devices))
 
 

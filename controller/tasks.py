@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.search import Above, Below
@@ -19,9 +20,8 @@ from cerebro.contract.tasks import (
     TrainTask,
     Validation,
 )
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.policies import is_by_merit
+from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
 from cerebro.state.audits import Audit, is_exact
 from cerebro.state.beside import epochs_read
@@ -32,18 +32,19 @@ def body(
     state: ExperimentState,
     run: Run,
     key: TaskKey,
-    way: Way | None = None,
+    parallel_plan: ParallelPlan | None = None,
     *,
     gang: Gang | None = None,
 ) -> TaskBody:
-    """The body of a task of a started run; of a unit, which runs by `way` and is perhaps trained by a gang."""
+    """The body of a task of a started run; of a sub-epoch, which runs by `parallel_plan` and is perhaps trained by a
+    gang."""
     if key.kind == "fitting":
         return _fitting(record, run, key)
     body: EtlTask | TrainTask | EvaluateTask | PredictTask
     if key.kind == "etl":
         body = _etl(record, state, run, key)
     elif key.kind == "train":
-        body = _train(record, state, run, key, way).model_copy(update={"gang": gang})
+        body = _train(record, state, run, key, parallel_plan).model_copy(update={"gang": gang})
     elif key.kind == "valid":
         body = _valid(record, state, run, key)
     else:
@@ -90,12 +91,16 @@ def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
 
 
 def _train(
-    record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey, way: Way | None
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    key: TaskKey,
+    parallel_plan: ParallelPlan | None,
 ) -> TrainTask:
     if not isinstance(run.request, FitRequest) or not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     if key.epoch is None or key.partition is None:
-        raise IllegalEventError(f"{key} names no unit")
+        raise IllegalEventError(f"{key} names no sub-epoch")
     model = run.models[key.model or ""]
     newest = model.visits[-1].checkpoint if model.visits else None
     terms = model.terms[model.terms_for(str(key))]
@@ -103,12 +108,12 @@ def _train(
         **_model_fields(record, state, run, key, terms.hyperparams),
         epoch=key.epoch,
         partition=key.partition,
-        unit=len(model.visits),
+        sub_epoch=len(model.visits),
         position=position_of(model, run.plan.partitions, len(model.visits), terms),
         checkpoint=newest,
-        savepoint=_savepoint(run, model, key, way),
-        way=way,
-        with_curve=is_by_merit(run.scheduler),
+        savepoint=_savepoint(run, model, key, parallel_plan),
+        parallel_plan=parallel_plan,
+        with_curve=is_by_priority_score(run.scheduler),
         **_measuring(run.request, run, model, key.epoch),
         validation=_validation(model, max((n for n in model.validations if n < key.epoch), default=0)),
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
@@ -118,8 +123,8 @@ def _train(
 def audit(
     record: ExperimentRecord, state: ExperimentState, run: Run, found: Audit, worker: Worker
 ) -> AuditTask:
-    """The next redo of a unit that is audited, by a worker."""
-    key, model, visit = found.next_key, run.models[found.unit.model or ""], found.visit
+    """The next redo of a sub-epoch that is audited, by a worker."""
+    key, model, visit = found.next_key, run.models[found.sub_epoch.model or ""], found.visit
     if not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     made = state.datasets.get(run.plan.dataset)
@@ -128,7 +133,7 @@ def audit(
         **_model_fields(record, state, run, key, found.hyperparams),
         epoch=visit.epoch,
         partition=visit.partition,
-        unit=found.number,
+        sub_epoch=found.number,
         position=position_of(model, run.plan.partitions, found.number),
         checkpoint=found.before,
         validation=_validation(model, visit.validated),
@@ -142,8 +147,8 @@ def audit(
 
 
 def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[str, Any]:
-    """What a unit's metrics have to fit. A model that has never returned what is read of it is told of otherwise: it is
-    more likely to be misspelt than to be missing in a partition."""
+    """What a sub-epoch's metrics have to fit. A model that has never returned what is read of it is told of otherwise:
+    it is more likely to be misspelt than to be missing in a partition."""
     rules = request.search.stop if request.search is not None else ()
     read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
     known = model.returns if model.visits and not run.is_validated else ()
@@ -161,13 +166,13 @@ def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
     return {found.name for epoch in epochs if (found := model.epoch_checkpoint(epoch)) is not None}
 
 
-def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoint | None:
-    """Return the savepoint of the unit, if as many ranks wrote it as will continue it."""
+def _savepoint(run: Run, model: Model, key: TaskKey, parallel_plan: ParallelPlan | None) -> Savepoint | None:
+    """Return the savepoint of the sub-epoch, if as many ranks wrote it as will continue it."""
     saved = model.saved
     if saved is None or saved.task != str(key):
         return None
-    by = next(each.way for each in run.task(key).attempts if each.number == saved.attempt)
-    return saved.savepoint if (by or SINGLE).ranks == (way or SINGLE).ranks else None
+    by = next(each.parallel_plan for each in run.task(key).attempts if each.number == saved.attempt)
+    return saved.savepoint if (by or SINGLE).ranks == (parallel_plan or SINGLE).ranks else None
 
 
 def _valid(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EvaluateTask:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cerebro.contract.events import TrialsRecalled
-from cerebro.contract.trials import Inspection, KnownWay, ModelGroup, TrialOutcome, TrialRecord
+from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup, TrialOutcome, TrialRecord
 from cerebro.errors import PermanentError
 from cerebro.state import Run
 
 log = logging.getLogger(__name__)
 
 _LASTING = frozenset({"device_memory", "gradient", "not_applicable"})
-"""Causes for which a way stays struck off: the same again would come to the same. A crash may have been bad luck."""
+"""Causes for which a way stays ruled out: the same again would come to the same. A crash may have been bad luck."""
 
 
 class TrialStore(Protocol):
@@ -49,17 +49,23 @@ class TrialCache:
         inspection = run.inspection
         if inspection is None or run.has_recalled or not run.is_open:
             return None
-        ways = {
-            known.cache_key: f"{group.id}/{known.id}" for group, known in _ways(inspection) if known.cache_key
+        parallel_plans = {
+            known.cache_key: f"{group.id}/{known.id}"
+            for group, known in _parallel_plans(inspection)
+            if known.cache_key
         }
         try:
-            records = self._store.trials([*ways]) if ways else ()
+            records = self._store.trials([*parallel_plans]) if parallel_plans else ()
         except PermanentError as error:
             log.warning("no outcomes of earlier trials: %s", error)
             records = ()
         # Part of the key, too: a record that says otherwise is damaged.
-        fitting = [record for record in records if record.torch == inspection.torch and record.key in ways]
-        return TrialsRecalled(run=run.id, outcomes={ways[record.key]: record.outcome for record in fitting})
+        fitting = [
+            record for record in records if record.torch == inspection.torch and record.key in parallel_plans
+        ]
+        return TrialsRecalled(
+            run=run.id, outcomes={parallel_plans[record.key]: record.outcome for record in fitting}
+        )
 
     def keep(self, experiment: str, run: Run) -> None:
         """Keep what the run's own trials have shown. Doing it again changes nothing.
@@ -69,7 +75,7 @@ class TrialCache:
         """
         if run.inspection is None or not run.trials:
             return
-        for group, known in _ways(run.inspection):
+        for group, known in _parallel_plans(run.inspection):
             outcome, name = run.trials.get((group.id, known.id)), (experiment, run.id, group.id, known.id)
             if outcome is None or name in self._kept or not known.cache_key or not _lasts(outcome):
                 continue
@@ -77,7 +83,7 @@ class TrialCache:
             record = TrialRecord(
                 key=known.cache_key,
                 outcome=outcome,
-                label=known.way.label,
+                label=known.parallel_plan.label,
                 device=run.inspection.places[known.place].device.name,
                 torch=run.inspection.torch,
                 experiment=experiment,
@@ -89,8 +95,8 @@ class TrialCache:
                 log.warning("the outcome of %s is not kept: %s", "/".join(name), error)
 
 
-def _ways(inspection: Inspection) -> list[tuple[ModelGroup, KnownWay]]:
-    return [(group, known) for group in inspection.groups for known in group.ways]
+def _parallel_plans(inspection: Inspection) -> list[tuple[ModelGroup, KnownParallelPlan]]:
+    return [(group, known) for group in inspection.groups for known in group.parallel_plans]
 
 
 def _lasts(outcome: TrialOutcome) -> bool:

@@ -32,19 +32,19 @@ because the store accepts only steps that fit (`kvs_api/steps.lua`).
 _TASKS = """
 ## A task
 
-What a worker executes: a unit of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt has
-a number; an event of another attempt than the newest is refused.
+What a worker executes: a sub-epoch of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt
+has a number; an event of another attempt than the newest is refused.
 
 `TaskFailed` leads back to *pending* in three cases. The failure is worth another attempt (the child process died,
 memory ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker
 was asked to end, the disk was full, or the checkpoint that the task should start from is broken, or its base. Or it
-strikes off the way by which the unit ran (the technique does not apply to the model, or memory ran out), and another
+rules out the way by which the sub-epoch ran (the technique does not apply to the model, or memory ran out), and another
 way is left. Otherwise it leads to *failed*.
 
 `TaskGivenUp` says that no worker has the memory that the task needs ([decision
 64](decisions/0064-memory-that-a-unit-needs.md)).
 
-Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit
+Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the sub-epoch
 that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
 is needed once more.
 """
@@ -67,9 +67,9 @@ _MODELS = """
 ## A model of a fit run
 
 A model ends alone. The run goes on with the others, and fails only if all of its models do. A stopped model can still
-finish or fail, if its unit ends before it is revoked; until then, pages call it *stopping*.
+finish or fail, if its sub-epoch ends before it is revoked; until then, pages call it *stopping*.
 
-Three arrows are not events of the log. `LastTaskEnded`: all units are committed, and all epochs are validated or
+Three arrows are not events of the log. `LastTaskEnded`: all sub-epochs are committed, and all epochs are validated or
 given up. `GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for
 another model alone.
 """

@@ -62,7 +62,8 @@ def augmented(images: Tensor, crop: int, least: float = 0.35) -> Tensor:
     """A part of each image, drawn anew at each call, as `crop` x `crop` pixels; every other one is mirrored.
 
     The part has sides of 3:4 to 4:3. Numbers are drawn on the host, from torch's
-    generator: it is seeded for each unit, so that a unit that is done again sees the same parts, on whatever device.
+    generator: it is seeded for each sub-epoch, so that a sub-epoch that is done again sees the same parts, on whatever
+        device.
 
     Args:
         images: float of shape (batch, 3, height, width).

@@ -1,7 +1,7 @@
 """How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
 
-Knows no key but the clock's and the ledger's, and no contract. Safe for use by many threads. A read that waits for news
-holds neither a thread nor a connection (`kvs_api.news`).
+Knows no key but the clock's and the cluster log's, and no contract. Safe for use by many threads. A read that waits for
+news holds neither a thread nor a connection (`kvs_api.news`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kvs_api.clock import Clock
 from kvs_api.news import News
 
 _SCRIPT = (
-    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
+    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "cluster_log.lua"),
     *("segments.lua", "registry.lua", "history.lua", "workers.lua"),
 )
 
@@ -151,7 +151,12 @@ class Database:
         return self._ask(call | {"at": self._clock.now()}, *texts)
 
     def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
-        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER, "news": keys.NEWS, "leader": keys.LEADER}
+        call |= {
+            "clock": keys.CLOCK,
+            "cluster_log": keys.CLUSTER_LOG,
+            "news": keys.NEWS,
+            "leader": keys.LEADER,
+        }
         if fence := self.fence.get():
             call["fence"] = fence
         with translated():

@@ -194,7 +194,7 @@ function calls.erase()
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
     request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster',
-    request.log .. ':decided', request.log .. ':units',
+    request.log .. ':decided', request.log .. ':sub_epochs',
     request.log .. ':segments', request.log .. ':snapshots',
     request.log .. ':history',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')

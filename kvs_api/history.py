@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION
-from cerebro.contract.history import MOST_ROWS, History, HistoryAnswer, HistoryRequest, Key, UnitHistory
+from cerebro.contract.history import MOST_ROWS, History, HistoryAnswer, HistoryRequest, Key, SubEpochHistory
 from kvs_api import keys
 from kvs_api.database import translated
 from kvs_api.registry import RegistryStore
@@ -27,14 +27,14 @@ class HistoryStore(RegistryStore):
     def history(self) -> History:
         """All rows that can be read."""
         with translated():
-            found: Any = self._redis.hgetall(keys.UNITS)
-        units, unreadable = {}, 0
+            found: Any = self._redis.hgetall(keys.SUB_EPOCHS)
+        sub_epochs, unreadable = {}, 0
         for key, content in found.items():
             try:
-                units[_KEY.validate_python(key.decode())] = UnitHistory.model_validate_json(content)
+                sub_epochs[_KEY.validate_python(key.decode())] = SubEpochHistory.model_validate_json(content)
             except ValueError:  # pydantic's, too
                 unreadable += 1
-        return History(units=units, unreadable=unreadable)
+        return History(sub_epochs=sub_epochs, unreadable=unreadable)
 
     def count_history(self, asked: HistoryRequest) -> HistoryAnswer:
         """Put rows to what is there, unless their events are counted already.
@@ -44,8 +44,8 @@ class HistoryStore(RegistryStore):
             NotFoundError: there is no such experiment.
         """
         for _ in range(_TRIES):
-            seq, before = self._rows(asked.units)
-            merged = {key: _merged(before.get(key), row) for key, row in asked.units.items()}
+            seq, before = self._rows(asked.sub_epochs)
+            merged = {key: _merged(before.get(key), row) for key, row in asked.sub_epochs.items()}
             answer = self._run(
                 {
                     "call": "count_history",
@@ -55,7 +55,7 @@ class HistoryStore(RegistryStore):
                     "after": asked.after,
                     "upto": asked.upto,
                     "seq": seq,
-                    "table": keys.UNITS,
+                    "table": keys.SUB_EPOCHS,
                     "most": MOST_ROWS,
                     "rows": [{"key": key, "row": row} for key, row in merged.items() if row],
                 }
@@ -68,26 +68,26 @@ class HistoryStore(RegistryStore):
 
     def forget_history(self) -> int:
         """Remove all rows; returns how many there were. What was counted once is not counted anew."""
-        return int(self._run({"call": "forget_history", "table": keys.UNITS})["forgotten"])
+        return int(self._run({"call": "forget_history", "table": keys.SUB_EPOCHS})["forgotten"])
 
     def _rows(self, wanted: Mapping[str, object]) -> tuple[int, dict[str, bytes]]:
         """Number of the table's newest change, and those of the rows that are there, as they are stored."""
         with translated():
             pipe = self._redis.pipeline()
-            pipe.get(f"{keys.UNITS}:seq")
+            pipe.get(f"{keys.SUB_EPOCHS}:seq")
             if wanted:
-                pipe.hmget(keys.UNITS, [*wanted])
+                pipe.hmget(keys.SUB_EPOCHS, [*wanted])
             seq, *found = pipe.execute()
         rows = zip(wanted, found[0] if found else (), strict=True)
         return int(seq or 0), {key: content for key, content in rows if content is not None}
 
 
-def _merged(before: bytes | None, newer: UnitHistory) -> str:
+def _merged(before: bytes | None, newer: SubEpochHistory) -> str:
     """What a row becomes; empty: it stays, because a newer version wrote it. One that is damaged is replaced."""
     if before is None:
         return newer.model_dump_json()
     try:
-        return UnitHistory.model_validate_json(before).with_more(newer).model_dump_json()
+        return SubEpochHistory.model_validate_json(before).with_more(newer).model_dump_json()
     except ValidationError:
         return "" if _is_newer(before) else newer.model_dump_json()
 

@@ -4,9 +4,9 @@
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
 | experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
 | exp:E                    | string | ExperimentRecord, JSON                            | client, once; steps.lua | all                | never  |
-| exp:E:log:seq            | string | number of its newest event, or of the ledger's newest that has one in it | steps.lua          | steps.lua          | never  |
-| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: events in the ledger then (none: 0) | steps.lua | all | never  |
-| exp:E:log:cluster        | string | events of the ledger that have a number in it     | steps.lua          | steps.lua          | never  |
+| exp:E:log:seq            | string | number of its newest event, or of the cluster log's newest that has one in it | steps.lua          | steps.lua          | never  |
+| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: events in the cluster log then (none: 0) | steps.lua | all | never  |
+| exp:E:log:cluster        | string | events of the cluster log that have a number in it     | steps.lua          | steps.lua          | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
 | exp:E:log:marks          | hash   | deletion: seq of the command; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
@@ -45,11 +45,11 @@
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
 | worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
-| ledger                   | stream | the cluster's log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
-| ledger:segments, ledger:snapshots | list | as those of an experiment                  | steps.lua          | all                | as those |
-| ledger:seq               | string | counter of the ledger                             | steps.lua          | steps.lua          | never  |
-| ledger:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
-| ledger:workers           | hash   | worker -> its incarnation, empty for one that is not there | steps.lua | steps.lua          | never  |
+| cluster log                   | stream | the cluster's log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
+| cluster log:segments, cluster log:snapshots | list | as those of an experiment                  | steps.lua          | all                | as those |
+| cluster log:seq               | string | counter of the cluster log                             | steps.lua          | steps.lua          | never  |
+| cluster log:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
+| cluster log:workers           | hash   | worker -> its incarnation, empty for one that is not there | steps.lua | steps.lua          | never  |
 | cluster                  | stream | notifications: workers came or went, or a request | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
@@ -62,9 +62,9 @@
 | registry                 | set    | names of registered models                        | client             | all                | never  |
 | registering              | set    | `NAME/N`: versions whose files are to be copied   | client, controller | controller         | once done |
 | registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: the version that a client's call has made | client, controller | all | never |
-| history:units            | hash   | UnitKey -> UnitHistory, JSON: what units of that kind have shown, over all runs | controller | controller, client | last 10,000 |
-| history:units:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
-| history:units:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
+| history:sub-epochs            | hash   | SubEpochKey -> SubEpochHistory, JSON: what sub-epochs of that kind have shown, over all runs | controller | controller, client | last 10,000 |
+| history:sub-epochs:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
+| history:sub-epochs:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
@@ -79,7 +79,7 @@ _PREFIX = "cerebro:1:"
 EXPERIMENTS = f"{_PREFIX}experiments"
 QUEUE = f"{_PREFIX}queue"
 WORKERS = f"{_PREFIX}workers"
-LEDGER = f"{_PREFIX}ledger"
+CLUSTER_LOG = f"{_PREFIX}cluster_log"
 CLUSTER = f"{_PREFIX}cluster"
 SIZE = f"{CLUSTER}:size"
 TROUBLES = f"{CLUSTER}:troubles"
@@ -98,7 +98,7 @@ HOURS = f"{_PREFIX}hours:"
 ACCOUNTS = f"{_PREFIX}accounts"
 BYTES = f"{_PREFIX}bytes"
 REGISTERING = f"{_PREFIX}registering"
-UNITS = f"{_PREFIX}history:units"
+SUB_EPOCHS = f"{_PREFIX}history:sub_epochs"
 REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"
 """What names of data sets are put behind."""
@@ -120,12 +120,12 @@ def log(name: str) -> str:
 
 
 CLUSTER_LOG = ".cluster"
-"""Names the ledger where experiments are named by their names, of which none begins so."""
+"""Names the cluster log where experiments are named by their names, of which none begins so."""
 
 
 def log_of(name: str) -> str:
-    """Log of an experiment, or the ledger by the name `CLUSTER_LOG`."""
-    return LEDGER if name == CLUSTER_LOG else log(name)
+    """Log of an experiment, or the cluster log by the name `CLUSTER_LOG`."""
+    return CLUSTER_LOG if name == CLUSTER_LOG else log(name)
 
 
 def marks(name: str) -> str:

@@ -78,7 +78,7 @@ class LogFiles:
         Raises:
             LostEventsError: the segment's file is missing or damaged.
         """
-        segment = self._holding(log, number)
+        segment = self._replica(log, number)
         if segment is None:
             return []
         entries = self._entries(name, segment)
@@ -91,7 +91,7 @@ class LogFiles:
             return []
         if number >= newest.last:  # nobody need open the file
             return [_as_read(Entry(newest.last, round(newest.ended * 1000), newest.count or None, b""))]
-        segment = self._holding(log, number - 1) if number else None
+        segment = self._replica(log, number - 1) if number else None
         entries = self._entries(name, segment) if segment is not None else []
         at = bisect_right(entries, number, key=_number)
         if at == 0 and segment is not None:  # between two segments
@@ -105,7 +105,7 @@ class LogFiles:
             found: Any = self._redis.lindex(f"{log}:segments", 0)
         return Segment.model_validate_json(found).first if found else 0
 
-    def _holding(self, log: str, number: int) -> Segment | None:
+    def _replica(self, log: str, number: int) -> Segment | None:
         """The first segment that has an entry after a number; found by halves, as there may be hundreds."""
         with translated():
             length: Any = self._redis.llen(f"{log}:segments")

@@ -148,7 +148,8 @@ class MeteredStore(Store):
 
 def _has_written(answer: dict[str, Any]) -> bool:
     """Whether a call of the script changed anything, by its answer: a report is written down whatever becomes of its
-    steps, a decision if one of them was done; a leader's lease is, and what got a number or went into the ledger."""
+    steps, a decision if one of them was done; a leader's lease is, and what got a number or went into the cluster
+    log."""
     if "outcomes" in answer:
         done = (outcome["outcome"] == "done" for outcome in answer["outcomes"])
         return answer.get("current") is True or any(done)

@@ -1,4 +1,4 @@
--- Calls of kvs_api.registry: versions of models and their aliases, in one hash for each model. Goes on from ledger.lua.
+-- Calls of kvs_api.registry: versions of models and their aliases, in one hash for each model. Goes on from cluster_log.lua.
 
 function calls.register_model()
   local known = redis.call('HGET', request.registered, 'said:' .. request.once)

@@ -11,8 +11,8 @@ from typing import Any
 from cerebro import errors
 from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from kvs_api import keys
+from kvs_api.cluster_log import ClusterLogStore
 from kvs_api.database import PAGE, seq_of, translated
-from kvs_api.ledger import LedgerStore
 from kvs_api.log_files import ended_tasks
 from kvs_api.segments import Entry, decode, encode
 
@@ -22,7 +22,7 @@ MOST = 20_000
 """Entries of a segment. Whoever reads one page of it decodes all of it, in a third of a second."""
 
 
-class SegmentStore(LedgerStore):
+class SegmentStore(ClusterLogStore):
     """Moves logs into files, and keeps snapshots. `name` is an experiment's, or `keys.CLUSTER_LOG`."""
 
     def cut(self, name: str, request: SegmentRequest) -> SegmentAnswer:

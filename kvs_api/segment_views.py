@@ -20,7 +20,7 @@ class SegmentViews(HistoryViews):
         self._store.require(checked_name(name))
         return answer(self._store.cut(name, asked))
 
-    def cut_ledger(self) -> Response:
+    def cut_cluster_log(self) -> Response:
         """The same of the cluster's log."""
         return answer(self._store.cut(keys.CLUSTER_LOG, body(SegmentRequest)))
 
@@ -29,7 +29,7 @@ class SegmentViews(HistoryViews):
         self._store.require(checked_name(name))
         return answer(self._store.segments(name))
 
-    def ledger_segments(self) -> Response:
+    def cluster_log_segments(self) -> Response:
         """The same of the cluster's log."""
         return answer(self._store.segments(keys.CLUSTER_LOG))
 
@@ -37,7 +37,7 @@ class SegmentViews(HistoryViews):
         """Keep the fold of an experiment's log."""
         return self._keep(checked_name(name))
 
-    def keep_ledger_snapshot(self) -> Response:
+    def keep_cluster_log_snapshot(self) -> Response:
         """The same of the cluster's log."""
         return self._keep(keys.CLUSTER_LOG)
 
@@ -45,7 +45,7 @@ class SegmentViews(HistoryViews):
         """The newest fold of an experiment's log of a format."""
         return self._found(checked_name(name))
 
-    def ledger_snapshot(self) -> Response:
+    def cluster_log_snapshot(self) -> Response:
         """The same of the cluster's log."""
         return self._found(keys.CLUSTER_LOG)
 

@@ -1,4 +1,4 @@
--- Calls of kvs_api.segment_store: the older part of a log leaves the database once it is in a file. Goes on from ledger.lua.
+-- Calls of kvs_api.segment_store: the older part of a log leaves the database once it is in a file. Goes on from cluster_log.lua.
 --
 -- `:segments` is a list of what is in files, Segment as JSON, oldest first; `:snapshots` of folds, newest first.
 

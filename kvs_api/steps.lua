@@ -2,7 +2,7 @@
 --
 -- One script in ten files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
 -- (what projects use), this one (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
--- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), segments.lua
+-- experiment), quarantine.lua (experiments that cannot be read), cluster_log.lua (the cluster's log), segments.lua
 -- (what leaves logs for files), registry.lua (registered models), history.lua (what runs have shown), workers.lua
 -- (registrations, the lease).
 --
@@ -22,7 +22,7 @@
 --   {call = "quarantine", experiment, name, log, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
---   {call = "ledger", after, term, events = [{event, worker, incarnation}]}
+--   {call = "cluster log", after, term, events = [{event, worker, incarnation}]}
 --   {call = "cut", experiment?, created?, log, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
 --   {call = "snapshot", experiment?, created?, log, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
@@ -35,7 +35,7 @@
 --   {call = "lead", holder, process, is_start, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker}
 --
--- Every request also has `clock`, the key of the store's clock, `ledger`, that of the cluster's log, and `news`, the channel
+-- Every request also has `clock`, the key of the store's clock, `cluster_log`, that of the cluster's log, and `news`, the channel
 -- that wakes who waits for a stream; `leader`, the key of the controller's lease; perhaps `fence`, the controller's term that
 -- the request names in a header; and but for `join` `at`, what the process that asks counts. A call whose `term` or
 -- `fence` is not that of the controller that leads changes nothing.
@@ -69,10 +69,10 @@ end
 -- When something of an experiment happened, for people. It never goes back, neither in a log nor from one to another: the
 -- cluster's events are read among those of each experiment, and who reads may take the order of times for that of events.
 local function stamp(log)
-  local times = redis.call('MGET', log .. ':time', request.ledger .. ':time')
+  local times = redis.call('MGET', log .. ':time', request.cluster_log .. ':time')
   local newest = math.max(tonumber(times[1] or '0'), tonumber(times[2] or '0'))
   if wall <= newest then return newest end
-  redis.call('MSET', log .. ':time', wall, request.ledger .. ':time', wall)
+  redis.call('MSET', log .. ':time', wall, request.cluster_log .. ':time', wall)
   return wall
 end
 
@@ -80,7 +80,7 @@ end
 -- Returns how many events the cluster's log has. Whoever appends or reads reserves them first, so a number that a reader
 -- was given is never that of another event.
 local function reserve(log)
-  local counts = redis.call('MGET', request.ledger .. ':seq', log .. ':cluster')
+  local counts = redis.call('MGET', request.cluster_log .. ':seq', log .. ':cluster')
   local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
   if cluster > known then
     redis.call('INCRBY', log .. ':seq', cluster - known)
@@ -90,7 +90,7 @@ local function reserve(log)
 end
 
 -- An event's number counts the experiment's events and those of the cluster before it, which are read in between: see
--- kvs_api/ledger.py.
+-- kvs_api/cluster_log.py.
 local function append(log, event)
   local cluster = reserve(log)
   local seq = redis.call('INCR', log .. ':seq')
@@ -162,7 +162,7 @@ local function unfit(place, depth)
   if redis.call('HGET', place.worker_key, 'incarnation') ~= place.incarnation then
     return place.worker .. ' registered anew'
   end
-  local present = redis.call('HGET', request.ledger .. ':workers', place.worker)
+  local present = redis.call('HGET', request.cluster_log .. ':workers', place.worker)
   if present and present ~= place.incarnation then
     return "the cluster's log does not say that " .. place.worker .. ' is there'
   end
@@ -184,9 +184,9 @@ local function unseen()
   return 'event ' .. request.decided .. ' was not seen: the decision may not fit it'
 end
 
--- Why the model that a task trains cannot be given away; nil if it can. `:units` has the newest unit of each model.
+-- Why the model that a task trains cannot be given away; nil if it can. `:sub_epochs` has the newest sub-epoch of each model.
 local function busy(step)
-  local open = step.model and redis.call('HGET', step.log .. ':units', step.model)
+  local open = step.model and redis.call('HGET', step.log .. ':sub_epochs', step.model)
   if not open or open == step.key then return nil end
   local other = task_of(open)
   if other.state ~= 'assigned' and other.state ~= 'running' then return nil end
@@ -216,7 +216,7 @@ function apply.assign(step)
   else
     redis.call('HDEL', step.key, 'others')
   end
-  if step.model then redis.call('HSET', step.log .. ':units', step.model, step.key) end
+  if step.model then redis.call('HSET', step.log .. ':sub_epochs', step.model, step.key) end
   occupy(step.worker_key, step.devices, step.key)
   post(step.inbox, step.entry, step.body)
   for _, other in ipairs(step.others) do

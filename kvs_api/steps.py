@@ -14,13 +14,13 @@ from cerebro.contract import api
 from cerebro.contract.events import (
     RunFinished,
     RunStarted,
+    SubEpochSaved,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.contract.tasks import Member
 from kvs_api import keys
@@ -63,7 +63,9 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         members = tuple(
             Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
         )
-        event = TaskAssigned(**named, devices=step.devices, way=step.way, others=members, terms=step.terms)
+        event = TaskAssigned(
+            **named, devices=step.devices, parallel_plan=step.parallel_plan, others=members, terms=step.terms
+        )
         return table | {
             "incarnation": step.incarnation,
             "devices": _listed(step.devices),
@@ -95,7 +97,7 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
     if isinstance(step, api.Start):
         return table | {"event": _json(TaskStarted(**named)), "becomes": "running"}
     if isinstance(step, api.Save):
-        event = _json(UnitSaved(**named, savepoint=step.savepoint))
+        event = _json(SubEpochSaved(**named, savepoint=step.savepoint))
         return table | {"batch": step.savepoint.batch, "event": event}
     if isinstance(step, api.Commit):
         return table | {"event": _json(TaskCommitted(**named, result=step.result)), "becomes": "committed"}

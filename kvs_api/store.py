@@ -32,9 +32,9 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.trials import TrialRecord
 from kvs_api import keys, steps
+from kvs_api.cluster_log import numbered
 from kvs_api.database import PAGE, seq_of, text, translated
 from kvs_api.history import HistoryStore
-from kvs_api.ledger import numbered
 from kvs_api.quarantine import record_of
 from kvs_api.refusals import refusal
 

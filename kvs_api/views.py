@@ -113,15 +113,15 @@ class Views(SegmentViews):
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
-    def ledger(self) -> Response:
+    def cluster_log(self) -> Response:
         """The cluster's log after a cursor; waits for news if asked to."""
-        return spliced("events", self._store.ledger(*cursor()))
+        return spliced("events", self._store.cluster_log(*cursor()))
 
-    def write_ledger(self) -> Response:
+    def write_cluster_log(self) -> Response:
         """Append the controller's events of the cluster, and return the cluster's log after its cursor."""
-        asked = body(api.LedgerRequest)
-        is_written = json.dumps(self._store.write_ledger(asked))
-        events = ",".join(self._store.ledger(asked.after, 0))
+        asked = body(api.ClusterLogRequest)
+        is_written = json.dumps(self._store.write_cluster_log(asked))
+        events = ",".join(self._store.cluster_log(asked.after, 0))
         return json_answer(f'{{"is_written":{is_written},"events":[{events}]}}')
 
     def decide(self, name: str) -> Response:
@@ -225,7 +225,7 @@ class Views(SegmentViews):
         return Response(status=204)
 
     def tell_pace(self, name: str) -> Response:
-        """How long a worker's units take, against the others'."""
+        """How long a worker's sub-epochs take, against the others'."""
         self._store.tell_pace(checked_name(name), body(health.PaceRequest))
         return Response(status=204)
 

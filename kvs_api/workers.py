@@ -14,8 +14,8 @@ from cerebro import errors
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
-    BRAIN,
-    Holding,
+    AUTOSCALER,
+    Replica,
     SizeRequest,
     Troubles,
     UsageSample,
@@ -111,7 +111,7 @@ class WorkerStore(QuotaStore):
         """Apply a worker's steps, keep its live points and its heartbeat."""
         live, points = _live(worker, request.live)
         # Only the worker itself writes its record, so reading and writing it in two steps is safe.
-        said = {} if request.holdings is None else self._renewed(worker, request.holdings)
+        said = {} if request.replicas is None else self._renewed(worker, request.replicas)
         if request.usage is not None:
             said["usage"] = request.usage.model_dump_json()
         return self._run(
@@ -148,14 +148,14 @@ class WorkerStore(QuotaStore):
             for identity, fields in found
         )
 
-    def _renewed(self, worker: str, holdings: tuple[Holding, ...]) -> dict[str, str]:
-        """The worker's record with other holdings; nothing for a worker nobody knows, whose report is not current."""
+    def _renewed(self, worker: str, replicas: tuple[Replica, ...]) -> dict[str, str]:
+        """The worker's record with other replicas; nothing for a worker nobody knows, whose report is not current."""
         with translated():
             content: Any = self._redis.hget(keys.worker(worker), "record")
         if content is None:
             return {}
         record = WorkerRecord.model_validate_json(content)
-        return {"record": record.model_copy(update={"holdings": holdings}).model_dump_json()}
+        return {"record": record.model_copy(update={"replicas": replicas}).model_dump_json()}
 
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
         """Inbox entries as JSON objects; none for an incarnation that was replaced.
@@ -204,7 +204,7 @@ class WorkerStore(QuotaStore):
                 or to end first. The controller knows which of them are paused, and looks itself.
         """
         is_answer = bool(request.problem)
-        is_checked = not (request.workers or request.pause or is_answer or request.by == BRAIN)
+        is_checked = not (request.workers or request.pause or is_answer or request.by == AUTOSCALER)
         found = self._size(
             request.workers, record=request.model_dump_json(), answers=is_answer, unless_open=is_checked
         )

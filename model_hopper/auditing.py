@@ -1,4 +1,4 @@
-"""What came of a unit that was done once more: compared with what was committed."""
+"""What came of a sub-epoch that was done once more: compared with what was committed."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ from cerebro.worker.training.metrics import (
 )
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.savepoints import Savepoints, Write
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import (
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import (
     Trainee,
     create,
     default_device,
@@ -71,9 +71,9 @@ from cerebro.worker.training.unit import (
     predicting,
     require_gpu,
     restore,
-    train_unit,
+    train_sub_epoch,
 )
-from cerebro.worker.training.unit_share import UnitShare
+from cerebro.worker.training.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
 from model_hopper.auditing import bits_compared, metrics_compared
 from model_hopper.reach import Reach, in_reach, reaches
@@ -88,7 +88,8 @@ log = logging.getLogger(__name__)
 _Ahead = Future[tuple[CheckedFile, Callable[[], State]]]
 
 _SMALL_BYTES = 16 * 1024 * 1024
-"""A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""
+"""A state of at most so many bytes is read whole before its sub-epoch starts: beside the present model it always
+fits."""
 
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
@@ -113,8 +114,8 @@ class Handler(BaseHandler):
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
 
-        A large state is only read when its unit starts: beside the present model it might not fit, and its unit may be
-        taken back.
+        A large state is only read when its sub-epoch starts: beside the present model it might not fit, and its
+        sub-epoch may be taken back.
         """
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
         if isinstance(body, TrainTask) and body.savepoint is not None:
@@ -170,10 +171,10 @@ class Handler(BaseHandler):
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
         placed = None
-        if isinstance(body, TrainTask) and body.way is not None:
+        if isinstance(body, TrainTask) and body.parallel_plan is not None:
             from model_hopper.together import placed_by
 
-            placed = placed_by(self._context, body.way, body.hang_timeout_s)
+            placed = placed_by(self._context, body.parallel_plan, body.hang_timeout_s)
         if isinstance(body, AuditTask):
             return self._audit(spec, body, timings)
         if not isinstance(body, TrainTask):
@@ -186,8 +187,8 @@ class Handler(BaseHandler):
 
     def _make_folder(self, body: ModelTask) -> None:
         # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
-        # bring back what was deleted meanwhile. Later units find the folder that the first one made; that one may begin
-        # with another model's checkpoint.
+        # bring back what was deleted meanwhile. Later sub-epochs find the folder that the first one made; that one may
+        # begin with another model's checkpoint.
         volumes = self._volumes
         if isinstance(body, PredictTask):
             folder = (volumes.shared / body.output).parent
@@ -215,7 +216,7 @@ class Handler(BaseHandler):
         assert isinstance(size, int)
         share = self._share(body, trainee)
         first = resumed["batch"] if resumed else 0
-        # A unit goes on as it began, also on a worker with more cores or fewer.
+        # A sub-epoch goes on as it began, also on a worker with more cores or fewer.
         threads = resumed["threads"] if resumed else self._context.cores
         torch.set_num_threads(threads)
         loader = share.loader(
@@ -239,13 +240,13 @@ class Handler(BaseHandler):
         feed = self._feed(
             loader,
             epoch=body.epoch,
-            unit=body.unit,
+            sub_epoch=body.sub_epoch,
             position=body.position,
             savepoints=savepoints,
             recorder=recorder,
         )
         feed.rank, feed.ranks = trainee.share
-        metrics = train_unit(
+        metrics = train_sub_epoch(
             spec,
             trainee,
             feed,
@@ -285,7 +286,7 @@ class Handler(BaseHandler):
         )
 
     def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
-        """Train a unit once more, and compare. Nothing is written."""
+        """Train a sub-epoch once more, and compare. Nothing is written."""
         loading = time.monotonic()
         self._context.device_memory.begin()
         trainee, _ = self._trainee(spec, body, None)
@@ -295,7 +296,7 @@ class Handler(BaseHandler):
             body.is_exact and self._device.type == "cpu" and takes_threads(trainee.modules, body.threads)
         )
         torch.set_num_threads(body.threads)
-        loader = UnitShare(partition=body.partition, share=trainee.share).loader(
+        loader = SubEpochShare(partition=body.partition, share=trainee.share).loader(
             self._rows(body.dataset, "train", (body.partition,)),
             hyperparams=body.hyperparams,
             seed=body.seed,
@@ -306,7 +307,7 @@ class Handler(BaseHandler):
         feed = self._feed(
             loader,
             epoch=body.epoch,
-            unit=body.unit,
+            sub_epoch=body.sub_epoch,
             position=body.position,
             savepoints=Savepoints(trainee, validation=body.validation),
             is_audit=True,
@@ -314,7 +315,7 @@ class Handler(BaseHandler):
         timings = timings.model_copy(update={"load_s": began - loading})
         try:
             metrics = numbers_of(
-                train_unit(
+                train_sub_epoch(
                     spec,
                     trainee,
                     feed,
@@ -343,11 +344,11 @@ class Handler(BaseHandler):
             audit=outcome,
         )
 
-    def _share(self, body: TrainTask, trainee: Trainee) -> UnitShare:
-        """What this process reads of the unit."""
+    def _share(self, body: TrainTask, trainee: Trainee) -> SubEpochShare:
+        """What this process reads of the sub-epoch."""
         if body.gang is None or self._context.ranks is None:
-            return UnitShare(partition=body.partition, share=trainee.share)
-        return UnitShare.of_member(body.gang, self._context.ranks.rank)
+            return SubEpochShare(partition=body.partition, share=trainee.share)
+        return SubEpochShare.of_member(body.gang, self._context.ranks.rank)
 
     def _evaluate_in_reach(
         self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings
@@ -371,7 +372,7 @@ class Handler(BaseHandler):
         rows = self._rows(body.dataset, body.split, body.partitions)
         loader = PartitionLoader(rows, batch_size=reach.batch_size, seed=None, device=reach.device)
         feed = self._feed(loader, epoch=body.epoch)
-        seed = unit_seed(body.seed, body.model, body.epoch, -1)
+        seed = sub_epoch_seed(body.seed, body.model, body.epoch, -1)
         metrics: Measured = {}
         is_part = isinstance(body, EvaluateTask) and body.split == "train"
         if isinstance(body, EvaluateTask):
@@ -401,7 +402,7 @@ class Handler(BaseHandler):
     def _name(self, body: TrainTask, attempt: int) -> str:
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
         name = checkpoint_file(
-            unit=body.unit,
+            sub_epoch=body.sub_epoch,
             epoch=body.epoch,
             partition=body.partition,
             others=body.others,
@@ -416,7 +417,7 @@ class Handler(BaseHandler):
         placed: Placed | None,
         own_device: torch.device | None = None,
     ) -> tuple[Trainee, Mapping[str, Any] | None]:
-        """The model as the task needs it, and where in the unit it goes on, if not at its beginning.
+        """The model as the task needs it, and where in the sub-epoch it goes on, if not at its beginning.
 
         Args:
             own_device: for a task without a way, if not the handler's.
@@ -451,15 +452,17 @@ class Handler(BaseHandler):
                     )
                     if there != here:
                         log.warning(
-                            "the unit is done from its beginning: %d ranks saved it, not %d", there, here
+                            "the sub-epoch is done from its beginning: %d ranks saved it, not %d", there, here
                         )
                     elif not takes_threads(trainee.modules, resumed["threads"]):
                         threads = resumed["threads"]
-                        log.warning("the unit is done from its beginning: it had %d threads before", threads)
+                        log.warning(
+                            "the sub-epoch is done from its beginning: it had %d threads before", threads
+                        )
                     else:
                         return trainee, resumed
                 except CheckpointCorruptError as error:
-                    log.warning("the unit is done from its beginning: %s", error)
+                    log.warning("the sub-epoch is done from its beginning: %s", error)
             return made(getattr(body, "checkpoint", None))[0], None
 
         trainee, resumed = begun()
@@ -484,7 +487,7 @@ class Handler(BaseHandler):
         loader: PartitionLoader,
         *,
         epoch: int,
-        unit: int = 0,
+        sub_epoch: int = 0,
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
@@ -505,7 +508,7 @@ class Handler(BaseHandler):
             on_batch,
             self._context.is_progress_due,
             epoch=epoch,
-            unit=unit,
+            sub_epoch=sub_epoch,
             position=position,
             savepoints=savepoints,
             recorder=recorder,

@@ -1,4 +1,5 @@
-"""At which batches a unit takes savepoints: when it is time, and where the unit is asked to end. Ranks agree on it."""
+"""At which batches a sub-epoch takes savepoints: when it is time, and where the sub-epoch is asked to end. Ranks agree
+on it."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ _SLOW_VOLUME = 100e6
 
 
 class SavepointTiming:
-    """For the units of a process, one after another: what savepoints cost is learned from all of them."""
+    """For the sub-epochs of a process, one after another: what savepoints cost is learned from all of them."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._timer = context, Timer(context.savepoint_s)
 
     def begin(self, now: float) -> None:
-        """A unit begins, by the monotonic clock."""
+        """A sub-epoch begins, by the monotonic clock."""
         self._timer.begin(now)
 
     def consider(self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader) -> None:
-        """Take one if it is time, or if the unit ends here and there is time. Ranks take it at the same batch."""
+        """Take one if it is time, or if the sub-epoch ends here and there is time. Ranks take it at the same batch."""
         ranks = self._context.ranks
         is_wanted = (ranks is None or ranks.rank == 0) and self._is_wanted(savepoints, batch, loader)
         if ranks is not None:

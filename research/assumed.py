@@ -90,7 +90,7 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
         workers=tuple(f"node-{number}" for number in everywhere),
         gpus=nodes,
         strategies=tuple(
-            tuple(tuple(ways(architecture, devices, is_half=is_half)) for devices in nodes)
+            tuple(tuple(parallel_plans(architecture, devices, is_half=is_half)) for devices in nodes)
             for _, architecture, is_half in models
         ),
         holders=tuple((node,) for node in everywhere) if is_hopping else (everywhere,),
@@ -98,7 +98,7 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
     )
 
 
-def ways(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[Strategy]:
+def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[Strategy]:
     """The ways that fit, the number of devices doubling, with the seconds that all of the data takes."""
     state = architecture.parameters * _STATE_BYTES / _GIB
     kept = architecture.activations_gib * (0.5 if is_half else 1.0)

@@ -17,16 +17,20 @@ from cerebro.scheduling.schedule import Schedule
 
 
 def current_practice(problem: Problem, seed: int = 0) -> Schedule:
-    """Each unit takes all GPUs of its node, by the fastest way; models come in a random order."""
+    """Each sub-epoch takes all GPUs of its node, by the fastest way; models come in a random order."""
     return _random_order(
-        problem, _chosen(problem, lambda m, w: max(way.gpus for way in problem.strategies[m][w])), seed
+        problem,
+        _chosen(problem, lambda m, w: max(parallel_plan.gpus for parallel_plan in problem.strategies[m][w])),
+        seed,
     )
 
 
 def fewest_devices(problem: Problem, seed: int = 0) -> Schedule:
-    """Each unit takes as few GPUs as its model fits on; models come in a random order."""
+    """Each sub-epoch takes as few GPUs as its model fits on; models come in a random order."""
     return _random_order(
-        problem, _chosen(problem, lambda m, w: min(way.gpus for way in problem.strategies[m][w])), seed
+        problem,
+        _chosen(problem, lambda m, w: min(parallel_plan.gpus for parallel_plan in problem.strategies[m][w])),
+        seed,
     )
 
 
@@ -38,10 +42,13 @@ def optimus(problem: Problem, seed: int = 0) -> Schedule:
     )
 
 
-def random_ways(problem: Problem, seed: int = 0) -> Schedule:
+def random_parallel_plans(problem: Problem, seed: int = 0) -> Schedule:
     """Any way that fits, in a random order."""
     rng = random.Random(f"ways {seed}")
-    table = [[rng.randrange(len(ways)) if ways else NOT_HERE for ways in row] for row in problem.strategies]
+    table = [
+        [rng.randrange(len(parallel_plans)) if parallel_plans else NOT_HERE for parallel_plans in row]
+        for row in problem.strategies
+    ]
     return _random_order(problem, table, seed)
 
 
@@ -58,7 +65,7 @@ BASELINES: dict[str, Callable[[Problem, int], Schedule]] = {
     "current practice": current_practice,
     "fewest devices": fewest_devices,
     "Optimus": optimus,
-    "random ways": random_ways,
+    "random ways": random_parallel_plans,
 }
 """By name; the same seed gives the same schedule."""
 
@@ -69,11 +76,11 @@ def _chosen(problem: Problem, gpus: Callable[[int, int], int]) -> Allotment:
     return [
         [
             min(
-                (s for s, way in enumerate(ways) if way.gpus == gpus(m, w)),
-                key=lambda s, ways=ways: ways[s].unit_s(size),  # type: ignore[misc]
+                (s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.gpus == gpus(m, w)),
+                key=lambda s, parallel_plans=parallel_plans: parallel_plans[s].sub_epoch_s(size),  # type: ignore[misc]
                 default=NOT_HERE,
             )
-            for w, ways in enumerate(row)
+            for w, parallel_plans in enumerate(row)
         ]
         for m, row in enumerate(problem.strategies)
     ]

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a scheduler; may be given several times",
     )
     simulate.add_argument("--seeds", type=count, default=1, metavar="N", help="runs of each (default: 1)")
-    simulate.add_argument("--sigma", type=float, metavar="S", help="noise of unit times, such as 0.1")
+    simulate.add_argument("--sigma", type=float, metavar="S", help="noise of sub-epoch times, such as 0.1")
     simulate.add_argument("--core", action="store_true", help="dispatch by the controller's own core")
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
@@ -87,7 +87,7 @@ def _printed(command: str, lines: Iterable[str]) -> int:
 
 
 def _schedule(options: argparse.Namespace) -> Iterator[str]:
-    """The schedule of the instance in a file, as JSON or as a row for each unit and what it all comes to."""
+    """The schedule of the instance in a file, as JSON or as a row for each sub-epoch and what it all comes to."""
     from research import instance
     from research.solve import solve
 
@@ -98,10 +98,16 @@ def _schedule(options: argparse.Namespace) -> Iterator[str]:
         yield json.dumps(found)
         return
     rows = [("start", "end", "node", "devices", "model", "partition", "epoch")]
-    for unit in found["units"]:
-        gpus = ",".join(map(str, unit["devices"]))
-        where = (str(unit["node"]), gpus, str(unit["model"]), str(unit["partition"]), str(unit["epoch"]))
-        rows.append((f"{unit['start']:.6g}", f"{unit['end']:.6g}", *where))
+    for sub_epoch in found["sub_epochs"]:
+        gpus = ",".join(map(str, sub_epoch["devices"]))
+        where = (
+            str(sub_epoch["node"]),
+            gpus,
+            str(sub_epoch["model"]),
+            str(sub_epoch["partition"]),
+            str(sub_epoch["epoch"]),
+        )
+        rows.append((f"{sub_epoch['start']:.6g}", f"{sub_epoch['end']:.6g}", *where))
     yield from map("  ".join, aligned(rows))
     bound, makespan = found["lower_bound"], found["makespan"]
     gap = makespan / bound - 1 if bound else 0.0
@@ -187,7 +193,8 @@ def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
     scenario = SCENARIOS[name]
     if options.svg or options.sigma is not None:
         raise InstanceError(
-            f"{name} is about when good jobs reach their goal: it has no Gantt charts, and unit times without noise. "
+            f"{name} is about when good jobs reach their goal: it has no Gantt charts, and sub-epoch times without "
+            f"noise. "
             "Leave out --svg and --sigma; hermes-4-noise-15 and others have noise of the losses"
         )
     engine = job_simulation.run if options.core else None
@@ -197,7 +204,7 @@ def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
         return
     yield f"{name}: {scenario.about}"
     yield "  mean time of good jobs to 90 % of their decrease / an oracle's; makespan / (work / GPUs)"
-    heads = (*rows[0].to_goal, "all", "makespan", "units" if options.core else "switches")
+    heads = (*rows[0].to_goal, "all", "makespan", "sub_epochs" if options.core else "switches")
     cells: list[Sequence[str]] = [heads]
     for row in rows:
         means = (f"{sum(ratios) / len(ratios):.2f}" for ratios in row.to_goal.values())

@@ -113,7 +113,7 @@ def compare(
         scenario: see `scenarios.SCENARIOS`.
         names: of `solve.METHODS`, or of the scenario's rivals.
         seeds: so many, from 0; of the problem, of the noise and of what schedulers draw.
-        sigma: noise of the unit times, instead of the scenario's.
+        sigma: noise of the sub-epoch times, instead of the scenario's.
         time_limit_s: for each planner's or solver's schedule.
         engine: runs dispatch policies and the planner, instead of `dispatch`.
 
@@ -184,7 +184,7 @@ def _case(
     if not problem.is_single and (engine or conditions != CALM):
         raise InstanceError(
             f"{scenario.name} lets models choose among strategies: it can be planned, but not run with noise or by the "
-            "controller's core, which trains each unit on one GPU"
+            "controller's core, which trains each sub-epoch on one GPU"
         )
     return _Case(
         problem=problem,

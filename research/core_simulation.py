@@ -1,8 +1,8 @@
 """The controller's own core on a scheduling problem, in virtual time: what a live cluster would make of it.
 
 The same object that decides in a cluster decides here, on tasks that go through the same log, inboxes, leases and
-commits; only the seconds are not waited for. Unlike `cerebro.scheduling.dispatch` it is told no unit times but learns
-them, it hands out each worker's next unit ahead, and notices a lost worker by its silence. ``python -m
+commits; only the seconds are not waited for. Unlike `cerebro.scheduling.dispatch` it is told no sub-epoch times but
+learns them, it hands out each worker's next sub-epoch ahead, and notices a lost worker by its silence. ``python -m
 research simulate --core`` runs it.
 """
 
@@ -15,7 +15,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 from cerebro.state import ExperimentState
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
@@ -27,22 +27,22 @@ _ROWS = 10_000
 _PLAN_S = 0.2
 """For each plan, and for each exact solution: less than a live run gives, for a study asks for hundreds."""
 _LEASES = 20
-"""A live worker's lease is short beside a unit, too."""
+"""A live worker's lease is short beside a sub-epoch, too."""
 
 
 def run(
     problem: Problem, policy: str, seed: int, conditions: Conditions, *, leases: int = _LEASES
 ) -> Schedule:
-    """The units that a fit run commits.
+    """The sub-epochs that a fit run commits.
 
     Args:
-        problem: of models whose units take one GPU each, at its beginning. A worker's GPUs are its devices.
+        problem: of models whose sub-epochs take one GPU each, at its beginning. A worker's GPUs are its devices.
         policy: the name of a dispatch policy; or `PLANNER`: the default one, and plans where they are better, which is
             what `run_fit` does if nothing else is asked for.
-        seed: of the run, and of the units' real durations: `dispatch` with the same seed draws the same ones.
+        seed: of the run, and of the sub-epochs' real durations: `dispatch` with the same seed draws the same ones.
         conditions: what befalls the run. Its `estimates` are of no account.
-        leases: so many pass in a unit of average length. With fewer, workers report less often, which is quicker to
-            simulate, and a lost one is noticed later.
+        leases: so many pass in a sub-epoch of average length. With fewer, workers report less often, which is quicker
+            to simulate, and a lost one is noticed later.
 
     Raises:
         InstanceError: the live platform does not run such a problem.
@@ -51,7 +51,7 @@ def run(
     models, workers = _names("m", problem.num_models), _names("worker-", problem.num_workers)
     reality = Reality(problem, conditions, seed)
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
         w, now = workers.index(worker), simulation.now
         work = reality.work(models.index(body.model), body.partition, w, body.epoch)
@@ -74,8 +74,8 @@ def run(
         partitions={p: round(_ROWS * size) for p, size in enumerate(problem.sizes)},
     )
     scenario = Scenario(
-        holdings={name: _held(problem, w) for w, name in enumerate(workers)},
-        unit_time=unit_time,
+        replicas={name: _held(problem, w) for w, name in enumerate(workers)},
+        sub_epoch_time=sub_epoch_time,
         outages=[
             WorkerOutage(worker=workers[w], start=start, length=end - start)
             for w, absences in enumerate(reality.absences)
@@ -95,16 +95,19 @@ def run(
 
 def _require_live(problem: Problem) -> None:
     is_fresh = all(mask == problem.all_partitions for mask in problem.left)
-    ways = [way for row in problem.strategies for cell in row for way in cell]
-    if not problem.is_single or any(way.gpus > 1 or way.technique for way in ways):
+    parallel_plans = [parallel_plan for row in problem.strategies for cell in row for parallel_plan in cell]
+    if not problem.is_single or any(
+        parallel_plan.gpus > 1 or parallel_plan.technique for parallel_plan in parallel_plans
+    ):
         raise InstanceError(
-            "live workers train a unit on one GPU: give each model one strategy, of one GPU and without a technique"
+            "live workers train a sub-epoch on one GPU: give each model one strategy, of one GPU and without a "
+            "technique"
         )
     if not is_fresh or any(problem.model_ready) or any(map(any, problem.gpu_ready)):
         raise InstanceError(
             "a run starts with nothing done and everybody free: give neither left nor ready times"
         )
-    if any(not ways for row in problem.strategies for ways in row):
+    if any(not parallel_plans for row in problem.strategies for parallel_plans in row):
         raise InstanceError("live workers run any model: give each a time on each worker")
 
 
@@ -118,14 +121,14 @@ def _held(problem: Problem, worker: int) -> list[int]:
 
 
 def _mean_seconds(problem: Problem) -> float:
-    times = [ways[0].seconds for row in problem.strategies for ways in row]
+    times = [parallel_plans[0].seconds for row in problem.strategies for parallel_plans in row]
     return sum(times) / len(times) * sum(problem.sizes) / problem.num_partitions
 
 
 def _schedule(state: ExperimentState, models: list[str], workers: list[str]) -> Schedule:
     run = state.runs["fit-1"]
     return Schedule.of(
-        Unit(
+        SubEpoch(
             model=m,
             partition=visit.partition,
             worker=workers.index(visit.worker),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from cerebro.errors import InstanceError
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.problem import GangStrategy, Problem, open_shop
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 _HOP_LATENCY_S = 1e-4
 """Of a message between two workers."""
@@ -54,7 +54,7 @@ def with_gangs(problem: Problem, training: Training) -> Problem:
     Raises:
         InstanceError: a model has several strategies on a worker, or none.
     """
-    if any(len(ways) != 1 for row in problem.strategies for ways in row):
+    if any(len(parallel_plans) != 1 for row in problem.strategies for parallel_plans in row):
         raise InstanceError("a gang's time follows from one strategy of the model on each worker: give one")
     sizes = range(2, min(problem.num_workers, problem.num_partitions) + 1)
     return replace(
@@ -63,7 +63,8 @@ def with_gangs(problem: Problem, training: Training) -> Problem:
             tuple(
                 GangStrategy(
                     members=members,
-                    seconds=max(ways[0].seconds for ways in row) / training.speed_up(members),
+                    seconds=max(parallel_plans[0].seconds for parallel_plans in row)
+                    / training.speed_up(members),
                     technique="ddp",
                 )
                 for members in sizes
@@ -81,9 +82,9 @@ def sub_clusters(problem: Problem, members: int, *, time_limit_s: float = 1.0) -
         time_limit_s: for the planner, which orders the visits.
     """
     groups = _groups(problem, members)
-    times = [[_unit_s(problem, model, group) for group in groups] for model in range(problem.num_models)]
+    times = [[_sub_epoch_s(problem, model, group) for group in groups] for model in range(problem.num_models)]
     found = plan(open_shop(times, epochs=problem.epochs), time_limit_s=time_limit_s).schedule
-    return Schedule.of(_on(problem, u.model, groups[u.partition], u.start, u.epoch) for u in found.units)
+    return Schedule.of(_on(problem, u.model, groups[u.partition], u.start, u.epoch) for u in found.sub_epochs)
 
 
 def _groups(problem: Problem, members: int) -> list[tuple[int, ...]]:
@@ -91,21 +92,21 @@ def _groups(problem: Problem, members: int) -> list[tuple[int, ...]]:
     return [tuple(workers[first : first + members]) for first in workers[::members]]
 
 
-def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch: int) -> Unit:
-    return Unit(
+def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch: int) -> SubEpoch:
+    return SubEpoch(
         model=model,
         partition=group[0],
         worker=group[0],
         start=start,
-        end=start + _unit_s(problem, model, group),
+        end=start + _sub_epoch_s(problem, model, group),
         epoch=epoch,
         technique="ddp" if len(group) > 1 else "",
         others=tuple((worker, worker) for worker in group[1:]),
     )
 
 
-def _unit_s(problem: Problem, model: int, group: Sequence[int]) -> float:
+def _sub_epoch_s(problem: Problem, model: int, group: Sequence[int]) -> float:
     if len(group) == 1:
         return problem.seconds(model, group[0], group[0])
-    (way,) = (gang for gang in problem.gangs[model] if gang.members == len(group))
-    return way.unit_s(sum(problem.sizes[worker] for worker in group))
+    (parallel_plan,) = (gang for gang in problem.gangs[model] if gang.members == len(group))
+    return parallel_plan.sub_epoch_s(sum(problem.sizes[worker] for worker in group))

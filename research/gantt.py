@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, Unit, devices
+from cerebro.scheduling.schedule import Schedule, SubEpoch, devices
 
 # Okabe and Ito's colours, then Tol's muted ones: neighbours can be told apart by colour-blind readers, too. No black
 # and no white: one of them would vanish, on light or on dark.
@@ -33,8 +33,8 @@ _TALL, _LOW, _MANY_LANES = 18, 10, 32
 _CHARACTER = 6.6
 """Width of a character, about: fonts differ from reader to reader."""
 _LONGEST_NAME = 24
-_UNITS = ((20_000.0, 1.0, "s"), (500_000.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
-"""Charts that end before so many seconds are labelled in a unit of so many."""
+_SUB_EPOCHS = ((20_000.0, 1.0, "s"), (500_000.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
+"""Charts that end before so many seconds are labelled in a sub-epoch of so many."""
 
 
 class Drawing(str):
@@ -66,8 +66,8 @@ class _Chart:
     """The geometry of one chart, and its parts as lines of SVG. Pixels, from the top left."""
 
     def __init__(self, problem: Problem, schedule: Schedule, lower_bound: float | None) -> None:
-        self.problem, self.units, self.lower_bound = problem, schedule.units, lower_bound
-        self.lanes = devices(schedule.units)
+        self.problem, self.sub_epochs, self.lower_bound = problem, schedule.sub_epochs, lower_bound
+        self.lanes = devices(schedule.sub_epochs)
         self.makespan = schedule.makespan
         self.span = max(self.makespan, lower_bound or 0.0) or 1.0
         self.left = _SIDE + _CHARACTER * max(len(_short(worker)) for worker in problem.workers) + 8
@@ -97,7 +97,7 @@ class _Chart:
         yield f'<text x="{_WIDTH - _SIDE}" y="16" text-anchor="end">{self._summary()}</text>'
         yield from self._rows()
         yield from self._axis()
-        yield from self._models() if len(self.units) > _TITLED else self._bars()
+        yield from self._models() if len(self.sub_epochs) > _TITLED else self._bars()
         if self.lower_bound is not None:
             yield self._mark(self.lower_bound, "lower bound", 'stroke-dasharray="5 3"')
         yield self._mark(self.makespan, "makespan", "")
@@ -124,13 +124,15 @@ class _Chart:
 
     def _axis(self) -> Iterator[str]:
         """Round numbers, about ten of them."""
-        unit, name = next((unit, name) for limit, unit, name in _UNITS if self.span < limit)
-        power = 10.0 ** math.floor(math.log10(self.span / unit / 5))
-        step = next(
-            step for step in (power, 2 * power, 5 * power, 10 * power) if self.span / unit / step <= 10
+        sub_epoch, name = next(
+            (sub_epoch, name) for limit, sub_epoch, name in _SUB_EPOCHS if self.span < limit
         )
-        for number in range(int(self.span / unit / step + 1e-9) + 1):
-            x = self.x(number * step * unit)
+        power = 10.0 ** math.floor(math.log10(self.span / sub_epoch / 5))
+        step = next(
+            step for step in (power, 2 * power, 5 * power, 10 * power) if self.span / sub_epoch / step <= 10
+        )
+        for number in range(int(self.span / sub_epoch / step + 1e-9) + 1):
+            x = self.x(number * step * sub_epoch)
             label = f"{number * step:g}" if number else f"0 {name}"
             yield (
                 f'<path d="M{x:.1f} {_TOP}V{self.bottom:g}" stroke="currentColor" stroke-opacity="0.25"/>'
@@ -138,37 +140,37 @@ class _Chart:
             )
 
     def _bars(self) -> Iterator[str]:
-        """A path per unit, with a tooltip, and its model's name where there is room."""
-        for unit in self.units:
-            model, wide = self.problem.models[unit.model], (unit.end - unit.start) * self.scale
-            gpus = f", {unit.gpus} GPUs" if unit.gpus > 1 else ""
-            times = f"{_digits(unit.start)} to {_digits(unit.end)} s"
-            told = f"{model}, partition {unit.partition}, epoch {unit.epoch}, {times}{gpus}"
-            yield f'<path d="{self._outline(unit)}" {_paint(unit)}>{_tooltip(told)}</path>'
+        """A path per sub-epoch, with a tooltip, and its model's name where there is room."""
+        for sub_epoch in self.sub_epochs:
+            model, wide = self.problem.models[sub_epoch.model], (sub_epoch.end - sub_epoch.start) * self.scale
+            gpus = f", {sub_epoch.gpus} GPUs" if sub_epoch.gpus > 1 else ""
+            times = f"{_digits(sub_epoch.start)} to {_digits(sub_epoch.end)} s"
+            told = f"{model}, partition {sub_epoch.partition}, epoch {sub_epoch.epoch}, {times}{gpus}"
+            yield f'<path d="{self._outline(sub_epoch)}" {_paint(sub_epoch)}>{_tooltip(told)}</path>'
             if self.lane == _TALL and wide > _CHARACTER * len(_short(model)) + 4:
-                middle = self.top[unit.worker] + (min(self.lanes[unit]) + 0.5) * self.lane + 4
+                middle = self.top[sub_epoch.worker] + (min(self.lanes[sub_epoch]) + 0.5) * self.lane + 4
                 yield (
-                    f'<text x="{self.x((unit.start + unit.end) / 2):.1f}" y="{middle:g}" text-anchor="middle"'
-                    f' fill="{_ink(_colour(unit.model))}" font-size="11" pointer-events="none">'
+                    f'<text x="{self.x((sub_epoch.start + sub_epoch.end) / 2):.1f}" y="{middle:g}" text-anchor="middle"'
+                    f' fill="{_ink(_colour(sub_epoch.model))}" font-size="11" pointer-events="none">'
                     f"{_safe(_short(model))}</text>"
                 )
 
     def _models(self) -> Iterator[str]:
-        """A path for all units of a model that look alike."""
-        groups: dict[tuple[int, str], list[Unit]] = defaultdict(list)
-        for unit in self.units:
-            groups[unit.model, _paint(unit)].append(unit)
-        for (model, paint), units in groups.items():
-            outlines = "".join(map(self._outline, units))
+        """A path for all sub-epochs of a model that look alike."""
+        groups: dict[tuple[int, str], list[SubEpoch]] = defaultdict(list)
+        for sub_epoch in self.sub_epochs:
+            groups[sub_epoch.model, _paint(sub_epoch)].append(sub_epoch)
+        for (model, paint), sub_epochs in groups.items():
+            outlines = "".join(map(self._outline, sub_epochs))
             yield f'<path d="{outlines}" {paint}>{_tooltip(self.problem.models[model])}</path>'
 
-    def _outline(self, unit: Unit) -> str:
+    def _outline(self, sub_epoch: SubEpoch) -> str:
         """A rectangle for each run of neighbouring lanes."""
-        left, wide = self.x(unit.start), (unit.end - unit.start) * self.scale
+        left, wide = self.x(sub_epoch.start), (sub_epoch.end - sub_epoch.start) * self.scale
         wide = max(wide - 0.6 if wide > 2 else wide, 0.3)  # so that neighbours of one colour stay apart
         parts = []
-        for first, last in _runs(sorted(self.lanes[unit])):
-            top = self.top[unit.worker] + first * self.lane + 0.5
+        for first, last in _runs(sorted(self.lanes[sub_epoch])):
+            top = self.top[sub_epoch.worker] + first * self.lane + 0.5
             high = (last - first + 1) * self.lane - 1
             parts.append(f"M{left:.1f} {top:g}h{wide:.1f}v{high:g}h-{wide:.1f}z")
         return "".join(parts)
@@ -198,9 +200,9 @@ def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = place + 1
 
 
-def _paint(unit: Unit) -> str:
-    """Units of even epochs are paler."""
-    return f'fill="{_colour(unit.model)}"' + (' fill-opacity="0.6"' if unit.epoch % 2 == 0 else "")
+def _paint(sub_epoch: SubEpoch) -> str:
+    """Sub-epochs of even epochs are paler."""
+    return f'fill="{_colour(sub_epoch.model)}"' + (' fill-opacity="0.6"' if sub_epoch.epoch % 2 == 0 else "")
 
 
 def _colour(model: int) -> str:

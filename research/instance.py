@@ -32,7 +32,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _SHORTEST_S, _LONGEST_S = 1e-6, 1e9
 _MOST_DIFFERENT = 1e8
 """A microsecond and thirty years: what is outside is a mistake, and sums of what is inside are exact enough."""
-_MAX_UNITS = 1_000_000
+_MAX_SUB_EPOCHS = 1_000_000
 _MAX_GPUS = 1_024
 
 
@@ -72,8 +72,13 @@ def parse(text: str) -> Instance:
 
 
 def _check_range(problem: Problem) -> None:
-    """Sums of floats tell units apart only if they are not too different."""
-    times = [way.seconds for row in problem.strategies for ways in row for way in ways]
+    """Sums of floats tell sub-epochs apart only if they are not too different."""
+    times = [
+        parallel_plan.seconds
+        for row in problem.strategies
+        for parallel_plans in row
+        for parallel_plan in parallel_plans
+    ]
     if max(times) > _MOST_DIFFERENT * min(times):
         raise InstanceError(
             f"times go from {min(times):g} to {max(times):g} s, expected the longest to be at most {_MOST_DIFFERENT:g} "
@@ -84,9 +89,10 @@ def _check_range(problem: Problem) -> None:
 def answer(instance: Instance, solution: Solution) -> dict[str, Any]:
     """The JSON object that tells a solution.
 
-    ``gpus`` of a unit is how many it takes, ``devices`` which (from 0); ``note`` is there if there is something to say.
+    ``gpus`` of a sub-epoch is how many it takes, ``devices`` which (from 0); ``note`` is there if there is something to
+    say.
     """
-    placed = devices(solution.schedule.units)
+    placed = devices(solution.schedule.sub_epochs)
     return {
         "makespan": solution.schedule.makespan,
         "lower_bound": solution.lower_bound,
@@ -94,18 +100,18 @@ def answer(instance: Instance, solution: Solution) -> dict[str, Any]:
         "policy": solution.source,
         "seconds": round(solution.seconds, 6),
         **({"note": solution.note} if solution.note else {}),
-        "units": [
+        "sub_epochs": [
             {
-                "model": instance.labels[unit.model],
-                "node": unit.worker,
-                "gpus": unit.gpus,
-                "start": unit.start,
-                "end": unit.end,
-                "partition": unit.partition,
-                "epoch": unit.epoch,
-                "devices": list(placed[unit]),
+                "model": instance.labels[sub_epoch.model],
+                "node": sub_epoch.worker,
+                "gpus": sub_epoch.gpus,
+                "start": sub_epoch.start,
+                "end": sub_epoch.end,
+                "partition": sub_epoch.partition,
+                "epoch": sub_epoch.epoch,
+                "devices": list(placed[sub_epoch]),
             }
-            for unit in solution.schedule.units
+            for sub_epoch in solution.schedule.sub_epochs
         ],
     }
 
@@ -145,9 +151,9 @@ def _multi_gpu(found: Mapping[str, Any]) -> Instance:
                 _index(gpus, f"runtimes[{model!r}][{node!r}]"): _seconds(
                     value, f"runtimes[{model!r}][{node!r}][{gpus!r}]"
                 )
-                for gpus, value in _object(ways, f"runtimes[{model!r}][{node!r}]").items()
+                for gpus, value in _object(parallel_plans, f"runtimes[{model!r}][{node!r}]").items()
             }
-            for node, ways in _object(places, f"runtimes[{model!r}]").items()
+            for node, parallel_plans in _object(places, f"runtimes[{model!r}]").items()
         }
         for model, places in _object(found["runtimes"], "runtimes").items()
     }
@@ -155,12 +161,12 @@ def _multi_gpu(found: Mapping[str, Any]) -> Instance:
     return Instance(problem, problem.models)
 
 
-def _epochs(found: Mapping[str, Any], units: int) -> int:
+def _epochs(found: Mapping[str, Any], sub_epochs: int) -> int:
     epochs = _whole(found.get("epochs", 1), "epochs")
-    if units * epochs > _MAX_UNITS:
+    if sub_epochs * epochs > _MAX_SUB_EPOCHS:
         raise InstanceError(
-            f"the instance has {units * epochs:,} units (models x partitions x epochs), expected at most "
-            f"{_MAX_UNITS:,}: give fewer epochs or models"
+            f"the instance has {sub_epochs * epochs:,} sub-epochs (models x partitions x epochs), expected at most "
+            f"{_MAX_SUB_EPOCHS:,}: give fewer epochs or models"
         )
     return epochs
 
@@ -207,7 +213,7 @@ def _index(text: str, where: str) -> int:
     return int(text)
 
 
-def _whole(value: Any, where: str, *, least: int = 1, most: int = _MAX_UNITS) -> int:
+def _whole(value: Any, where: str, *, least: int = 1, most: int = _MAX_SUB_EPOCHS) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InstanceError(f"{where} is {_kind(value)}, expected a whole number from {least} to {most}")
     return value

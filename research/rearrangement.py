@@ -1,6 +1,6 @@
 """Vector rearrangement: the approximation that the Model Hopper paper compares with (section 5.2).
 
-With p workers, T_max the longest unit and L_max the largest load of a worker (equations 3 and 4), the makespan is
+With p workers, T_max the longest sub-epoch and L_max the largest load of a worker (equations 3 and 4), the makespan is
 
 - L_max, which is optimal, if L_max >= (p^2 + p - 1) * T_max;
 - at most L_max + (p - 1) * T_max, hence at most C* + (p - 1) * T_max, always.
@@ -9,11 +9,12 @@ The idea of the first is Bárány's and Fiala's (Fiala, Math. Oper. Res. 8, 1983
 L_max by dummy models. By Steinitz's lemma the models can be put in an order in which the loads of any two workers never
 differ by more than (p - 1) * T_max, over all prefixes. If then every worker runs that order, worker j from an offset
 a_j, where a_{j+1} - a_j >= p * T_max, a model has left a worker before the next one wants it; the offsets are stretched
-by less than T_max each, so that on every worker one unit ends at L_max exactly. What lies behind is moved in front, by
-L_max: all units of a model lie within (p^2 + p - 1) * T_max, so that it does not meet itself.
+by less than T_max each, so that on every worker one sub-epoch ends at L_max exactly. What lies behind is moved in
+front, by
+L_max: all sub-epochs of a model lie within (p^2 + p - 1) * T_max, so that it does not meet itself.
 
-The second holds for every dense schedule (no worker idles while a model that it could run does): the last unit's worker
-idled only while that unit's model was elsewhere, so for at most p - 1 units.
+The second holds for every dense schedule (no worker idles while a model that it could run does): the last sub-epoch's
+worker idled only while that sub-epoch's model was elsewhere, so for at most p - 1 sub-epochs.
 
 An order is first sought greedily, which is nearly always balanced enough, and otherwise by the construction of Grinberg
 and Sevastyanov (1980), which always is. Pure; there is no search, and nothing is drawn at random.
@@ -55,17 +56,19 @@ def rearrange(problem: Problem) -> Schedule:
     padded = _padded(times, longest)
     order = balanced_order(padded, longest)
     if is_surely_optimal(times):
-        units = [unit for unit in _wrapped(padded, order, longest) if unit[0] < len(times)]
+        sub_epochs = [
+            sub_epoch for sub_epoch in _wrapped(padded, order, longest) if sub_epoch[0] < len(times)
+        ]
     else:
-        units = _dense(times, [m for m in order if m < len(times)])
-    return timed(problem, [_placed(wanted[unit]) for unit in units])
+        sub_epochs = _dense(times, [m for m in order if m < len(times)])
+    return timed(problem, [_placed(wanted[sub_epoch]) for sub_epoch in sub_epochs])
 
 
 def is_surely_optimal(times: Sequence[Vector]) -> bool:
     """Whether L_max >= (p^2 + p - 1) * T_max: then `rearrange` meets L_max.
 
     Args:
-        times: seconds of a unit, models x workers.
+        times: seconds of a sub-epoch, models x workers.
     """
     p = len(times[0])
     return max(map(sum, zip(*times, strict=True))) >= (p * p + p - 1) * max(map(max, times))
@@ -189,7 +192,8 @@ def _dependence(vectors: Sequence[Vector]) -> list[float]:
 
 
 def _wrapped(padded: Sequence[Vector], order: Sequence[int], longest: float) -> list[tuple[int, int]]:
-    """Units (row, worker) by start: every worker runs the order from its offset, what lies behind L_max in front."""
+    """Sub-epochs (row, worker) by start: every worker runs the order from its offset, what lies behind L_max in
+    front."""
     length, offset = sum(row[0] for row in padded), 0.0
     begun: list[tuple[float, int, int]] = []
     for worker in range(len(padded[0])):
@@ -207,8 +211,8 @@ def _wrapped(padded: Sequence[Vector], order: Sequence[int], longest: float) -> 
 
 
 def _dense(times: Sequence[Vector], order: Sequence[int]) -> list[tuple[int, int]]:
-    """Units (model, worker) by start: a worker never idles while a model it has yet to run is idle. Each prefers the
-    models in the order, but begins at a place of its own."""
+    """Sub-epochs (model, worker) by start: a worker never idles while a model it has yet to run is idle. Each prefers
+    the models in the order, but begins at a place of its own."""
     width = len(times[0])
     left = [list(order[(shift := w * len(order) // width) :]) + list(order[:shift]) for w in range(width)]
     idle_models, idle_workers = set(order), list(range(width))

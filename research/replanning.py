@@ -2,7 +2,7 @@
 
 A run is planned with wrong times, each way of a model wrong by a factor of its own, and followed in the true ones. If
 it is planned again, the ways that have run by then are known; all others are as wrong as before. Saturn plans again at
-intervals and relaunches all jobs; here only units that have not begun change (docs/decisions/0038).
+intervals and relaunches all jobs; here only sub-epochs that have not begun change (docs/decisions/0038).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float
     """
     rng = random.Random(f"errors {seed}")
     keys = {
-        (m, way.technique, way.gpus)
+        (m, parallel_plan.technique, parallel_plan.gpus)
         for m, row in enumerate(problem.strategies)
-        for ways in row
-        for way in ways
+        for parallel_plans in row
+        for parallel_plan in parallel_plans
     }
     factors = {key: math.exp(rng.gauss(0.0, sigma)) for key in sorted(keys)}
     truth = _scaled(problem, factors)
@@ -80,16 +80,17 @@ def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float
             present = found
         run = _run(truth, present)
         at = run.makespan / number
-        if number == 1 or all(unit.start < at for unit in run.units):
+        if number == 1 or all(sub_epoch.start < at for sub_epoch in run.sub_epochs):
             return passed + run.makespan
         passed += at
-        for unit in run.units:
-            if unit.end <= at:
-                key = (unit.model, unit.technique, unit.gpus)
+        for sub_epoch in run.sub_epochs:
+            if sub_epoch.end <= at:
+                key = (sub_epoch.model, sub_epoch.technique, sub_epoch.gpus)
                 known[key] = factors[key]
         told, truth = rest(told, run, at), rest(truth, run, at)
         present = Schedule.of(
-            replace(unit, start=unit.start - at, end=unit.end - at) for unit in present.units
+            replace(sub_epoch, start=sub_epoch.start - at, end=sub_epoch.end - at)
+            for sub_epoch in present.sub_epochs
         )
     raise AssertionError("the last plan is followed to its end")
 
@@ -99,12 +100,12 @@ def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
     left = list(problem.left)
     models = [max(0.0, ready - at) for ready in problem.model_ready]
     busy = [[ready - at for ready in gpus if ready > at] for gpus in problem.gpu_ready]
-    for unit in schedule.units:
-        if unit.start < at:
-            left[unit.model] &= ~(1 << unit.partition)
-            models[unit.model] = max(models[unit.model], unit.end - at)
-            if unit.end > at:
-                busy[unit.worker] += [unit.end - at] * unit.gpus
+    for sub_epoch in schedule.sub_epochs:
+        if sub_epoch.start < at:
+            left[sub_epoch.model] &= ~(1 << sub_epoch.partition)
+            models[sub_epoch.model] = max(models[sub_epoch.model], sub_epoch.end - at)
+            if sub_epoch.end > at:
+                busy[sub_epoch.worker] += [sub_epoch.end - at] * sub_epoch.gpus
     ready = (
         tuple([0.0] * (count - len(ends)) + ends) for count, ends in zip(problem.gpus, busy, strict=True)
     )
@@ -118,10 +119,14 @@ def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:
         strategies=tuple(
             tuple(
                 tuple(
-                    replace(way, seconds=way.seconds * factors.get((m, way.technique, way.gpus), 1.0))
-                    for way in ways
+                    replace(
+                        parallel_plan,
+                        seconds=parallel_plan.seconds
+                        * factors.get((m, parallel_plan.technique, parallel_plan.gpus), 1.0),
+                    )
+                    for parallel_plan in parallel_plans
                 )
-                for ways in row
+                for parallel_plans in row
             )
             for m, row in enumerate(problem.strategies)
         ),

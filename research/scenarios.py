@@ -101,8 +101,8 @@ def find(name: str) -> Scenario:
 def thesis(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
     """Figure 4.1, 4.2 or 4.3 of the thesis: each model visits each node, on one or more of its GPUs.
 
-    A node's data is proportional to its GPUs, so by equation 4.15 a unit takes the model's time times the node's GPUs,
-    divided by the speed-up.
+    A node's data is proportional to its GPUs, so by equation 4.15 a sub-epoch takes the model's time times the node's
+    GPUs, divided by the speed-up.
     """
     models, nodes = _THESIS[figure]
     return multi_gpu(
@@ -122,7 +122,9 @@ def thesis(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
 def thesis_full_nodes(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
     """The same for the thesis's "Random Scheduler": a model takes all GPUs of a node."""
     problem = thesis(figure, speed_up)
-    return problem.with_strategies([[len(ways) - 1 for ways in row] for row in problem.strategies])
+    return problem.with_strategies(
+        [[len(parallel_plans) - 1 for parallel_plans in row] for row in problem.strategies]
+    )
 
 
 def thesis_per_gpu(figure: str) -> Problem:
@@ -135,7 +137,7 @@ def thesis_per_gpu(figure: str) -> Problem:
 
 
 def paper(models: int, workers: int, seed: int = 0, *, heterogeneous: bool = True) -> Problem:
-    """Figure 6 of the paper (section 5.4): a unit takes the network's cost over the worker's capacity.
+    """Figure 6 of the paper (section 5.4): a sub-epoch takes the network's cost over the worker's capacity.
 
     A partition of a million images is assumed. Homogeneous: every network of 6000 million operations, every worker of
     12 * 10^12 per second.
@@ -290,10 +292,14 @@ def _others() -> Iterator[Scenario]:
         problem=partial(long_run, 16, 8, 3),
     )
     for name, about, conditions in (
-        ("noise", "unit times vary by 30 %", _noisy),
-        ("outage", "unit times vary by 30 %, a worker is down for a fifth of the time", _down),
-        ("join", "unit times vary by 10 %, a worker joins after a fifth of the time", _late),
-        ("straggler", "unit times vary by 10 %, a worker is half as fast for a fifth of the time", _slow),
+        ("noise", "sub-epoch times vary by 30 %", _noisy),
+        ("outage", "sub-epoch times vary by 30 %, a worker is down for a fifth of the time", _down),
+        ("join", "sub-epoch times vary by 10 %, a worker joins after a fifth of the time", _late),
+        (
+            "straggler",
+            "sub-epoch times vary by 10 %, a worker is half as fast for a fifth of the time",
+            _slow,
+        ),
     ):
         yield Scenario(
             name=f"online-{name}-32x16",

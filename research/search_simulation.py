@@ -1,7 +1,7 @@
 """The controller's own core on a search, in virtual time: what a live cluster would make of it.
 
-Procedure, sampler, decisions, dispatch, log and store are those of a live run; a unit's seconds and a model's accuracy
-follow from its hyper-parameters (`research.searches`). A draw takes no virtual time. ``python -m
+Procedure, sampler, decisions, dispatch, log and store are those of a live run; a sub-epoch's seconds and a model's
+accuracy follow from its hyper-parameters (`research.searches`). A draw takes no virtual time. ``python -m
 research simulate search`` runs it.
 """
 
@@ -36,7 +36,7 @@ def run(search: SearchRequest, *, epochs: int, workers: int, seed: int, conditio
     Args:
         search: over the hyper-parameters of `curve_of`; ``batch_size`` is 1.
         epochs: the most that a model is trained for.
-        seed: of the draws, of what is measured and of the units' real durations.
+        seed: of the draws, of what is measured and of the sub-epochs' real durations.
         conditions: what befalls the run; stragglers are of no account.
 
     Raises:
@@ -76,8 +76,8 @@ def run(search: SearchRequest, *, epochs: int, workers: int, seed: int, conditio
         valid_partitions=tuple(range(workers)),
     )
     scenario = Scenario(
-        holdings={name: [number] for number, name in enumerate(names)},
-        unit_time=seconds,
+        replicas={name: [number] for number, name in enumerate(names)},
+        sub_epoch_time=seconds,
         metrics=metrics,
         outages=[
             WorkerOutage(worker=name, start=start, length=end - start)

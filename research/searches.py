@@ -120,12 +120,12 @@ SCENARIOS: Mapping[str, Scenario] = {
     for scenario in (
         Scenario(
             name="search",
-            about="search procedures on made-up models, unit times vary by 5 %",
+            about="search procedures on made-up models, sub-epoch times vary by 5 %",
             conditions=lambda workers, until: Conditions(sigma=_SIGMA),
         ),
         Scenario(
             name="search-noise",
-            about="the same, unit times vary by 30 %",
+            about="the same, sub-epoch times vary by 30 %",
             conditions=lambda workers, until: Conditions(sigma=0.3),
         ),
         Scenario(

@@ -28,8 +28,8 @@ class Pace:
     """What was measured.
 
     Attributes:
-        batch_s: seconds of a batch on average, as a unit takes the sum of its batches.
-        sigma: of the logarithm of what a unit's batches take, as far as the two halves tell.
+        batch_s: seconds of a batch on average, as a sub-epoch takes the sum of its batches.
+        sigma: of the logarithm of what a sub-epoch's batches take, as far as the two halves tell.
         batches: that were timed.
     """
 

@@ -1,4 +1,4 @@
-"""A loader for trials: it hands out what a unit would, in its order, but ends when the trial has seen enough."""
+"""A loader for trials: it hands out what a sub-epoch would, in its order, but ends when the trial has seen enough."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.agent.context import BaseHandler
-from cerebro.worker.training.unit import default_device, require_gpu
+from cerebro.worker.training.sub_epoch import default_device, require_gpu
 from trial_runner.inspecting import inspect
 from trial_runner.trying import Trial
 
@@ -64,7 +64,7 @@ class Handler(BaseHandler):
         timings = Timings(start_s=self._context.work_begins())
         rows = MappedRows.open((volumes.partition(body.dataset, "train", body.partition),))
         try:
-            technique = resolve(body.way, self._context.opened)
+            technique = resolve(body.parallel_plan, self._context.opened)
         except SpecError as error:
             raise NotApplicableError(str(error)) from error
         began = time.monotonic()
@@ -82,7 +82,9 @@ class Handler(BaseHandler):
         """This process's place among those that train together; waits for the others."""
         ranks, gpus = self._context.ranks, torch.cuda.device_count()
         if ranks is None:
-            return Alone(tuple(f"cuda:{n}" for n in range(gpus)) if gpus else ("cpu",) * body.way.size)
+            return Alone(
+                tuple(f"cuda:{n}" for n in range(gpus)) if gpus else ("cpu",) * body.parallel_plan.size
+            )
         return RankGroup.join(
             ranks.folder, rank=ranks.rank, size=ranks.size, device="cuda:0" if gpus else "cpu"
         )

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import InspectTask
-from cerebro.contract.trials import Inspection, KnownWay, ModelGroup
-from cerebro.contract.ways import TechniqueChoice
+from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup
 from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import ModelFacts
 from cerebro.techniques.named import KINDS, resolve
 from cerebro.worker.training.facts import facts_of, hints_of, made_on_meta, mattering, named
-from trial_runner.known_ways import Offer, known_ways
+from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def inspect(
 ) -> Inspection:
     """Group the models of a run, and tell of each group and way whether a trial of it is worth its time.
 
-    A model that cannot be made is in a group of its own kind, with the reason: units will show it, too.
+    A model that cannot be made is in a group of its own kind, with the reason: sub-epochs will show it, too.
 
     Args:
         opened: gives a user's own technique by its hash.
@@ -59,7 +59,7 @@ def inspect(
             _group(
                 f"g{number:02}",
                 each,
-                known_ways(each.facts, offers, body.places, gpus=body.gpus, keyed_by=keyed_by)
+                known_parallel_plans(each.facts, offers, body.places, gpus=body.gpus, keyed_by=keyed_by)
                 if each.facts
                 else (),
             )
@@ -107,7 +107,7 @@ def _look(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model:
     return _Found(name=named(trainee.modules), facts=facts)
 
 
-def _group(identity: str, found: _Found, ways: tuple[KnownWay, ...]) -> ModelGroup:
+def _group(identity: str, found: _Found, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:
     if found.facts is None:
         return ModelGroup(id=identity, models=tuple(found.models), problem=found.problem)
     facts = found.facts
@@ -122,5 +122,5 @@ def _group(identity: str, found: _Found, ways: tuple[KnownWay, ...]) -> ModelGro
         block_bytes=facts.block_bytes,
         batch_size=facts.batch_size,
         layers=dict(facts.layers),
-        ways=ways,
+        parallel_plans=parallel_plans,
     )

@@ -35,10 +35,10 @@ from cerebro.worker.training.frameworks import hopped
 from cerebro.worker.training.grouped import GroupTrainee, prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.reading_together import Unchecked, load_together
-from cerebro.worker.training.seeds import seed_everything, unit_seed
+from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
 from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.sub_epoch import Trainee, create
 from cerebro.worker.training.tracking import Checkpoint
-from cerebro.worker.training.unit import Trainee, create
 from trial_runner.clocking import Stopwatch
 from trial_runner.ending import EndingLoader
 from trial_runner.gradients import differences, is_rounding
@@ -63,7 +63,7 @@ FILE_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Of a gradient. `reason`: why the way is struck off; `unverified`: why nothing is known."""
+    """Of a gradient. `reason`: why the way is ruled out; `unverified`: why nothing is known."""
 
     is_verified: bool = False
     reason: str = ""
@@ -105,7 +105,7 @@ class Trial:
         given = body.hyperparams["batch_size"]
         assert isinstance(given, int)
         self._batch_size = given
-        self._seed = unit_seed(body.seed, body.model, 1, body.partition)
+        self._seed = sub_epoch_seed(body.seed, body.model, 1, body.partition)
 
     def run(self, root: Path, name: str) -> TrialOutcome:
         """Try it. Collective; the result counts on rank 0.
@@ -186,7 +186,7 @@ class Trial:
 
     def _judged(self, reference: _Reference | str, seen: Seen) -> Verdict:
         """What the comparison says; on rank 0."""
-        label = self._body.way.label
+        label = self._body.parallel_plan.label
         if isinstance(reference, str):
             return Verdict(unverified=reference)
         expected = reference.seen
@@ -201,7 +201,7 @@ class Trial:
                 "from the number of rows or batches must be computed from those of the whole batch"
             )
         errors = differences(seen.gradients, expected.gradients)
-        is_exact = self._technique.is_exact(self._body.way.params)
+        is_exact = self._technique.is_exact(self._body.parallel_plan.params)
         least = TOLERANCE if is_exact else INEXACT
         over = {
             name: error
@@ -241,7 +241,7 @@ class Trial:
         )
         handed, calls = 0, 0
         while not stopwatch.is_over and calls < _MOST_CALLS:
-            trainee.checkpoint = Checkpoint()  # as a unit that knows of none before it
+            trainee.checkpoint = Checkpoint()  # as a sub-epoch that knows of none before it
             goes_on = partial(_from, stopwatch.goes_on, handed)
             loader = self._loader(trainee, goes_on, self._batch_size)
             self._train(trainee, loader)
@@ -251,12 +251,13 @@ class Trial:
         return stopwatch
 
     def _files(self, trainee: Trainee, root: Path, name: str) -> dict[str, Any]:
-        """Seconds that a checkpoint takes to be written and to be read as a unit does it, and its size. Collective."""
+        """Seconds that a checkpoint takes to be written and to be read as a sub-epoch does it, and its size.
+        Collective."""
         group, state = self._group, trainee.local_state()
         size = state_bytes(state)
         part = _part(state, FILE_BYTES)
         share = state_bytes(part) / size if size else 1.0
-        device = self._technique.made_on(group, self._body.way.params)
+        device = self._technique.made_on(group, self._body.parallel_plan.params)
         try:
             began = time.monotonic()
             reference = trainee.save(root, name, part)
@@ -278,17 +279,18 @@ class Trial:
 
     def _trainee(self, technique: Technique, group: Group) -> Trainee:
         body = self._body
-        device = torch.device(technique.made_on(group, body.way.params))
+        device = torch.device(technique.made_on(group, body.parallel_plan.params))
         trainee = create(self._spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
         if technique.name == "single":
             return trainee
-        params = body.way.params if technique is self._technique else {}
+        params = body.parallel_plan.params if technique is self._technique else {}
         return prepare(self._spec, trainee, technique, params, group)
 
     @property
     def _uneven(self) -> int:
-        """Rows of the batches that gradients are compared on: where units have batches that cannot be shared evenly, as
-        a last one is, such a one shows what equal shares would hide. Of fewer rows than ranks, too: one is lent one."""
+        """Rows of the batches that gradients are compared on: where sub-epochs have batches that cannot be shared
+        evenly, as a last one is, such a one shows what equal shares would hide. Of fewer rows than ranks, too: one is
+        lent one."""
         size, ranks = self._batch_size, self._group.size
         is_ragged = self._rows.num_rows % size != 0
         return size - 1 if ranks > 1 and is_ragged and size % ranks == 0 else size
@@ -308,7 +310,8 @@ class Trial:
         )
 
     def _train(self, trainee: Trainee, loader: EndingLoader) -> None:
-        """The user's `train`, as a unit has it; what it makes of having seen only some of the rows is not asked for."""
+        """The user's `train`, as a sub-epoch has it; what it makes of having seen only some of the rows is not asked
+        for."""
         feed = InstrumentedLoader(loader)
         seed_everything(self._seed)
         for module in trainee.modules:

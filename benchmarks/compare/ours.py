@@ -102,6 +102,6 @@ def fit(experiment: Experiment, root: Path, rates: list[float]) -> Outcome:
 
 
 def _moved(folder: Path) -> int:
-    """Bytes of checkpoints that were written and read: a unit writes one, and it is read by the next unit of its
-    model, the last one by the validation."""
+    """Bytes of checkpoints that were written and read: a sub-epoch writes one, and it is read by the next sub-epoch of
+    its model, the last one by the validation."""
     return 2 * sum(path.stat().st_size for path in folder.rglob("*.pt"))

@@ -89,13 +89,13 @@ def hopping(work: Workload, cluster: Cluster, policy: str = DEFAULT_POLICY) -> O
     """MOP: each model visits each worker's partition; the schedule is made by one of Cerebro's policies."""
     parts = cluster.workers
 
-    def unit_s(model: Model) -> float:
+    def sub_epoch_s(model: Model) -> float:
         hop = (
             model.state_bytes * (_COPIES / cluster.bytes_per_s + cluster.state_s_per_byte) + cluster.latency_s
         )
         return model.epoch_s / parts + hop
 
-    problem = open_shop([[unit_s(model)] * parts for model in work.models])
+    problem = open_shop([[sub_epoch_s(model)] * parts for model in work.models])
     schedule = dispatch(problem, POLICIES[policy])
     moved = sum(_COPIES * parts * model.state_bytes for model in work.models)
     return Outcome(seconds=schedule.makespan, held=work.data_bytes / parts, moved=moved)

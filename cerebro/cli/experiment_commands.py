@@ -50,7 +50,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
             metavar="M",
             help="may be given several times",
         )
-    scheduler = command("scheduler", "dispatch the units that are left by another policy", _reschedule)
+    scheduler = command("scheduler", "dispatch the sub-epochs that are left by another policy", _reschedule)
     scheduler.add_argument(
         "name", metavar="NAME", help="lrptw, random, fifo, cyclic, monte-carlo, promising, hermes, slaq or rr"
     )

@@ -18,16 +18,16 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import (
     ExperimentState,
     Model,
+    QueuePosition,
     Run,
-    Standing,
     audit_wording,
     breaks,
     explained,
     gap,
+    queue_positions,
     reason_to_wait,
     rungs,
     schedule_lines,
-    standings,
     waiting_for,
     whole,
     wording,
@@ -86,7 +86,7 @@ def state_lines(
         meter: has seen the log.
     """
     now = time.time() if now is None else now
-    known = standings(queue) if queue else []
+    known = queue_positions(queue) if queue else []
     own = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
     rows = [_run_row(state, run, own.get(run.id), troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
@@ -128,11 +128,15 @@ def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
 
 
 def _run_row(
-    state: ExperimentState, run: Run, standing: Standing | None, troubles: Mapping[str, str], now: float
+    state: ExperimentState,
+    run: Run,
+    queue_position: QueuePosition | None,
+    troubles: Mapping[str, str],
+    now: float,
 ) -> tuple[str, ...]:
     done, total = run.progress()
     share = f"{done}/{total}" if run.has_known_end else f"{done} so far"
-    note = explained(reason_to_wait(waiting_for(state, run), standing), troubles) or run.error
+    note = explained(reason_to_wait(waiting_for(state, run), queue_position), troubles) or run.error
     spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
     return (run.id, wording.run(run), share, spent, first_line(note))
 

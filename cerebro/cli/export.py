@@ -35,7 +35,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         parser.add_argument("experiment", metavar="EXPERIMENT", nargs="*")
         parser.add_argument("--all", action="store_true", help="all experiments that there are")
         parser.add_argument(
-            "--follow", action="store_true", help="go on as units are committed, until Ctrl-C"
+            "--follow", action="store_true", help="go on as sub-epochs are committed, until Ctrl-C"
         )
         return parser
 

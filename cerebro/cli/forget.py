@@ -1,4 +1,4 @@
-"""``cerebro forget history``: what units have shown over all runs is removed."""
+"""``cerebro forget history``: what sub-epochs have shown over all runs is removed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         common: parser of the options that all commands on a local cluster have.
     """
     parser = commands.add_parser(
-        "forget", parents=[common], help="remove what earlier runs have shown of how long units take"
+        "forget", parents=[common], help="remove what earlier runs have shown of how long sub-epochs take"
     )
-    parser.add_argument("what", choices=["history"], help="all that is known of units over all runs")
+    parser.add_argument("what", choices=["history"], help="all that is known of sub-epochs over all runs")
     parser.set_defaults(run=_run)
 
 

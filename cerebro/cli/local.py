@@ -25,7 +25,8 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
         "--devices",
         type=count,
         metavar="N",
-        help="units that each worker trains side by side: one on each GPU or share of its cores (default: GPUs, or 1)",
+        help="sub-epochs that each worker trains side by side: one on each GPU or share of its cores (default: GPUs, "
+        "or 1)",
     )
     up.add_argument(
         "--foreground", action="store_true", help="stay in the foreground; Ctrl-C ends the cluster"

@@ -43,7 +43,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         "--at", default="last", metavar="WHERE", help="of a warm clone: last (default), best, or an epoch"
     )
     _add_epochs(clone)
-    change = command("change", "change values of a model from its next unit", _change)
+    change = command("change", "change values of a model from its next sub-epoch", _change)
     _add_values(change, "new values, such as lr=0.001", count="+")
     extend = command("extend", "have a model trained for more epochs, or fewer", _extend)
     extend.add_argument("epochs", metavar="EPOCHS", type=int, help="in all")

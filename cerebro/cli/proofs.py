@@ -26,8 +26,8 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="T",
-        help="train all units on one device, and take states as equal that differ by this share, such as 1e-4 "
-        "(default: each unit by its way, equal to the bit)",
+        help="train all sub-epochs on one device, and take states as equal that differ by this share, such as 1e-4 "
+        "(default: each sub-epoch by its way, equal to the bit)",
     )
     replay.set_defaults(run=_replay)
 

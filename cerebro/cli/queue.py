@@ -13,13 +13,13 @@ from cerebro.contract.records import ExperimentSummary, WorkerStatus
 from cerebro.contract.tasks import KINDS
 from cerebro.state import (
     ExperimentState,
+    QueuePosition,
     Run,
-    Standing,
     explained,
+    queue_position_of,
+    queue_positions,
     reason_to_wait,
     schedule_now,
-    standing_of,
-    standings,
     waiting_for,
     wording,
 )
@@ -52,39 +52,39 @@ def queue_lines(
         logs: of experiments, as far as they were read.
         troubles: why pods do not start, for runs that wait for workers.
     """
-    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _standings(queue, logs)]
+    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _queue_positions(queue, logs)]
     heads = ("EXPERIMENT", "RUN", "POSITION", "DUE", "DEVICES", "PRIORITY", "LEFT", "WAITS")
     return table(heads, rows) or ["  no run is open"]
 
 
-def _standings(queue: QueueAnswer, logs: Mapping[str, FollowedLog]) -> list[Standing]:
+def _queue_positions(queue: QueueAnswer, logs: Mapping[str, FollowedLog]) -> list[QueuePosition]:
     """What runs have is told by their logs, as far as these were read."""
     return [
         each.as_logged(logs[each.experiment].state) if each.experiment in logs else each
-        for each in standings(queue)
+        for each in queue_positions(queue)
     ]
 
 
 def _row(
-    standing: Standing, log: FollowedLog | None, troubles: Mapping[str, str], now: float
+    queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str], now: float
 ) -> tuple[str, ...]:
-    left_s = log.left_s(standing.run, now) if log is not None else None
+    left_s = log.left_s(queue_position.run, now) if log is not None else None
     return (
-        standing.experiment,
-        standing.run,
-        standing.position,
-        "-" if standing.due is None else f"{standing.due:.0%}",
-        standing.has if standing.is_attended else "-",
-        " ".join(filter(None, [standing.priority or "-", standing.project])),
+        queue_position.experiment,
+        queue_position.run,
+        queue_position.position,
+        "-" if queue_position.due is None else f"{queue_position.due:.0%}",
+        queue_position.has if queue_position.is_attended else "-",
+        " ".join(filter(None, [queue_position.priority or "-", queue_position.project])),
         "-" if left_s is None else duration(left_s),
-        _reason(standing, log, troubles),
+        _reason(queue_position, log, troubles),
     )
 
 
-def _reason(standing: Standing, log: FollowedLog | None, troubles: Mapping[str, str]) -> str:
-    run = log.state.runs.get(standing.run) if log is not None else None
+def _reason(queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str]) -> str:
+    run = log.state.runs.get(queue_position.run) if log is not None else None
     told = waiting_for(log.state, run) if log is not None and run is not None else ""
-    return explained(reason_to_wait(told, standing), troubles)
+    return explained(reason_to_wait(told, queue_position), troubles)
 
 
 # --- as JSON ------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ def cluster_json(
             for summary in experiments
         ],
         "queue": [
-            _standing_json(standing, logs.get(standing.experiment), troubles, now)
-            for standing in _standings(queue, logs)
+            _queue_position_json(queue_position, logs.get(queue_position.experiment), troubles, now)
+            for queue_position in _queue_positions(queue, logs)
         ],
     }
 
@@ -148,8 +148,8 @@ def _run_json(
 ) -> dict[str, Any]:
     done, total = run.progress()
     found = schedule_now(log.state, run, run.ended or now)
-    told = standing_of(queue, log.state.name, run.id) if run.is_open else None
-    standing = told.as_logged(log.state) if told is not None else None
+    told = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
+    queue_position = told.as_logged(log.state) if told is not None else None
     return {
         "run": run.id,
         "kind": run.kind,
@@ -158,15 +158,17 @@ def _run_json(
         "total": total if run.has_known_end else None,
         "error": run.error,
         "schedule": asdict(found) | {"gap": found.gap} if found is not None else None,
-        "standing": _standing_json(standing, log, troubles, now) if standing is not None else None,
+        "queue_position": _queue_position_json(queue_position, log, troubles, now)
+        if queue_position is not None
+        else None,
     }
 
 
-def _standing_json(
-    standing: Standing, log: FollowedLog | None, troubles: Mapping[str, str], now: float
+def _queue_position_json(
+    queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str], now: float
 ) -> dict[str, Any]:
-    return asdict(standing) | {
-        "position": standing.position,
-        "left_s": log.left_s(standing.run, now) if log is not None else None,
-        "reason": _reason(standing, log, troubles),
+    return asdict(queue_position) | {
+        "position": queue_position.position,
+        "left_s": log.left_s(queue_position.run, now) if log is not None else None,
+        "reason": _reason(queue_position, log, troubles),
     }

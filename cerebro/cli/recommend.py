@@ -56,12 +56,12 @@ def _seen(kvs: KvsClient) -> list[Seen]:
 
 
 def _peaks(kvs: KvsClient) -> list[int]:
-    """Of the units of all runs, by the history. What is kept of units that are alike is their largest peak: it counts
-    for each of them."""
+    """Of the sub-epochs of all runs, by the history. What is kept of sub-epochs that are alike is their largest peak:
+    it counts for each of them."""
     found: list[int] = []
     with suppress(NotFoundError):  # an earlier version is there: it keeps none
-        for row in kvs.history().units.values():
-            found += [row.peak_bytes] * round(row.units) if row.peak_bytes else []
+        for row in kvs.history().sub_epochs.values():
+            found += [row.peak_bytes] * round(row.sub_epochs) if row.peak_bytes else []
     return found
 
 
@@ -71,11 +71,11 @@ def lines(role: Role, found: Recommendation | None) -> list[str]:
 
     what = "containers that train" if role == "worker" else "containers that preprocess"
     if found is None:
-        return [f"{what}: too little was measured, less than {LEAST_ATTEMPTS} units or samples at work"]
+        return [f"{what}: too little was measured, less than {LEAST_ATTEMPTS} sub-epochs or samples at work"]
     now = "no limit" if found.limit_now is None else f"a limit of {_size(found.limit_now)}"
     told = [
         f"{what}: at most {_size(found.most_bytes)} of memory were used, and there is {now} "
-        f"({found.attempts} units, {found.samples} samples at work)"
+        f"({found.attempts} sub-epochs, {found.samples} samples at work)"
     ]
     if found.is_near:
         return [*told, "  what there is fits"]

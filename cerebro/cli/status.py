@@ -17,7 +17,7 @@ from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.health import HealthAnswer
-from cerebro.contract.records import ExperimentSummary, Holding, WorkerRecord, WorkerStatus
+from cerebro.contract.records import ExperimentSummary, Replica, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import CerebroError, UnreadableError
 from cerebro.local import processes
@@ -212,9 +212,9 @@ def worker_lines(
         troubles: why pods do not start, by name.
         health: what is known of their machines.
     """
-    held: dict[str, set[Holding]] = defaultdict(set)
+    held: dict[str, set[Replica]] = defaultdict(set)
     for status in workers:
-        held[status.record.volume or status.record.worker] |= set(status.record.holdings)
+        held[status.record.volume or status.record.worker] |= set(status.record.replicas)
     rows = [
         (
             status.record.worker,

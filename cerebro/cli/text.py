@@ -53,7 +53,8 @@ def crowd(workers: int, cores: int, devices: int = 1) -> str:
         return ""
     if devices > 1:
         return (
-            f"warning: {counted(workers, 'worker')} with {devices} devices each: {workers * devices} units at a time "
+            f"warning: {counted(workers, 'worker')} with {devices} devices each: {workers * devices} sub-epochs at a "
+            f"time "
             f"share {cores} processor core(s) and slow each other down; a run takes no longer with one device per core"
         )
     return (

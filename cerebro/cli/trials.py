@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cerebro.cli.text import counted, size, table
 
 if TYPE_CHECKING:
-    from cerebro.contract.trials import Inspection, KnownWay, ModelGroup
+    from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup
     from cerebro.state import ExperimentState, Run
 
 _NAMED = 3
@@ -49,13 +49,18 @@ def _trials(options: argparse.Namespace) -> int:
     session = Session(connection, connection.kvs.experiment(options.experiment))
     run = chosen(session.state(), options.of_run)
     if options.forget:
-        known = [way.cache_key for group in _groups(run) for way in group.ways if way.cache_key]
+        known = [
+            parallel_plan.cache_key
+            for group in _groups(run)
+            for parallel_plan in group.parallel_plans
+            if parallel_plan.cache_key
+        ]
         count = connection.kvs.forget_trials(known)
         sys.stdout.write(f"{counted(count, 'outcome')} of trials forgotten.\n")
         return 0
     if options.json:
         sys.stdout.write(
-            json.dumps({"run": run.id, "ways": [asdict(row) for row in rows(run)]}, indent=2) + "\n"
+            json.dumps({"run": run.id, "parallel_plans": [asdict(row) for row in rows(run)]}, indent=2) + "\n"
         )
     else:
         sys.stdout.write("\n".join(lines(run)) + "\n")
@@ -86,13 +91,13 @@ class Row:
         state: ``measured``, ``struck off``, ``not applicable``, ``running``, or ``not tried``.
         batch_s: seconds of a batch; `None` where it was not measured.
         device_bytes, host_bytes: most memory that was seen or, unless `is_seen`, the least that it takes.
-        reason: why it is struck off, not applicable or not verified.
+        reason: why it is ruled out, not applicable or not verified.
     """
 
     group: str
     name: str
     models: tuple[str, ...]
-    way: str
+    parallel_plan: str
     devices: int
     device: str
     state: str
@@ -110,7 +115,10 @@ def rows(run: Run) -> list[Row]:
     """Every way of every group, in the order of the inspection."""
     inspection = run.inspection
     return [
-        _row(run, inspection, group, known) for group in _groups(run) for known in group.ways if inspection
+        _row(run, inspection, group, known)
+        for group in _groups(run)
+        for known in group.parallel_plans
+        if inspection
     ]
 
 
@@ -118,22 +126,22 @@ def _groups(run: Run) -> tuple[ModelGroup, ...]:
     return run.inspection.groups if run.inspection is not None else ()
 
 
-def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownWay) -> Row:
+def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParallelPlan) -> Row:
     outcome = run.trials.get((group.id, known.id))
     is_open = f"{run.id}/trial/{group.id}/{known.id}" in run.open
     struck = [
         found.reason
         for name in group.models
         if (model := run.models.get(name)) is not None
-        if (found := model.struck.get(known.way.label)) is not None
+        if (found := model.struck.get(known.parallel_plan.label)) is not None
     ]
     state, reason = "not tried", ""
     if known.reason:
         state, reason = "not applicable", known.reason
     elif struck:
-        state, reason = "struck off", struck[0]
+        state, reason = "ruled out", struck[0]
     elif outcome is not None and outcome.reason:
-        state, reason = "struck off", outcome.reason
+        state, reason = "ruled out", outcome.reason
     elif outcome is not None:
         state, reason = "measured", outcome.unverified
     elif is_open:
@@ -143,8 +151,8 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownWay) -
         group=group.id,
         name=group.name,
         models=group.models,
-        way=known.way.label,
-        devices=known.way.size,
+        parallel_plan=known.parallel_plan.label,
+        devices=known.parallel_plan.size,
         device=inspection.places[known.place].device.name,
         state=state,
         batch_s=outcome.batch_s if outcome is not None and is_measured else None,
@@ -175,7 +183,7 @@ def lines(run: Run) -> list[str]:
         found.append(f"  {group.id}: {', '.join(group.models[:_NAMED])}{more}{kind}")
         if group.problem:
             found.append(f"    {group.problem}")
-    heads = ("GROUP", "WAY", "DEVICES", "A BATCH", "DEVICE MEMORY", "HOST MEMORY", "GRADIENT", "STATE")
+    heads = ("GROUP", "PLAN", "DEVICES", "A BATCH", "DEVICE MEMORY", "HOST MEMORY", "GRADIENT", "STATE")
     told = rows(run)
     head, *lines = table(heads, [_cells(row) for row in told]) or [""]
     found += ["", head] if head else []
@@ -190,7 +198,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     least = "" if row.is_seen else "from "
     return (
         row.group,
-        row.way,
+        row.parallel_plan,
         f"{row.devices} x {row.device}",
         "-" if row.batch_s is None else f"{row.batch_s * 1000:.3g} ms",
         "-" if not row.device_bytes else f"{least}{size(row.device_bytes)}",

@@ -171,7 +171,8 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
     audit = settings.get("audit", 0.0)
     if not isinstance(audit, int | float) or not 0 <= audit <= 1:
         raise DataError(
-            f"audit is {audit!r}, expected the share of the units that is done once more, from 0 to 1, such as 0.01"
+            f"audit is {audit!r}, expected the share of the sub-epochs that is done once more, from 0 to 1, such as "
+            f"0.01"
         )
     if scheduler not in POLICIES:
         raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")

@@ -157,11 +157,11 @@ class CommandsMixin:
             check_shapes(model, code, encoded, before, {**before, **hyperparams})
 
     def change_model(self, model: str, hyperparams: Mapping[str, Any], *, run: str | None = None) -> None:
-        """Change hyper-parameters of a model that is being trained, from its next unit that has not started.
+        """Change hyper-parameters of a model that is being trained, from its next sub-epoch that has not started.
 
-        The unit that runs ends with the old values. An optimizer's learning rate changes if it is restored by
-        ``checkpoint.track``: its own `load_state_dict` would put the old one back, and the unit fails with a sentence
-        that says so.
+        The sub-epoch that runs ends with the old values. An optimizer's learning rate changes if it is restored by
+        ``checkpoint.track``: its own `load_state_dict` would put the old one back, and the sub-epoch fails with a
+        sentence that says so.
 
         Raises:
             NotFoundError: there is no such model, or it has no such hyper-parameter.
@@ -186,11 +186,12 @@ class CommandsMixin:
         )
 
     def prioritize(self, priority: str | int, *, model: str | None = None, run: str | None = None) -> None:
-        """Give an open run more, or less, of the cluster beside others; or have units of one of its models go first.
+        """Give an open run more, or less, of the cluster beside others; or have sub-epochs of one of its models go
+        first.
 
         Of a run, one that has a priority higher by 1 is due four times as much; nobody starves. Of a model of a fit run
-        (the newest), its units go before those of all models of a lower priority, wherever they can; its run gets no
-        more of the cluster for it. What runs is not interrupted, and no worker waits.
+        (the newest), its sub-epochs go before those of all models of a lower priority, wherever they can; its run gets
+        no more of the cluster for it. What runs is not interrupted, and no worker waits.
 
         Args:
             priority: ``low``, ``normal`` (that of each run and model) or ``high``; or a whole number from -9 to 9, of
@@ -215,7 +216,7 @@ class CommandsMixin:
         self._session.steer_and_see(Command(kind=CommandKind.STOP_SEARCH, run=run))
 
     def set_scheduler(self, name: str, planner: bool = True, run: str | None = None) -> None:
-        """Have the units that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.
+        """Have the sub-epochs that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.
 
         Raises:
             SearchSpaceError: there is no such policy.

@@ -32,7 +32,7 @@ from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.state import ExperimentState, Run, RunState, Standing
+from cerebro.state import ExperimentState, QueuePosition, Run, RunState
 from cerebro.usercode.checks import fits
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import read_fitted
@@ -124,10 +124,10 @@ class Experiment(CommandsMixin, RegistryMixin):
         """What happens now, in a few lines."""
         return self._session.status()
 
-    def standing(self, run: str | None = None) -> Standing | None:
+    def queue_position(self, run: str | None = None) -> QueuePosition | None:
         """Where a run (the open one) stands beside all that are open: its share of the cluster, what it has of it now,
         its place in the queue, and why it waits. `None` of a run that has ended."""
-        return self._session.standing(self._session.chosen(run))
+        return self._session.queue_position(self._session.chosen(run))
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             keep: of a search, so many of the best models keep their checkpoints, and those that may yet be trained on;
             ``None``: all do. Without ``search`` all do.
             finish_by: when it is to have ended: a datetime with its zone, or a timedelta from now; see
-            docs/forecasts.md. What it takes is told as soon as the first units have run.
+            docs/forecasts.md. What it takes is told as soon as the first sub-epochs have run.
             budget: such as ``Budget(worker_hours=40)``: then the run is paused.
             workers: fewest and most that it may have, where the cluster may change their number for it.
             scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
@@ -244,19 +244,20 @@ class Experiment(CommandsMixin, RegistryMixin):
             docs/scheduling.md.
             planner: whether a planner and an exact solver may look for a better order beside training; their plan is
             followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
-            hang_timeout_s: a unit without a batch for so long, or for 20 times its slow ones (at least 60 s and a tenth
-            of this), is ended if its processes are idle, tried once more, and given up with its model. One that
+            hang_timeout_s: a sub-epoch without a batch for so long, or for 20 times its slow ones (at least 60 s and a
+            tenth of this), is ended if its processes are idle, tried once more, and given up with its model. One that
             computes has three times as long, and at least this.
-            max_attempts: attempts of a unit whose process crashes.
-            audit: so large a share of the units, such as 0.01, is done once more by another worker that holds the
+            max_attempts: attempts of a sub-epoch whose process crashes.
+            audit: so large a share of the sub-epochs, such as 0.01, is done once more by another worker that holds the
             partition, and compared: wrong arithmetic of a machine shows. See `FitResult.audits`.
             failure_rules: such as ``FailureRule("solver", "cusolver.*failed", "retry_elsewhere")``: what follows when
             the log of a failed attempt has the pattern in it.
-            techniques: how a unit may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects of
-            `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
-            gpus: numbers of devices that a unit may take, such as ``[1, 2]``.
+            techniques: how a sub-epoch may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects
+            of `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not
+            fit.
+            gpus: numbers of devices that a sub-epoch may take, such as ``[1, 2]``.
             trials: whether ways to train may be measured before one is chosen: ``"auto"`` or ``"never"``.
-            gang: so many workers train each unit together, each on a partition of its own. For fewer models than
+            gang: so many workers train each sub-epoch together, each on a partition of its own. For fewer models than
             workers; see docs/techniques.md.
             priority, project: how much of the cluster the run gets beside other open runs; see `run_etl`.
 
@@ -396,11 +397,13 @@ class Experiment(CommandsMixin, RegistryMixin):
         configuration = check_dry_run(
             etl, spec, hyperparams, rows=rows, is_validated=self.locators.valid is not None
         )
-        ways = to_try(techniques, gpus)
+        parallel_plans = to_try(techniques, gpus)
         from cerebro.client.dry_run import dry_run
 
         record, kvs = self._session.record, self.connection.kvs
-        return dry_run(record, kvs.archive, etl, spec, configuration, rows=rows, ways=ways)
+        return dry_run(
+            record, kvs.archive, etl, spec, configuration, rows=rows, parallel_plans=parallel_plans
+        )
 
     # --- a run that goes on ----------------------------------------------------------------------
 

@@ -92,6 +92,6 @@ def _range(given: object, most: int) -> tuple[int, int]:
     if most and high > most:
         raise DataError(
             f"workers is ({low}, {high}), but this cluster may have {most}: ask for no more, or raise "
-            "brain.mostWorkers in the chart (CEREBRO_MOST_WORKERS for a local cluster)"
+            "autoscaler.mostWorkers in the chart (CEREBRO_MOST_WORKERS for a local cluster)"
         )
     return low, high

@@ -17,7 +17,7 @@ Role = Literal["worker", "etl"]
 """Container of a worker's pod: the one that trains, or the one that only preprocesses."""
 
 LEAST_ATTEMPTS = 20
-"""Units that were measured, or samples of a worker at work: fewer support nothing."""
+"""Sub-epochs that were measured, or samples of a worker at work: fewer support nothing."""
 _BUSY_CORES = 0.1
 """A worker that uses less has nothing to do."""
 _REQUEST, _LIMIT, _CORES = 1.15, 1.3, 1.1
@@ -80,7 +80,7 @@ def recommend(seen: Iterable[Seen], peaks: Sequence[int]) -> dict[Role, Recommen
 
     Args:
         seen: containers that are there.
-        peaks: most memory that the process of a unit had at once, in bytes, of each unit that told it.
+        peaks: most memory that the process of a sub-epoch had at once, in bytes, of each sub-epoch that told it.
     """
     by_role: dict[Role, list[Seen]] = {}
     for each in seen:
@@ -95,15 +95,16 @@ def _recommended(role: Role, containers: Sequence[Seen], peaks: Sequence[int]) -
     usages = [sample.usage for each in containers for sample in each.samples]
     busy = [u for u in usages if u.cores_used is not None and u.cores_used >= _BUSY_CORES]
     memory = sorted(u.memory_bytes for u in busy if u.memory_bytes is not None)
-    # Beside the processes of units there is the agent, as it is while nothing runs.
+    # Beside the processes of sub-epochs there is the agent, as it is while nothing runs.
     idle = min((u.memory_bytes for u in usages if u.memory_bytes is not None), default=0)
     at_once = max((max(1, len(each.record.devices)) for each in containers), default=1)
-    units = sorted(idle + at_once * peak for peak in peaks)
-    if max(len(memory), len(units)) < LEAST_ATTEMPTS:
+    sub_epochs = sorted(idle + at_once * peak for peak in peaks)
+    if max(len(memory), len(sub_epochs)) < LEAST_ATTEMPTS:
         return None
-    # A sample each half minute misses short peaks, and the peaks of units miss what else there is: the larger counts.
-    usual = max(_quantile(values, _NEARLY_ALL) for values in (memory, units) if values)
-    most = max(values[-1] for values in (memory, units) if values)
+    # A sample each half minute misses short peaks, and the peaks of sub-epochs miss what else there is: the larger
+    # counts.
+    usual = max(_quantile(values, _NEARLY_ALL) for values in (memory, sub_epochs) if values)
+    most = max(values[-1] for values in (memory, sub_epochs) if values)
     cores = sorted(u.cores_used for u in busy if u.cores_used is not None)
     request = _steps(_REQUEST * usual, _STEP_BYTES)
     limits = [u.memory_limit_bytes for u in usages if u.memory_limit_bytes is not None]
@@ -116,7 +117,7 @@ def _recommended(role: Role, containers: Sequence[Seen], peaks: Sequence[int]) -
         limit_now=min(limits, default=None),
         cores_now=max(each.record.cores for each in containers),
         samples=len(busy),
-        attempts=len(units),
+        attempts=len(sub_epochs),
     )
 
 

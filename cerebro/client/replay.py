@@ -1,9 +1,9 @@
 """Replay: a run trained again, each model in one process, partitions in the logged order, and compared bit for bit.
 
 This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
-No state is saved and loaded between units here, nothing hops; what training does to a model is
-`cerebro.worker.training.unit`, as in a worker. A unit that ran by a way is trained by that way again, in as many
-processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. If no volume of
+No state is saved and loaded between sub-epochs here, nothing hops; what training does to a model is
+`cerebro.worker.training.sub_epoch`, as in a worker. A sub-epoch that ran by a way is trained by that way again, in as
+many processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. If no volume of
 this machine has a training partition, the replay preprocesses its rows again. User code runs in forks of the calling
 process, without the sandbox of workers, so replay only your own experiments.
 """
@@ -43,7 +43,7 @@ from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
-from cerebro.worker.training.unit import default_device
+from cerebro.worker.training.sub_epoch import default_device
 
 _NAMED = 5
 _ARCHIVE = "CEREBRO_ARCHIVE"
@@ -55,15 +55,16 @@ class Replayed:
     """A model trained again.
 
     Attributes:
-        units: visits replayed.
+        sub-epochs: visits replayed.
         differences: names of tensors and values that are not equal to the saved ones, to the bit.
         remade: partitions that were made again for it, and are not known to be what was trained on.
-        guessed: threads that units were trained with here whose log does not tell how many they had; 0 if all tell.
+        guessed: threads that sub-epochs were trained with here whose log does not tell how many they had; 0 if all
+            tell.
         tolerance: relative difference of a tensor, by its norm, that counts as equal; 0: none does.
     """
 
     model: str
-    units: int
+    sub_epochs: int
     differences: tuple[str, ...]
     remade: tuple[int, ...] = ()
     guessed: int = 0
@@ -81,7 +82,7 @@ class Replayed:
     def __str__(self) -> str:
         if self.failure:
             return f"{self.model}: not replayed: {self.failure} (for the traceback, add --model {self.model})"
-        outcome = f"{self.model}: {self.units} units replayed, final state "
+        outcome = f"{self.model}: {self.sub_epochs} sub-epochs replayed, final state "
         if self.is_equal:
             return outcome + (f"equal up to {self.tolerance:g}" if self.tolerance else "equal to the bit")
         outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
@@ -90,7 +91,7 @@ class Replayed:
             outcome += f" (partitions {partitions} were made again: their objects may have changed since)"
         if self.guessed:
             outcome += (
-                f" (an older version's log does not tell with how many threads a unit was trained: here it was "
+                f" (an older version's log does not tell with how many threads a sub-epoch was trained: here it was "
                 f"{self.guessed}, another number rounds differently)"
             )
         if self.tolerance and self.is_random:
@@ -163,10 +164,10 @@ def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[
     finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
     fit = chosen_fit(state, run or (finished[-1] if finished else None))
     models = list(fit.models.values()) if model is None else [find_model(fit, model)]
-    trained = [known for known in models if known.own_units]
+    trained = [known for known in models if known.own_sub_epochs]
     if not trained:
         raise ConflictError(
-            f"nothing to replay: no unit of {model or 'any model'} is committed in {fit.id} of experiment "
+            f"nothing to replay: no sub-epoch of {model or 'any model'} is committed in {fit.id} of experiment "
             f"{state.name!r}, which is {fit.state}"
         )
     return fit, trained
@@ -195,8 +196,8 @@ def replay(
         archive: folder with the user's files, or empty; this process has the Python environment that they ask for.
         scratch: folder for partitions that are made again, which are gone when this ends; as of `own_volumes` if left
             out.
-        tolerance: above 0, all units are trained on one device, and states that differ by so little count as equal: a
-            unit that ran on several devices rounds otherwise.
+        tolerance: above 0, all sub-epochs are trained on one device, and states that differ by so little count as
+            equal: a sub-epoch that ran on several devices rounds otherwise.
         tell: is told, in a line for people, what takes long.
 
     Raises:
@@ -208,7 +209,7 @@ def replay(
     state = Session(connection, record).state()
     fit, models = chosen(state, run, model)
     if fit.archived_until:
-        tell(f"reading the whole log of {experiment}, because older units of {fit.id} are archived")
+        tell(f"reading the whole log of {experiment}, because older sub-epochs of {fit.id} are archived")
         state = Session(connection, record, is_whole=True).state()
         fit, models = chosen(state, run, model)
     models, pruned = by_final_state(models)
@@ -271,14 +272,14 @@ def replay(
                 is_single=tolerance > 0,
             )
             with tempfile.TemporaryDirectory(
-                prefix="cerebro-replay-unit-", ignore_cleanup_errors=True
+                prefix="cerebro-replay-sub-epoch-", ignore_cleanup_errors=True
             ) as name:
                 trainee = repeat.train(trained, Path(name))
             reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(saved_in, reference, default_device())
             return Replayed(
                 model=trained.id,
-                units=len(trained.visits),
+                sub_epochs=len(trained.visits),
                 differences=tuple(
                     comparing.differences(
                         comparing.trained(trainee.state()), comparing.trained(saved), tolerance=tolerance
@@ -297,7 +298,7 @@ def replay(
             except Exception as error:
                 if len(models) == 1:
                     raise
-                yield Replayed(model=trained.id, units=0, differences=(), failure=line_of(error))
+                yield Replayed(model=trained.id, sub_epochs=0, differences=(), failure=line_of(error))
 
 
 def own_volumes(volumes: Volumes) -> Volumes:

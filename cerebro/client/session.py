@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from cerebro.client.connection import Connection
 from cerebro.client.goals import Budget, goal
 from cerebro.client.progress import Progress
-from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
+from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import (
     Command,
@@ -43,16 +43,16 @@ from cerebro.errors import (
 from cerebro.state import (
     CommandRecord,
     ExperimentState,
+    QueuePosition,
     Run,
     RunState,
-    Standing,
     audit_wording,
     explained,
     lost_because,
+    queue_position_of,
     reason_to_wait,
     rungs,
     schedule_lines,
-    standing_of,
     waiting_for,
     whole,
     wording,
@@ -67,7 +67,8 @@ _WAIT_S = 1.0
 _SILENT_S = 10.0
 
 _QUEUE_S = 2.0
-"""The queue is looked at so often while a run is followed: what runs have of the cluster changes with every unit."""
+"""The queue is looked at so often while a run is followed: what runs have of the cluster changes with every
+sub-epoch."""
 
 _PROJECT = r"([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?"
 
@@ -77,7 +78,7 @@ class Session:
 
     Args:
         clock: seconds since the epoch.
-        is_whole: whether the units of long runs that are archived are kept, too: it reads the whole log, and takes
+        is_whole: whether the sub-epochs of long runs that are archived are kept, too: it reads the whole log, and takes
             memory for all.
     """
 
@@ -160,11 +161,11 @@ class Session:
         for run in state.runs.values():
             done, total = run.progress()
             share = f"{done}/{total}" if run.has_known_end else f"{done}"
-            standing = self.standing(run)
-            waits = reason_to_wait(waiting_for(state, run), standing, self._unregistered(run))
+            queue_position = self.queue_position(run)
+            waits = reason_to_wait(waiting_for(state, run), queue_position, self._unregistered(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {wording.run(run)}, {share} done{why and f' ({why})'}")
-            lines += [f"    {line}" for line in [self._shown(run, standing).line] if line]
+            lines += [f"    {line}" for line in [self._shown(run, queue_position).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
@@ -247,7 +248,7 @@ class Session:
         return goal(finish_by, budget, workers, now=self._clock(), most=most)
 
     def devices(self) -> dict[str, int]:
-        """Worker that trains -> how many devices a unit may take there, of those that are there."""
+        """Worker that trains -> how many devices a sub-epoch may take there, of those that are there."""
         return {
             status.record.worker: max(1, len(status.record.devices))
             for status in self._kvs.workers()
@@ -332,12 +333,12 @@ class Session:
                             points = self._kvs.live(self.name, cursor)
                             cursor = points[-1].seq if points else cursor
                             bars.live(points)
-                        standing = self.standing(run)
+                        queue_position = self.queue_position(run)
                         waits = reason_to_wait(
-                            waiting_for(self._state, run), standing, self._unregistered(run)
+                            waiting_for(self._state, run), queue_position, self._unregistered(run)
                         )
                         reason = explained(waits, self._troubles(run))
-                        bars.show(self._state, reason, self._shown(run, standing))
+                        bars.show(self._state, reason, self._shown(run, queue_position))
                         if not run.is_open:
                             return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
@@ -362,7 +363,7 @@ class Session:
         """Why workers do not start, for a run that may be waiting for them."""
         return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
 
-    def standing(self, run: Run) -> Standing | None:
+    def queue_position(self, run: Run) -> QueuePosition | None:
         """Where an open run stands among those of all experiments, as it was up to two seconds ago, and what it has by
         the log; `None` of one that has ended."""
         if not run.is_open:
@@ -371,12 +372,14 @@ class Session:
         if time.monotonic() >= at + _QUEUE_S:
             queue = self._kvs.queued()
             self._queue = time.monotonic(), queue
-        found = standing_of(queue, self.name, run.id)
+        found = queue_position_of(queue, self.name, run.id)
         return found.as_logged(self._state) if found is not None else None
 
-    def _shown(self, run: Run, standing: Standing | None) -> ShownStanding:
+    def _shown(self, run: Run, queue_position: QueuePosition | None) -> ShownQueuePosition:
         """What is shown of a run while others are open."""
-        return ShownStanding(standing, self.left(run)) if len(self._queue[1].runs) > 1 else NOT_SHOWN
+        return (
+            ShownQueuePosition(queue_position, self.left(run)) if len(self._queue[1].runs) > 1 else NOT_SHOWN
+        )
 
     def left(self, run: Run) -> TimeLeft | None:
         """How long an open run will probably take yet; `None` while that is not known."""

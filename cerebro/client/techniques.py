@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cerebro.client.session import author
-from cerebro.commands.planning import ways_of
+from cerebro.commands.planning import parallel_plans_of
+from cerebro.contract.parallel_plans import MAX_GANG_SIZE, Params, TechniqueChoice
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import MAX_GANG_SIZE, Params, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Technique
 from cerebro.techniques.named import KINDS
@@ -49,7 +49,8 @@ def chosen(
     _check_gpus(gpus, workers)
     if type(gang) is not int or not 1 <= gang <= MAX_GANG_SIZE:
         raise SpecError(
-            f"gang is {gang!r}, expected how many workers are to train each unit together: a whole number from 1 to "
+            f"gang is {gang!r}, expected how many workers are to train each sub-epoch together: a whole number from 1 "
+            f"to "
             f"{MAX_GANG_SIZE}"
         )
     own = [_own(each) for each in _listed(techniques)]
@@ -58,7 +59,7 @@ def chosen(
         if names.count(name) > 1:
             raise SpecError(f"techniques names {name!r} twice: name each technique once")
     made = None if techniques is None else [_choice(name, technique) for name, technique in own]
-    ways_of(made, gpus or (), workers, gang_size=gang)
+    parallel_plans_of(made, gpus or (), workers, gang_size=gang)
     if gang > 1 and workers and len(workers) - len(apart) < gang:
         raise SpecError(
             f"gang is {gang}, but {', '.join(apart)} train{'s' if len(apart) == 1 else ''} with no other workers: set "
@@ -99,7 +100,7 @@ def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
     if gpus is None:
         return
     told = ", ".join(f"{name}: {count}" for name, count in sorted(workers.items()))
-    hint = f"the numbers of devices that a unit may take{f' (the workers and their devices: {told})' * bool(told)}"
+    hint = f"the numbers of devices that a sub-epoch may take{f' (the workers and their devices: {told})' * bool(told)}"
     listed = isinstance(gpus, Collection) and not isinstance(gpus, str | bytes | Mapping)
     if not listed or not gpus:
         raise SpecError(f"gpus is {gpus!r}, expected a list such as [1, 2]: {hint}")

@@ -43,7 +43,7 @@ def check_shapes(
 def _shapes(
     model: str, code: UserCode, encoded: str, hyperparams: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
-    from cerebro.worker.training.unit import create, device_named, tensor_shapes
+    from cerebro.worker.training.sub_epoch import create, device_named, tensor_shapes
 
     with code.importable(), generators_kept():
         spec = code.spec(encoded)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, Params, TechniqueChoice
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.search import ChoiceOf, RandInt, Space
-from cerebro.contract.ways import SINGLE, Params, TechniqueChoice, Way
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState, Run
@@ -48,18 +48,18 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
         _check_batch_size(f"of model {name}", hyperparams, partitions)
     if request.search is not None and request.search.space:
         _check_batch_size("of the search space", _smallest_batch(request.search.space), partitions)
-    ways = ways_of(
+    parallel_plans = parallel_plans_of(
         request.techniques, request.gpus, devices, has_gpus=_has_gpus(state), gang_size=request.gang
     )
     for partition in partitions:
         holders = {w.name: devices[w.name] for w in state.holders(dataset.id, partition) if w.name in devices}
-        _check_reach(partition, holders, ways)
+        _check_reach(partition, holders, parallel_plans)
     return FitPlan(
         dataset=dataset.id,
         models=models,
         partitions=partitions,
         valid_partitions=tuple(sorted(dataset.partitions("valid"))),
-        ways=ways,
+        parallel_plans=parallel_plans,
     )
 
 
@@ -67,32 +67,32 @@ _CHECKPOINTED: Params = {"checkpointing": True}
 _OFFLOADS: tuple[Params, ...] = ({}, _CHECKPOINTED, {**_CHECKPOINTED, "activations": True})
 
 
-def ways_of(
+def parallel_plans_of(
     techniques: Sequence[TechniqueChoice] | None,
     gpus: Collection[int],
     devices: Mapping[str, int],
     *,
     has_gpus: bool = True,
     gang_size: int = 1,
-) -> tuple[Way, ...]:
-    """By which units of a fit may run, those first that are tried first while nothing is measured.
+) -> tuple[ParallelPlan, ...]:
+    """By which sub-epochs of a fit may run, those first that are tried first while nothing is measured.
 
-    Named techniques come in the order in which they were named, each on few devices first. Without names a unit runs on
-    one device as user code is written. Only what runs out of memory so goes on to the next way: those that need less
-    memory on one device, the cheapest in time first, then those that share batches, and the model's state, between
+    Named techniques come in the order in which they were named, each on few devices first. Without names a sub-epoch
+    runs on one device as user code is written. Only what runs out of memory so goes on to the next way: those that need
+    less memory on one device, the cheapest in time first, then those that share batches, and the model's state, between
     devices.
 
     Args:
         techniques, gpus: as a `FitRequest` has them.
         devices: see `plan_fit`.
         has_gpus: whether a worker may have some. Beside a CPU, what lies on the host lies where it lay before.
-        gang_size: workers that are to train a unit together. Their ways come first; what cannot be trained so goes on
-            as without them.
+        gang_size: workers that are to train a sub-epoch together. Their ways come first; what cannot be trained so goes
+            on as without them.
 
     Raises:
         SpecError: no worker has as many devices as are asked for, or there are not so many workers.
     """
-    together = _gang_ways(techniques, gpus, devices, gang_size)
+    together = _gang_parallel_plans(techniques, gpus, devices, gang_size)
     most = max(devices.values(), default=1)
     told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items())) or "none is known"
     if devices and gpus and max(gpus) > most:
@@ -104,7 +104,7 @@ def ways_of(
     if techniques is None:
         return (*together, *_automatic(sizes, has_gpus=has_gpus))
     found = [
-        Way(
+        ParallelPlan(
             technique=each.name,
             version=each.version,
             params=each.params,
@@ -132,12 +132,12 @@ def ways_of(
     return (*together, *found)
 
 
-def _gang_ways(
+def _gang_parallel_plans(
     techniques: Sequence[TechniqueChoice] | None,
     gpus: Collection[int],
     devices: Mapping[str, int],
     gang_size: int,
-) -> tuple[Way, ...]:
+) -> tuple[ParallelPlan, ...]:
     """Of so many workers together, each with its own partition; on all devices that each of them has, if no numbers are
     named."""
     if gang_size == 1:
@@ -158,7 +158,7 @@ def _gang_ways(
             "name a smaller number"
         )
     found = tuple(
-        Way(
+        ParallelPlan(
             technique=each.name,
             version=each.version,
             params=each.params,
@@ -177,9 +177,11 @@ def _gang_ways(
     return found
 
 
-def _check_reach(partition: int, holders: Mapping[str, int], ways: Collection[Way]) -> None:
+def _check_reach(
+    partition: int, holders: Mapping[str, int], parallel_plans: Collection[ParallelPlan]
+) -> None:
     """A model has to be trained where each partition is."""
-    least = min(way.size for way in ways if way.workers == 1)
+    least = min(parallel_plan.size for parallel_plan in parallel_plans if parallel_plan.workers == 1)
     if holders and max(holders.values()) < least:
         told = ", ".join(f"{name}: {count}" for name, count in sorted(holders.items()))
         raise SpecError(
@@ -188,17 +190,19 @@ def _check_reach(partition: int, holders: Mapping[str, int], ways: Collection[Wa
         )
 
 
-def _automatic(sizes: list[int], *, has_gpus: bool) -> Iterator[Way]:
+def _automatic(sizes: list[int], *, has_gpus: bool) -> Iterator[ParallelPlan]:
     several = [size for size in sizes if size > 1]
     if 1 in sizes:
         yield SINGLE
-        yield Way(technique="checkpointing", processes="one")
+        yield ParallelPlan(technique="checkpointing", processes="one")
         if has_gpus:
-            yield from (Way(technique="offload", params=params, processes="one") for params in _OFFLOADS)
+            yield from (
+                ParallelPlan(technique="offload", params=params, processes="one") for params in _OFFLOADS
+            )
     for size in several:
-        yield Way(technique="ddp", size=size)
-        yield Way(technique="fsdp", size=size)
-        yield Way(technique="fsdp", params=_CHECKPOINTED, size=size)
+        yield ParallelPlan(technique="ddp", size=size)
+        yield ParallelPlan(technique="fsdp", size=size)
+        yield ParallelPlan(technique="fsdp", params=_CHECKPOINTED, size=size)
 
 
 def _has_gpus(state: ExperimentState) -> bool:

@@ -161,10 +161,10 @@ def run_now(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
         return f"{run.id} is stopped and none of its models was left to train: resume or retry single models"
     now = f"{run.id} is {wording.run(run)}"
-    ways = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
+    parallel_plans = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
     models = [
         f"{verb} {', '.join(names[:_NAMED])}"
-        for state_of, verb in ways
+        for state_of, verb in parallel_plans
         if (names := [each.id for each in run.models.values() if each.state is state_of])
     ]
     is_over = run.state is RunState.FINISHED and wording.run(run) != "finished"

@@ -18,7 +18,7 @@ from cerebro.contract.records import (
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
-    Holding,
+    Replica,
     SizeRequest,
     Unreadable,
     UsageSample,
@@ -96,7 +96,7 @@ class DecideAnswer(LateContract):
     events: tuple[Event, ...]
 
 
-class LedgerRequest(LateContract):
+class ClusterLogRequest(LateContract):
     """The controller's events of the cluster: written if `term` leads and nothing follows `after` yet."""
 
     term: int
@@ -104,7 +104,7 @@ class LedgerRequest(LateContract):
     events: tuple[ClusterEvent, ...]
 
 
-class LedgerAnswer(LateContract):
+class ClusterLogAnswer(LateContract):
     """The cluster's log after a cursor, oldest first."""
 
     is_written: bool = False
@@ -122,7 +122,7 @@ class ReportRequest(Contract):
     """Experiment -> points."""
     checkpoint_free_bytes: int | None = None
     running: str | None = None
-    holdings: tuple[Holding, ...] | None = None
+    replicas: tuple[Replica, ...] | None = None
     """Partitions on its volume, where they changed since it registered or last said so."""
     leaving: str = ""
     """Why its process ends: it is to be given nothing more. It still ends, or gives back, what it has."""
@@ -398,6 +398,8 @@ __all__ = [
     "Attended",
     "AttendedRun",
     "AuditAnswer",
+    "ClusterLogAnswer",
+    "ClusterLogRequest",
     "CodeRecord",
     "Commit",
     "DecideAnswer",
@@ -412,8 +414,6 @@ __all__ = [
     "InboxAnswer",
     "LeaderAnswer",
     "LeaderRequest",
-    "LedgerAnswer",
-    "LedgerRequest",
     "LiveAnswer",
     "Note",
     "Problem",

@@ -2,7 +2,7 @@
 
 There are two kinds of log. An experiment's tells what happened to its runs and tasks, the cluster's which workers came
 and went and what they hold. Who reads an experiment's log is given both, in the order in which they were written
-(`kvs_api.ledger`).
+(`kvs_api.cluster_log`).
 
 Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
 controller plans, assigns, revokes and ends, and tells of workers; workers start, commit and fail, each under a lease.
@@ -19,13 +19,13 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.priority import NORMAL, Priority
-from cerebro.contract.records import Holding, Hyperparameters, Locators
-from cerebro.contract.runs import ForecastEnd, NewModel, Plan, PlannedUnit, Project, Request, TakenSpan
+from cerebro.contract.records import Hyperparameters, Locators, Replica
+from cerebro.contract.runs import ForecastEnd, NewModel, Plan, PlannedSubEpoch, Project, Request, TakenSpan
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
-from cerebro.contract.ways import Way
 
 
 class _Event(Contract):
@@ -88,7 +88,7 @@ class RunStopRequested(_Event):
 
 
 class ModelStopRequested(_Event):
-    """A user wants a model to train no further; what it has committed stays. Its unit that runs is taken back."""
+    """A user wants a model to train no further; what it has committed stays. Its sub-epoch that runs is taken back."""
 
     type: Literal["ModelStopRequested"] = "ModelStopRequested"
     run: Name
@@ -120,7 +120,7 @@ class ModelRetried(_Event):
 
 
 class SchedulerChanged(_Event):
-    """A user wants the units that are left dispatched by another policy."""
+    """A user wants the sub-epochs that are left dispatched by another policy."""
 
     type: Literal["SchedulerChanged"] = "SchedulerChanged"
     run: Name
@@ -131,8 +131,8 @@ class SchedulerChanged(_Event):
 
 
 class PriorityChanged(_Event):
-    """A user wants a run to have more, or less, of the cluster beside other open runs from now on; or units of a model
-    to go before, or after, those of other models of its run."""
+    """A user wants a run to have more, or less, of the cluster beside other open runs from now on; or sub-epochs of a
+    model to go before, or after, those of other models of its run."""
 
     type: Literal["PriorityChanged"] = "PriorityChanged"
     run: Name
@@ -167,7 +167,7 @@ class ModelExtended(_Event):
 
 
 class ModelChanged(_Event):
-    """A user changes hyper-parameters of a model, from its next unit that has not started."""
+    """A user changes hyper-parameters of a model, from its next sub-epoch that has not started."""
 
     type: Literal["ModelChanged"] = "ModelChanged"
     run: Name
@@ -224,7 +224,7 @@ class RunFinished(_Event):
 
 
 class EpochCompleted(_Event):
-    """Every model that has not failed has trained `epoch`: how well its units were scheduled.
+    """Every model that has not failed has trained `epoch`: how well its sub-epochs were scheduled.
 
     Epochs of different models overlap, there is no barrier; so makespan and bound are of all that had run by then,
     counted from the start of the run, and can be compared: the gap is ``makespan_s / lower_bound_s - 1``.
@@ -234,10 +234,10 @@ class EpochCompleted(_Event):
     run: Name
     epoch: int = Field(ge=1)
     makespan_s: float
-    """From when the first unit's own work began to the last commit of a unit of an epoch up to this one."""
+    """From when the first sub-epoch's own work began to the last commit of a sub-epoch of an epoch up to this one."""
     lower_bound_s: float
-    """The larger of the longest model's and the busiest worker's training time until then, as units took in truth; the
-    worker's shared by its devices."""
+    """The larger of the longest model's and the busiest worker's training time until then, as sub-epochs took in truth;
+    the worker's shared by its devices."""
     idle_s: dict[Name, float]
     """Worker -> device-seconds without a task since the end of the epoch before."""
     start_s: float = 0.0
@@ -246,28 +246,31 @@ class EpochCompleted(_Event):
 
 
 class SchedulePlanned(_Event):
-    """A planner found an order of the units that is better than dispatch: it is followed from now on.
+    """A planner found an order of the sub-epochs that is better than dispatch: it is followed from now on.
 
-    Workers and models take their units in this order as far as it still applies; what it does not name is dispatched.
-    An empty `order` ends the plan before it: from now on everything is dispatched again, by the ways that are named.
+    Workers and models take their sub-epochs in this order as far as it still applies; what it does not name is
+    dispatched. An empty `order` ends the plan before it: from now on everything is dispatched again, by the ways that
+    are named.
     """
 
     type: Literal["SchedulePlanned"] = "SchedulePlanned"
     run: Name
     source: str
     """What found it, such as ``planner/cyclic`` or ``cp-sat``."""
-    order: tuple[PlannedUnit, ...]
+    order: tuple[PlannedSubEpoch, ...]
     """In the order of their planned starts, which is each worker's order and each model's."""
     makespan_s: float
-    """Of what is left to run, simulated at the measured noise of unit times."""
+    """Of what is left to run, simulated at the measured noise of sub-epoch times."""
     dispatch_s: float
     """The same for dispatch, which it replaces."""
     lower_bound_s: float
     seconds: float
     """Time spent looking."""
-    ways: dict[Name, dict[Name, Way]] = Field(default_factory=dict, exclude_if=lambda ways: not ways)
-    """Model -> worker -> the way by which its units run there from now on, and so on how many devices. What is not
-    named is chosen as without a plan; a way that is struck off later is not used."""
+    parallel_plans: dict[Name, dict[Name, ParallelPlan]] = Field(
+        default_factory=dict, exclude_if=lambda parallel_plans: not parallel_plans
+    )
+    """Model -> worker -> the way by which its sub-epochs run there from now on, and so on how many devices. What is not
+    named is chosen as without a plan; a way that is ruled out later is not used."""
 
 
 class ForecastMade(_Event):
@@ -311,14 +314,14 @@ class DevicesTaken(_Event):
     spans: tuple[TakenSpan, ...]
 
 
-class WaysStruckOff(_Event):
+class ParallelPlansRuledOut(_Event):
     """A model cannot be trained by these ways, whatever attempts would show: where its data are, no worker has the
     devices for one of them."""
 
-    type: Literal["WaysStruckOff"] = "WaysStruckOff"
+    type: Literal["ParallelPlansRuledOut"] = "ParallelPlansRuledOut"
     run: Name
     model: str
-    ways: tuple[Way, ...] = Field(min_length=1)
+    parallel_plans: tuple[ParallelPlan, ...] = Field(min_length=1)
     reason: str
 
 
@@ -329,7 +332,7 @@ class TrialsRecalled(_Event):
     type: Literal["TrialsRecalled"] = "TrialsRecalled"
     run: Name
     outcomes: dict[str, TrialOutcome] = Field(default_factory=dict)
-    """``GROUP/WAY``, as in the key of the trial's task -> outcome."""
+    """``GROUP/PARALLEL_PLAN``, as in the key of the trial's task -> outcome."""
 
 
 class Extension(NamedTuple):
@@ -383,14 +386,14 @@ class CheckpointsPruned(_Event):
 
 
 class WorkerJoined(_Event):
-    """A worker (or its next incarnation) can be given tasks; `holdings` replaces what was known of it."""
+    """A worker (or its next incarnation) can be given tasks; `replicas` replaces what was known of it."""
 
     type: Literal["WorkerJoined"] = "WorkerJoined"
     worker: Name
     incarnation: str
     weight: float
     kinds: tuple[str, ...]
-    holdings: tuple[Holding, ...] = ()
+    replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
     """The shard volume, where workers share one, as in `WorkerRecord`."""
     devices: int = Field(default=1, ge=1)
@@ -417,14 +420,14 @@ class WorkerRemoved(_Event):
     reason: str
 
 
-class HoldingsChanged(_Event):
+class ReplicasChanged(_Event):
     """A shard volume holds other partitions than was known."""
 
-    type: Literal["HoldingsChanged"] = "HoldingsChanged"
+    type: Literal["ReplicasChanged"] = "ReplicasChanged"
     volume: Name
     """Where workers do not share one, it has the worker's name."""
-    gained: tuple[Holding, ...] = ()
-    lost: tuple[Holding, ...] = ()
+    gained: tuple[Replica, ...] = ()
+    lost: tuple[Replica, ...] = ()
 
 
 class TaskAssigned(_Event):
@@ -436,14 +439,14 @@ class TaskAssigned(_Event):
     worker: Name
     devices: Devices = (0,)
     """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
-    way: Way | None = Field(None, exclude_if=lambda way: way is None)
+    parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
     """How it uses them. Absent where it runs on one as user code is written."""
     others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
-    """Of a unit on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
-    reads the first. Absent where the unit visits one partition, so that older versions can read that."""
+    """Of a sub-epoch on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
+    reads the first. Absent where the sub-epoch visits one partition, so that older versions can read that."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
-    """Of a unit: which of its model's hyper-parameters and epochs it was given, of all that there were, from 0. A user
-    may change them while the unit is on its way, so the order of the log does not tell."""
+    """Of a sub-epoch: which of its model's hyper-parameters and epochs it was given, of all that there were, from 0. A
+    user may change them while the sub-epoch is on its way, so the order of the log does not tell."""
 
 
 class TaskStarted(_Event):
@@ -512,10 +515,10 @@ class TaskAsked(_Event):
     reason: str
 
 
-class UnitSaved(_Event):
+class SubEpochSaved(_Event):
     """The running attempt has a savepoint: should it come to nothing, another one goes on from there."""
 
-    type: Literal["UnitSaved"] = "UnitSaved"
+    type: Literal["SubEpochSaved"] = "SubEpochSaved"
     task: str
     attempt: int
     worker: Name
@@ -545,7 +548,7 @@ Event = Annotated[
     | SchedulePlanned
     | ForecastMade
     | DevicesTaken
-    | WaysStruckOff
+    | ParallelPlansRuledOut
     | TrialsRecalled
     | SearchDecided
     | ValuesDrawn
@@ -553,7 +556,7 @@ Event = Annotated[
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
-    | HoldingsChanged
+    | ReplicasChanged
     | TaskAssigned
     | TaskStarted
     | TaskCommitted
@@ -561,7 +564,7 @@ Event = Annotated[
     | TaskRevoked
     | TaskGivenUp
     | TaskAsked
-    | UnitSaved,
+    | SubEpochSaved,
     Field(discriminator="type"),
 ]
 
@@ -574,7 +577,7 @@ ControllerEvent = Annotated[
     | SchedulePlanned
     | ForecastMade
     | DevicesTaken
-    | WaysStruckOff
+    | ParallelPlansRuledOut
     | TrialsRecalled
     | SearchDecided
     | ValuesDrawn
@@ -590,7 +593,7 @@ ControllerEvent = Annotated[
 cluster's log has never named, as versions before it wrote them. A retry is else a user's."""
 
 ClusterEvent = Annotated[
-    WorkerJoined | WorkerLost | WorkerRemoved | HoldingsChanged, Field(discriminator="type")
+    WorkerJoined | WorkerLost | WorkerRemoved | ReplicasChanged, Field(discriminator="type")
 ]
 """Events of the cluster's log, which only the controller writes."""
 

@@ -99,17 +99,17 @@ class Quarantine(Contract):
 
 
 class Pace(Contract):
-    """That a worker's units take much longer than those of the others.
+    """That a worker's sub-epochs take much longer than those of the others.
 
     Attributes:
         factor: times as long as on the median of the others.
-        units: of the worker, that have shown it.
+        sub-epochs: of the worker, that have shown it.
         time: when it was found; seconds since the epoch.
         host: the machine that the worker ran on then.
     """
 
     factor: float = Field(gt=0)
-    units: int = Field(ge=0)
+    sub_epochs: int = Field(ge=0)
     time: float
     host: str = ""
 
@@ -118,7 +118,7 @@ class WorkerHealth(Contract):
     """What is known of a worker's machine.
 
     Attributes:
-        pace: absent unless its units are slow.
+        pace: absent unless its sub-epochs are slow.
     """
 
     quarantine: Quarantine | None = None
@@ -186,7 +186,7 @@ class CheckRequest(Contract):
 
 
 class PaceRequest(Contract):
-    """The controller's: how long a worker's units take, as of `Pace`.
+    """The controller's: how long a worker's sub-epochs take, as of `Pace`.
 
     Attributes:
         is_slow: whether that is much longer than the others' take; false takes the label off again.
@@ -195,7 +195,7 @@ class PaceRequest(Contract):
 
     is_slow: bool
     factor: float | None = Field(None, gt=0)
-    units: int = Field(ge=0)
+    sub_epochs: int = Field(ge=0)
     term: int
 
 

@@ -1,4 +1,4 @@
-"""Metrics of parts put together: of units to those of an epoch, of partitions to those of a split. Pure.
+"""Metrics of parts put together: of sub-epochs to those of an epoch, of partitions to those of a split. Pure.
 
 The one place that says how: a ratio by adding both terms, a number as a mean weighted by rows.
 """

@@ -111,7 +111,7 @@ class ExperimentSummary(Contract):
     """Set while it is quarantined. Of a record that cannot be read, `experiment` has but its name."""
 
 
-class Holding(Contract):
+class Replica(Contract):
     """A complete training partition found on a worker's own volume."""
 
     dataset: str
@@ -127,7 +127,7 @@ class PodRef(Contract):
 
 
 class Device(Contract):
-    """One place of a worker for a unit of training: a GPU, or a share of the cores of a worker without GPUs.
+    """One place of a worker for a sub-epoch of training: a GPU, or a share of the cores of a worker without GPUs.
 
     A worker's devices are numbered from 0 in the order in which it registers them.
     """
@@ -169,12 +169,13 @@ class WorkerRecord(Contract):
     """Cores that it shares with all other workers of its `host`; 0: not known."""
     gpus: tuple[str, ...] = ()
     devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
-    """Where units of training run side by side. Empty if an older version registered: it runs one unit at a time."""
+    """Where sub-epochs of training run side by side. Empty if an older version registered: it runs one sub-epoch at a
+    time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
-    holdings: tuple[Holding, ...] = ()
+    replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
     """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
     else it is the only one on a volume of its own name."""
@@ -184,8 +185,8 @@ class WorkerRecord(Contract):
     """The machine: its name, or that of the node that its pod runs on."""
     pid: int = 0
     address: str = Field("", exclude_if=lambda address: not address)
-    """``HOST:PORT`` where other workers find it that train a unit with it. Absent: it trains none with others, as all
-    of older versions."""
+    """``HOST:PORT`` where other workers find it that train a sub-epoch with it. Absent: it trains none with others, as
+    all of older versions."""
 
 
 class GpuUsage(Contract):
@@ -280,14 +281,14 @@ class SizeRequest(Contract):
     pause: bool = Field(False, exclude_if=lambda value: not value)
     """Of none: runs that are open are paused first. Without it, and with open runs, none is refused."""
     by: str = ""
-    """Who asks for it, for people; ``brain``: the controller itself."""
+    """Who asks for it, for people; ``autoscaler``: the controller itself."""
     reason: str = Field("", exclude_if=lambda text: not text)
     """Why, for people. Absent: it is not said."""
     problem: str = ""
     """Why it was not done; empty while nobody has looked at it."""
 
 
-BRAIN = "brain"
+AUTOSCALER = "autoscaler"
 """Who asks for workers, where no person does."""
 
 

@@ -13,7 +13,7 @@ import unicodedata
 
 RESERVED = (
     "admin",
-    "brain",
+    "autoscaler",
     "controller",
     "dispatcher",
     "export",

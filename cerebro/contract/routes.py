@@ -246,28 +246,28 @@ STORE: dict[str, Operation] = {
         statuses=(200, 409),
     ),
     "GET /v1/cluster/log": Operation(
-        name="ledger",
+        name="cluster_log",
         scope=Scope.READ,
         summary="The cluster's log after a cursor: workers that came and went, and what they hold.",
-        answer=api.LedgerAnswer,
+        answer=api.ClusterLogAnswer,
         query=_Cursor,
     ),
     "POST /v1/cluster/log": Operation(
-        name="write_ledger",
+        name="write_cluster_log",
         scope=Scope.CONTROL,
         summary="The controller's: append to the cluster's log, if nothing was appended meanwhile.",
-        body=api.LedgerRequest,
-        answer=api.LedgerAnswer,
+        body=api.ClusterLogRequest,
+        answer=api.ClusterLogAnswer,
         statuses=(200, 409),
     ),
     "GET /v1/cluster/log/segments": Operation(
-        name="ledger_segments",
+        name="cluster_log_segments",
         scope=Scope.READ,
         summary="What of the cluster's log is in files, and in the database no more.",
         answer=SegmentsAnswer,
     ),
     "POST /v1/cluster/log/segments": Operation(
-        name="cut_ledger",
+        name="cut_cluster_log",
         scope=Scope.CONTROL,
         summary="The controller's: move the older part of the cluster's log into a file.",
         body=SegmentRequest,
@@ -275,7 +275,7 @@ STORE: dict[str, Operation] = {
         statuses=(200, 409),
     ),
     "GET /v1/cluster/log/snapshot": Operation(
-        name="ledger_snapshot",
+        name="cluster_log_snapshot",
         scope=Scope.READ,
         summary="The newest fold of the cluster's log of a format (bytes).",
         answer=bytes,
@@ -284,7 +284,7 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404),
     ),
     "PUT /v1/cluster/log/snapshot": Operation(
-        name="keep_ledger_snapshot",
+        name="keep_cluster_log_snapshot",
         scope=Scope.CONTROL,
         summary="The controller's: keep the fold of the cluster's log (bytes).",
         body=bytes,
@@ -448,7 +448,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/workers/{name}/pace": Operation(
         name="tell_pace",
         scope=Scope.CONTROL,
-        summary="The controller's: how long a worker's units take, against the others'.",
+        summary="The controller's: how long a worker's sub-epochs take, against the others'.",
         body=health.PaceRequest,
         statuses=(204, 404, 409),
     ),
@@ -532,7 +532,7 @@ STORE: dict[str, Operation] = {
     "GET /v1/history": Operation(
         name="history",
         scope=Scope.READ,
-        summary="What units have shown over all runs.",
+        summary="What sub-epochs have shown over all runs.",
         answer=History,
     ),
     "POST /v1/history": Operation(
@@ -546,7 +546,7 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/history": Operation(
         name="forget_history",
         scope=Scope.ADMINISTER,
-        summary="Forget what units have shown; what was counted is not counted anew.",
+        summary="Forget what sub-epochs have shown; what was counted is not counted anew.",
         answer=api.ForgottenAnswer,
     ),
     "GET /v1/registry": Operation(

@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.failure_rules import RulesOfRun
+from cerebro.contract.parallel_plans import MAX_GANG_SIZE, ParallelPlan, TechniqueChoice
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
-from cerebro.contract.ways import MAX_GANG_SIZE, TechniqueChoice, Way
 
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
 """A name, or empty."""
@@ -72,13 +72,14 @@ class FitRequest(Contract):
     """Whether a planner may replace the dispatch of ``lrptw`` by a better order."""
     hang_timeout_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(default=3, ge=1)
-    """Attempts a unit gets when its process crashes; user errors get one."""
+    """Attempts a sub-epoch gets when its process crashes; user errors get one."""
     techniques: tuple[TechniqueChoice, ...] | None = Field(None, exclude_if=lambda value: value is None)
-    """That units may use, the first one first where nothing is measured. Absent: chosen by the platform."""
+    """That sub-epochs may use, the first one first where nothing is measured. Absent: chosen by the platform."""
     gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
-    """Numbers of devices that a unit may take. Absent: chosen by the platform."""
+    """Numbers of devices that a sub-epoch may take. Absent: chosen by the platform."""
     gang: int = Field(1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
-    """Workers that are to train a unit together, each on a partition of its own, while there are so many to a model."""
+    """Workers that are to train a sub-epoch together, each on a partition of its own, while there are so many to a
+    model."""
     trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
     """Whether ways may be measured in trials before they are chosen."""
     search: SearchRequest | None = Field(None, exclude_if=lambda value: value is None)
@@ -86,7 +87,7 @@ class FitRequest(Contract):
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
     """When it is to end and what it may cost. Absent: nothing is asked for."""
     audit: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
-    """Share of the units that are done once more, by another worker, and compared. Absent: none is."""
+    """Share of the sub-epochs that are done once more, by another worker, and compared. Absent: none is."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
     """What follows from failures whose log has something in it. Absent: there are none."""
 
@@ -98,11 +99,11 @@ class FitRequest(Contract):
 
 
 class Origin(Contract):
-    """The state of a model at the end of one of its units, from which another model goes on."""
+    """The state of a model at the end of one of its sub-epochs, from which another model goes on."""
 
     model: str
     at: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
-    """Its newest unit; the end of its best epoch by the run's metric; or the end of an epoch."""
+    """Its newest sub-epoch; the end of its best epoch by the run's metric; or the end of an epoch."""
 
 
 class NewModel(Contract):
@@ -160,9 +161,9 @@ class FitPlan(Contract):
     partitions: dict[int, int]
     """Partition -> rows."""
     valid_partitions: tuple[int, ...] = ()
-    ways: tuple[Way, ...] = Field((), exclude_if=lambda ways: not ways)
-    """By which units may run, those first that are tried first. None in a plan of an older version: each unit runs on
-    one device, as user code is written."""
+    parallel_plans: tuple[ParallelPlan, ...] = Field((), exclude_if=lambda parallel_plans: not parallel_plans)
+    """By which sub-epochs may run, those first that are tried first. None in a plan of an older version: each sub-epoch
+    runs on one device, as user code is written."""
 
 
 class EvaluatePlan(Contract):
@@ -183,8 +184,8 @@ class EvaluatePlan(Contract):
 Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
 
 
-class PlannedUnit(NamedTuple):
-    """A unit in a plan, and where it is to run."""
+class PlannedSubEpoch(NamedTuple):
+    """A sub-epoch in a plan, and where it is to run."""
 
     worker: str
     model: str

@@ -13,13 +13,13 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, Devices, LateContract, Name
 from cerebro.contract.events import ControllerEvent
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, TaskResult
-from cerebro.contract.ways import Way
 
 
 class AssignedMember(Contract):
-    """A worker that is to train a unit with the one that leads: `Member`, of an incarnation."""
+    """A worker that is to train a sub-epoch with the one that leads: `Member`, of an incarnation."""
 
     worker: Name
     incarnation: str
@@ -39,8 +39,8 @@ class Assign(LateContract):
     devices: Devices = (0,)
     """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
     others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
-    """Of a unit on a set of partitions: they get the attempt with `worker`, all or none. Absent of all others, so that
-    older versions can read those."""
+    """Of a sub-epoch on a set of partitions: they get the attempt with `worker`, all or none. Absent of all others, so
+    that older versions can read those."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
     body: TaskBody
@@ -52,9 +52,9 @@ class Assign(LateContract):
         return 1 if self.others else QUEUE_DEPTH
 
     @property
-    def way(self) -> Way | None:
+    def parallel_plan(self) -> ParallelPlan | None:
         """How it uses them, as the body says; `None`: on one, as user code is written."""
-        return getattr(self.body, "way", None)
+        return getattr(self.body, "parallel_plan", None)
 
 
 class Revoke(Contract):

@@ -14,11 +14,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from cerebro.contract.base import Contract, Devices, LateContract, Name, RelativePath, Sha256, Split, dropped
 from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
+from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan, TechniqueChoice
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
 from cerebro.contract.texts import cleaned, first_line
-from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, TrialOutcome, WayId
-from cerebro.contract.ways import MemoryPlace, TechniqueChoice, Way
+from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, ParallelPlanId, TrialOutcome
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
 """Characters that are kept of what a failure says."""
@@ -53,11 +53,11 @@ class FittedRef(Contract):
 
 
 class Savepoint(Contract):
-    """The state of a unit between two of its batches, from which another attempt goes on.
+    """The state of a sub-epoch between two of its batches, from which another attempt goes on.
 
     Attributes:
         checkpoint: the file; carries the attempt that wrote it, and the batch.
-        batch: number of the unit's first batch that is not in it.
+        batch: number of the sub-epoch's first batch that is not in it.
         rows: of the batches that are.
     """
 
@@ -67,11 +67,11 @@ class Savepoint(Contract):
 
 
 class Member(Contract):
-    """One of the workers that train a unit together on a set of partitions, beside the worker that leads them.
+    """One of the workers that train a sub-epoch together on a set of partitions, beside the worker that leads them.
 
     Attributes:
         worker: its name.
-        partition: of the unit, that it holds and reads.
+        partition: of the sub-epoch, that it holds and reads.
         devices: that it gives.
     """
 
@@ -81,7 +81,7 @@ class Member(Contract):
 
 
 class Gang(Contract):
-    """The workers of a unit on a set of partitions.
+    """The workers of a sub-epoch on a set of partitions.
 
     Attributes:
         address: of the one that leads, where the others find it.
@@ -112,7 +112,7 @@ class FailureKind(StrEnum):
     HANG = "hang"  # no batch for longer than it may be; once more where its process was idle
     CRASH = "crash"  # the child process died: signal, exit, segmentation fault
     OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
-    CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the unit before is redone
+    CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the sub-epoch before is redone
     STORAGE_FULL = "storage_full"  # a volume is full: the run pauses
     REQUIREMENTS = "requirements"  # pip failed: fails the run
     DATA = "data"  # rows or shards are unusable: fails the run
@@ -166,7 +166,7 @@ class Failure(Contract):
     place: MemoryPlace | None = Field(None, exclude_if=lambda place: place is None)
     """Of lack of memory: whose. Absent where that is not known."""
     rank: int | None = Field(None, exclude_if=lambda rank: rank is None)
-    """Of a unit on several devices: which rank failed first. Absent of all others."""
+    """Of a sub-epoch on several devices: which rank failed first. Absent of all others."""
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
@@ -175,8 +175,8 @@ class Failure(Contract):
     """True for a hang whose processes did nothing, so another attempt may succeed."""
     may_be_device: bool = Field(False, exclude_if=lambda value: not value)
     """True for an error of user code that a broken device may have caused."""
-    is_by_way: bool = Field(False, exclude_if=lambda value: not value)
-    """True if the unit ran by another way than user code is written, which may be the cause."""
+    is_by_parallel_plan: bool = Field(False, exclude_if=lambda value: not value)
+    """True if the sub-epoch ran by another way than user code is written, which may be the cause."""
     rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
     """The failure rule that matched."""
     late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
@@ -220,11 +220,11 @@ class Timings(Contract):
 
 
 MAX_POINTS = 32
-"""Of a unit's curve."""
+"""Of a sub-epoch's curve."""
 
 
 class CurvePoint(NamedTuple):
-    """Values that came one after another: seconds from the beginning of the unit's training to their middle, their
+    """Values that came one after another: seconds from the beginning of the sub-epoch's training to their middle, their
     mean, how many they are."""
 
     seconds: float
@@ -233,7 +233,7 @@ class CurvePoint(NamedTuple):
 
 
 class Curve(Contract):
-    """The course of a number that a unit reported while it ran.
+    """The course of a number that a sub-epoch reported while it ran.
 
     Attributes:
         name: that it was reported by.
@@ -258,11 +258,11 @@ MAX_WARNINGS, MAX_WARNING = 8, 400
 """Most warnings of a sub-epoch, and most characters of each."""
 
 MAX_DIFFERENCES = 20
-"""That are named of a unit which was done once more."""
+"""That are named of a sub-epoch which was done once more."""
 
 
 class AuditOutcome(Contract):
-    """What came of a unit that was done once more, by another worker.
+    """What came of a sub-epoch that was done once more, by another worker.
 
     Attributes:
         is_exact: whether states were compared, to the bit; else the metrics, to a tolerance.
@@ -285,14 +285,15 @@ class TaskResult(Contract):
     checksum: str = ""
     """Of ETL: of these files. The same rows in as many shards have the same."""
     cores: int = 0
-    """That did it. Of ETL they decide on the number of shards; of a unit of training they are the threads that it
+    """That did it. Of ETL they decide on the number of shards; of a sub-epoch of training they are the threads that it
     computed with, which its last bits depend on. 0 if that is not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     ratios: dict[str, Terms] = Field(default_factory=dict, exclude_if=lambda ratios: not ratios)
     """Both terms of each metric that is a ratio."""
     checkpoint: CheckpointRef | None = None
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
-    """Of a unit that went on from a savepoint: how many of its `rows` were in that. Absent where there are none."""
+    """Of a sub-epoch that went on from a savepoint: how many of its `rows` were in that. Absent where there are
+    none."""
     output: str = ""
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
@@ -301,14 +302,14 @@ class TaskResult(Contract):
     processes that it started. 0, as of ETL by several processes: not known."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
-    before. Of a unit of several ranks both peaks are the sums over the ranks. 0: it used none, or that is not known.
-    Absent then."""
+    before. Of a sub-epoch of several ranks both peaks are the sums over the ranks. 0: it used none, or that is not
+    known. Absent then."""
     inspection: Inspection | None = Field(None, exclude_if=lambda value: value is None)
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `trial` alone."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
-    """The curve of a unit with `TrainTask.with_curve` that reported values."""
+    """The curve of a sub-epoch with `TrainTask.with_curve` that reported values."""
     answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
     """Of `search` alone."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
@@ -392,17 +393,17 @@ class ModelTask(LateContract):
 
 
 class Position(Contract):
-    """Where a unit is in its model's training. Of what is not told of a unit, it is all there is.
+    """Where a sub-epoch is in its model's training. Of what is not told of a sub-epoch, it is all there is.
 
     Attributes:
         epochs: that the model is trained for.
-        units: that these are, in all.
-        step: batches in the units before this one.
-        total_steps: batches in all units; in each one pass over its partition.
+        sub-epochs: that these are, in all.
+        step: batches in the sub-epochs before this one.
+        total_steps: batches in all sub-epochs; in each one pass over its partition.
     """
 
     epochs: int = 1
-    units: int = 1
+    sub_epochs: int = 1
     step: int = 0
     total_steps: int = 0
 
@@ -420,30 +421,30 @@ class Validation(Contract):
 
 
 class TrainTask(ModelTask):
-    """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
+    """A sub-epoch: one model on one partition in one epoch (the papers' sub-epoch)."""
 
     kind: Literal["train"] = "train"
     epoch: int
     """From 1."""
     partition: int
-    unit: int
-    """How many units this model has finished before: 0 creates the model."""
+    sub_epoch: int
+    """How many sub-epochs this model has finished before: 0 creates the model."""
     position: Position
     checkpoint: CheckpointRef | None
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
-    """Savepoint from which the unit continues."""
-    way: Way | None = Field(None, exclude_if=lambda way: way is None)
+    """Savepoint from which the sub-epoch continues."""
+    parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
     """How it uses its devices. `None`: it runs on one device as user code is written."""
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
-    """True if its result needs a `Curve`, because the run is dispatched by merit."""
+    """True if its result needs a `Curve`, because the run is dispatched by priority score."""
     merges: dict[str, bool] = Field(default_factory=dict, exclude_if=lambda merges: not merges)
-    """Metrics of the epoch's units so far: name -> True if the metric is a ratio."""
+    """Metrics of the epoch's sub-epochs so far: name -> True if the metric is a ratio."""
     needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
     """Metrics that it must return: the model has returned them before, and the ranking or a stop rule reads them."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The newest validation at assignment. `None`: the model has none."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
-    """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
+    """Of a sub-epoch on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -451,20 +452,21 @@ class TrainTask(ModelTask):
         return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
 
     keep: tuple[str, ...] = ()
-    """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
+    """Checkpoint names of this model that must outlive the commit; the worker removes all others of sub-epochs
+    before."""
 
 
 class AuditTask(ModelTask):
-    """A unit that is committed, to be done once more and compared. What it trains is kept nowhere."""
+    """A sub-epoch that is committed, to be done once more and compared. What it trains is kept nowhere."""
 
     kind: Literal["audit"] = "audit"
     epoch: int
     partition: int
-    unit: int
+    sub_epoch: int
     """As of `TrainTask`."""
     position: Position
     checkpoint: CheckpointRef | None
-    """With which the unit began; `None`: it was its model's first."""
+    """With which the sub-epoch began; `None`: it was its model's first."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The validation that `train` received."""
     made: CheckpointRef
@@ -528,16 +530,16 @@ class InspectTask(LateContract):
 
 class TrialTask(ModelTask):
     """Some batches of a model by one way: how long they take, how much memory, whether the gradient is that of one
-    device. Nothing that it trains is kept. As many rank processes as `way` says, always fresh ones.
+    device. Nothing that it trains is kept. As many rank processes as `parallel_plan` says, always fresh ones.
 
     `hang_timeout_s` is for the trial as a whole: it tells of no progress.
     """
 
     kind: Literal["trial"] = "trial"
     group: GroupId
-    id: WayId
+    id: ParallelPlanId
     """Of the way in its group."""
-    way: Way
+    parallel_plan: ParallelPlan
     device: DeviceKind
     partition: int
     """Of the training data, held by the worker."""

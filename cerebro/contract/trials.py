@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from cerebro.contract.base import Contract, LateContract, Sha256, dropped
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import MAX_DEVICES, WorkerRecord
 from cerebro.contract.texts import cleaned
-from cerebro.contract.ways import Way
 
 GroupId = Annotated[str, StringConstraints(pattern=r"^g[0-9]{2,6}$")]
 
-WayId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,79}$")]
+ParallelPlanId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,79}$")]
 """Of a way on one kind of devices, within a group: ``single``, ``fsdp-2``, ``fsdp.1-4@1`` (its second variant, on the
 second kind of devices)."""
 
@@ -72,7 +72,7 @@ class DevicePlace(Contract):
     most: int = Field(ge=1, le=MAX_DEVICES)
 
 
-class KnownWay(Contract):
+class KnownParallelPlan(Contract):
     """A way that a group of models could be trained by, on one kind of devices, as `inspect` sees it.
 
     Attributes:
@@ -87,8 +87,8 @@ class KnownWay(Contract):
         cache_key: what outcomes of its trials are kept under, for other runs; empty: they are not.
     """
 
-    id: WayId
-    way: Way
+    id: ParallelPlanId
+    parallel_plan: ParallelPlan
     place: int = Field(default=0, ge=0)
     reason: Reason = ""
     device_bytes: int | None = Field(default=None, ge=0)
@@ -123,12 +123,12 @@ class ModelGroup(Contract):
     block_bytes: int = Field(default=0, ge=0)
     batch_size: int = Field(default=1, ge=1)
     layers: dict[str, int] = Field(default_factory=dict)
-    ways: tuple[KnownWay, ...] = ()
+    parallel_plans: tuple[KnownParallelPlan, ...] = ()
     problem: Reason = ""
 
-    def way(self, identity: str) -> KnownWay | None:
+    def parallel_plan(self, identity: str) -> KnownParallelPlan | None:
         """The way of that id."""
-        return next((known for known in self.ways if known.id == identity), None)
+        return next((known for known in self.parallel_plans if known.id == identity), None)
 
 
 class Inspection(Contract):
@@ -157,11 +157,11 @@ class TrialOutcome(Contract):
     """What a trial of a way has shown.
 
     Attributes:
-        reason: why the way is struck off; empty: it can be used.
+        reason: why the way is ruled out; empty: it can be used.
         cause: what kind of reason that is: memory of a device or of the host ran out, the gradient is another one than
             that of one device, the technique does not apply, or anything else (a crash, a hang).
-        batch_s: seconds of a batch on average, at first the median of them; 0 where the way is struck off.
-        sigma: standard deviation of the logarithm of a unit's time over the one that `batch_s` says.
+        batch_s: seconds of a batch on average, at first the median of them; 0 where the way is ruled out.
+        sigma: standard deviation of the logarithm of a sub-epoch's time over the one that `batch_s` says.
         batches: that were timed.
         load_s, save_s: seconds that reading and writing the model's state take, with frozen weights.
         start_s: seconds until a group of processes was ready to train; 0 for one process.
@@ -196,12 +196,12 @@ class TrialOutcome(Contract):
 
     @property
     def is_usable(self) -> bool:
-        """Whether units may be trained by it."""
+        """Whether sub-epochs may be trained by it."""
         return not self.reason and self.batch_s > 0
 
 
 class TrialRecord(LateContract):
-    """The outcome of a trial, kept for other runs under all that it depends on (`KnownWay.cache_key`)."""
+    """The outcome of a trial, kept for other runs under all that it depends on (`KnownParallelPlan.cache_key`)."""
 
     key: Sha256
     outcome: TrialOutcome

@@ -8,23 +8,23 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cerebro.data.based import UnreadableLayoutError, is_base, layout_of
-from cerebro.runtime.volumes import savepoint_of, unit_of
+from cerebro.runtime.volumes import savepoint_of, sub_epoch_of
 
 
-def outdated(folder: Path, unit: int, keep: Collection[str]) -> tuple[Path, ...]:
-    """Files of units before `unit` whose name is not in `keep`, and savepoints of `unit`; what dead writers have left
-    of them is among these. And each base that none of the files names that stay.
+def outdated(folder: Path, sub_epoch: int, keep: Collection[str]) -> tuple[Path, ...]:
+    """Files of sub-epochs before `sub_epoch` whose name is not in `keep`, and savepoints of `sub_epoch`; what dead
+    writers have left of them is among these. And each base that none of the files names that stay.
 
     Raises:
         OSError: a file cannot be read, so nobody knows what it names.
     """
     there = {path.name: path for path in folder.iterdir()}
-    units = {name: unit_of(name) for name in there if name not in keep}
+    sub_epochs = {name: sub_epoch_of(name) for name in there if name not in keep}
     gone = [
         path
         for name, path in there.items()
-        if (found := units.get(name)) is not None
-        and (found < unit or (found == unit and savepoint_of(path.name)))
+        if (found := sub_epochs.get(name)) is not None
+        and (found < sub_epoch or (found == sub_epoch and savepoint_of(path.name)))
     ]
     bases = {name for name in there if is_base(name)}
     if bases:
@@ -34,7 +34,7 @@ def outdated(folder: Path, unit: int, keep: Collection[str]) -> tuple[Path, ...]
 
 def _base_of(path: Path) -> str:
     """Name of the base of a file; empty if it has none, or is gone or damaged, or no plain file, and names none."""
-    if unit_of(path.name) is None:
+    if sub_epoch_of(path.name) is None:
         return ""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):

@@ -51,7 +51,7 @@ class PartitionLoader:
 
     Args:
         source: folders of complete partitions, or their rows when already mapped (a process that lives across
-            units maps once).
+            sub-epochs maps once).
         batch_size: rows per batch; the last of a pass may have fewer.
         seed: a non-negative integer of any size, or None for stored order.
         first: batch that the first pass begins with; those before it are not read.

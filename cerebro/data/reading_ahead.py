@@ -98,12 +98,12 @@ class ReadingAhead:
     _any_step_s: _Mean = field(default_factory=_Mean)
 
     def reading(self, model: str, batch_size: int, *, is_on_host: bool) -> Reading:
-        """For the loader of a model's next unit; arguments as of `ahead`."""
+        """For the loader of a model's next sub-epoch; arguments as of `ahead`."""
         ahead = self.ahead(model, batch_size, is_on_host=is_on_host)
         return Reading(ahead, partial(self.learn, model))
 
     def learn(self, model: str, times: PassTimes) -> None:
-        """A pass of a model's unit has ended."""
+        """A pass of a model's sub-epoch has ended."""
         if times.rows <= 0 or times.used <= 0 or times.gather_s <= 0 or times.step_s <= 0:
             return
         self._row_s.learn(times.gather_s / times.rows)

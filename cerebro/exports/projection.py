@@ -1,7 +1,7 @@
 """What a tracker is to show of an experiment: a function of its log, as TensorBoard's files are. Pure.
 
 A run of a tracker, here a *page*, is that of a model, or that of a fit as the parent of its models' pages. Rows are
-added as units commit. A unit that is done again, because its checkpoint was lost, adds nothing.
+added as sub-epochs commit. A sub-epoch that is done again, because its checkpoint was lost, adds nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     Attributes:
         seq: number of the event that it is of.
         name: such as ``epoch/valid/accuracy``.
-        step: number of the unit (``unit/``) or of the epoch, from 1.
+        step: number of the sub-epoch (``sub_epoch/``) or of the epoch, from 1.
         time: of the event, seconds since the epoch.
     """
 
@@ -82,7 +82,7 @@ class Projection:
         self.record = record
         self.state = ExperimentState(name=record.name)
         self._told: set[str] = set()
-        """Validations and epochs whose values were added. Of units, of which there are most, the fold knows."""
+        """Validations and epochs whose values were added. Of sub-epochs, of which there are most, the fold knows."""
         self._changed: dict[Place, float] = {}
         """When something last happened to a page."""
 
@@ -176,7 +176,7 @@ class Projection:
     def _of_model(self, run: Run, model: Model) -> Page:
         place, status = Place(run.id, model.id), _status(run, model)
         tags = self._tags(run) | {"cerebro.model": model.id}
-        # Not whether it waits or trains just now: that changes with every unit.
+        # Not whether it waits or trains just now: that changes with every sub-epoch.
         tags["cerebro.state"] = status if status == "running" else wording.model(model, run)
         if model.parent:
             tags["cerebro.parent"] = model.parent

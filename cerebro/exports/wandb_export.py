@@ -102,9 +102,9 @@ class WandbExport:
                 reinit="finish_previous",
                 settings=wandb.Settings(console="off", silent=True),
             )
-            run.define_metric("unit")
+            run.define_metric("sub_epoch")
             run.define_metric("epoch")
-            run.define_metric("unit/*", step_metric="unit")
+            run.define_metric("sub_epoch/*", step_metric="sub_epoch")
             for prefix in ("epoch", "schedule"):
                 run.define_metric(f"{prefix}/*", step_metric="epoch")
             for seq, values in _by_event(rows):
@@ -127,12 +127,12 @@ class WandbExport:
 
 
 def _by_event(rows: Sequence[Row]) -> list[tuple[int, dict[str, float]]]:
-    """Values of each event, with the numbers of the unit and the epoch that they are of, by the event's number."""
+    """Values of each event, with the numbers of the sub-epoch and the epoch that they are of, by the event's number."""
     found: dict[int, dict[str, float]] = {}
     for row in rows:
         values = found.setdefault(row.seq, {"_timestamp": row.time})
         values[row.name] = row.value
-        values["unit" if row.name.startswith("unit/") else "epoch"] = row.step
+        values["sub_epoch" if row.name.startswith("sub_epoch/") else "epoch"] = row.step
     return sorted(found.items())
 
 

@@ -8,7 +8,7 @@ needs neither the plotly package nor numpy, so the page's process stays small.
 
 In each figure, text of users is escaped (Plotly reads some HTML in text); ``layout.meta`` has ``figure`` (the builder),
 ``description`` (words for those who do not see it) and ``table`` (its data, see `Table`). Points have ``customdata``:
-the model's id first, of units also epoch, partition, attempt and task key. Lines of one model have it in
+the model's id first, of sub-epochs also epoch, partition, attempt and task key. Lines of one model have it in
 ``meta.model``.
 """
 
@@ -29,7 +29,7 @@ from cerebro.figures.schedule import (
     Outcome,
     PlannedSpan,
     Span,
-    beside_units,
+    beside_sub_epochs,
     landmarks,
     planned,
     rows_with,
@@ -63,7 +63,7 @@ __all__ = [
     "Table",
     "Theme",
     "averaged",
-    "beside_units",
+    "beside_sub_epochs",
     "colour",
     "curves",
     "dash",

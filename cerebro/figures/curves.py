@@ -27,7 +27,8 @@ from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, da
 from cerebro.state import Model, Run
 
 Axis = Literal["epoch", "row", "time"]
-"""What a curve is drawn over: epochs from 1; rows trained since the model began; seconds since the run's first unit."""
+"""What a curve is drawn over: epochs from 1; rows trained since the model began; seconds since the run's first
+sub-epoch."""
 
 CurveSplit = Literal["train", "valid"]
 
@@ -74,14 +75,14 @@ def epoch_curves(
     split: CurveSplit | Literal[""] = "",
     axis: Axis = "epoch",
 ) -> list[Curve]:
-    """One point per epoch and model: training metrics of the epoch's units together, or validations.
+    """One point per epoch and model: training metrics of the epoch's sub-epochs together, or validations.
 
     Args:
         run: a fit run; any other has no curves.
         metric: a name that the user's functions return.
         models: ids of those wanted; all if left out.
         split: empty for the one that models are ranked by.
-        axis: the end of an epoch is where its last unit ended.
+        axis: the end of an epoch is where its last sub-epoch ended.
 
     Returns:
         In the order of the models. A model without a value yet is left out, unless it broke. Of one that goes on from
@@ -108,7 +109,7 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     )
     broke = next((epoch for epoch, value in told if value is not None and not math.isfinite(value)), None)
     if broke is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
-        broke = model.epoch  # the unit that met it was not committed, so no epoch tells of it
+        broke = model.epoch  # the sub-epoch that met it was not committed, so no epoch tells of it
     best = model.best_epoch(run.fit_request.metric, run.fit_request.mode, validated=run.is_validated)
     return Curve(
         model=model.id,
@@ -123,7 +124,8 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
 
 
 def epoch_means(run: Run, model: Model, metric: str, axis: Axis, until: int) -> list[tuple[float, float]]:
-    """(end of an epoch, what its units returned together), of a model's own epochs up to one, where that is finite."""
+    """(end of an epoch, what its sub-epochs returned together), of a model's own epochs up to one, where that is
+    finite."""
     found = (
         (_place(run, model, epoch, axis), model.training_metrics(epoch).get(metric, math.nan))
         for epoch in range(model.inherited_epochs + 1, until + 1)
@@ -132,19 +134,19 @@ def epoch_means(run: Run, model: Model, metric: str, axis: Axis, until: int) -> 
 
 
 def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
-    """Where an epoch ends on the axis; for one under way, where its newest unit did."""
+    """Where an epoch ends on the axis; for one under way, where its newest sub-epoch did."""
     if axis == "epoch":
         return float(epoch)
-    units = model.visits_until(epoch)
+    sub_epochs = model.visits_until(epoch)
     if axis == "time":
-        return model.visits[units - 1].ended - run.origin if units else 0.0
+        return model.visits[sub_epochs - 1].ended - run.origin if sub_epochs else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
     archived = min(epoch, model.archived_epochs)
     return float(
         model.summaries.rows_until(archived)
         + sum(
             v.rows or sum(rows.get(p, 0) for p in v.partitions)
-            for v in model.visits[model.visits_until(archived) : units]
+            for v in model.visits[model.visits_until(archived) : sub_epochs]
         )
     )
 
@@ -371,7 +373,7 @@ def _x_axis(shown: Sequence[Curve], axis: Axis, scale: Duration, colors: ThemeCo
         return axis_of(colors, "rows trained", tickformat="~s", hoverformat=",d", rangemode="tozero")
     if axis == "time":
         return axis_of(
-            colors, f"time since the first unit, {scale.name}", hoverformat=".4~g", rangemode="tozero"
+            colors, f"time since the first sub-epoch, {scale.name}", hoverformat=".4~g", rangemode="tozero"
         )
     few = {"dtick": 1} if _reach(shown) <= _FEW_EPOCHS else {"tickformat": ",d"}
     return axis_of(colors, "epoch", hoverformat="d", **few)

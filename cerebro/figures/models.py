@@ -20,15 +20,15 @@ class ModelSummary:
         index: position among the run's models, from 0: a model's colour follows it.
         state: a word of `cerebro.state.wording`.
         epoch, epochs: the present one, of so many that it is granted.
-        units_done, units: committed units, of so many; those that it has from its parent among them.
+        sub_epochs_done, sub-epochs: committed sub-epochs, of so many; those that it has from its parent among them.
         latest, latest_epoch: the objective at the newest epoch that has it.
         best, best_epoch: the objective at the best epoch.
         metrics: all metrics at the best epoch, else at the newest; validation if the run validates, else training.
         hyperparams: as the search space gave them.
-        worker: where its unit runs or is queued; empty if it has none.
-        redone: attempts at its units that began although an earlier one had begun.
+        worker: where its sub-epoch runs or is queued; empty if it has none.
+        redone: attempts at its sub-epochs that began although an earlier one had begun.
         compute_s: time spent in user code.
-        started, ended: of its first and its newest committed unit.
+        started, ended: of its first and its newest committed sub-epoch.
         failure: why it was given up.
         parent: the model that it was made from; empty without one.
         branch: the epoch of its parent after which it goes on from there; `None`: it began with weights of its own.
@@ -39,8 +39,8 @@ class ModelSummary:
     state: str
     epoch: int
     epochs: int
-    units_done: int
-    units: int
+    sub_epochs_done: int
+    sub_epochs: int
     latest: float | None
     latest_epoch: int | None
     best: float | None
@@ -83,8 +83,8 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         state=wording.model(model, run),
         epoch=model.epoch,
         epochs=model.epochs,
-        units_done=model.visited,
-        units=model.epochs * len(model.partitions),
+        sub_epochs_done=model.visited,
+        sub_epochs=model.epochs * len(model.partitions),
         latest=model.metric(request.metric, latest, validated=validated) if latest else None,
         latest_epoch=latest,
         best=model.metric(request.metric, best, validated=validated) if best else None,
@@ -95,7 +95,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         redone=model.redone,
         compute_s=model.compute_s,
         started=model.began,
-        ended=model.visits[-1].ended if model.own_units else 0.0,
+        ended=model.visits[-1].ended if model.own_sub_epochs else 0.0,
         failure=model.failure,
         parent=model.parent,
         branch=model.inherited_epochs if model.inherited else None,
@@ -130,5 +130,5 @@ def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
     """Best first; those without a value last, of these and of equals the one that is further, then by the plan."""
     sign = 1 if mode == "min" else -1
     return sorted(
-        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.units_done, row.index)
+        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.sub_epochs_done, row.index)
     )

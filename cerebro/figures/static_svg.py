@@ -35,8 +35,8 @@ _DASHES = {
     "dashdot": ("9 4 2 4", "-\u00b7"),
 }
 """Plotly's names -> pixels drawn and left out, and how the legend says it."""
-_UNITS = ((1e15, 1.0, ""), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-"""An axis that reaches a number is told in a unit, with its letter."""
+_SUB_EPOCHS = ((1e15, 1.0, ""), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+"""An axis that reaches a number is told in a sub-epoch, with its letter."""
 _SYMBOLS = {  # around their place; any other mark is a circle
     "diamond": "M-5 0L0-5L5 0L0 5Z",
     "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z",
@@ -177,8 +177,10 @@ def _axes(
 def _named_ticks(values: Sequence[float]) -> Iterator[tuple[float, str]]:
     """Ticks with their numbers, of which no two are the same."""
     largest = max(map(abs, values), default=0.0)
-    unit, letter = next(((unit, letter) for start, unit, letter in _UNITS if largest >= start), (1.0, ""))
-    for value, word in zip(values, apart([value / unit for value in values], _DIGITS), strict=True):
+    sub_epoch, letter = next(
+        ((sub_epoch, letter) for start, sub_epoch, letter in _SUB_EPOCHS if largest >= start), (1.0, "")
+    )
+    for value, word in zip(values, apart([value / sub_epoch for value in values], _DIGITS), strict=True):
         yield value, f"{word}{letter}" if value else "0"
 
 

@@ -15,8 +15,8 @@ from cerebro.errors import SpecError
 BACKENDS = ("tensorflow", "torch")
 
 CORES = "CEREBRO_CORES"
-"""Variable of a process that trains units: with how many threads. Not there in a notebook, whose TensorFlow computes as
-its user wants."""
+"""Variable of a process that trains sub-epochs: with how many threads. Not there in a notebook, whose TensorFlow
+computes as its user wants."""
 
 _VARIABLE = "KERAS_BACKEND"
 _INTRA, _INTER = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
@@ -26,7 +26,7 @@ def chosen(named: str) -> str:
     """The backend of a spec: the one that it names; else that of this process; else TensorFlow.
 
     Raises:
-        SpecError: there is no such backend, or units cannot be trained with it.
+        SpecError: there is no such backend, or sub-epochs cannot be trained with it.
     """
     name = named or imported() or os.environ.get(_VARIABLE) or BACKENDS[0]
     if name not in BACKENDS:
@@ -58,8 +58,8 @@ class Backend:
 
 
 def restored(name: str) -> Backend:
-    """Have Keras take this backend; where units are trained it is imported now, as a part of the start of the process.
-    Calling twice is safe.
+    """Have Keras take this backend; where sub-epochs are trained it is imported now, as a part of the start of the
+    process. Calling twice is safe.
 
     Raises:
         SpecError: it was imported with another one, or is not there.
@@ -94,6 +94,6 @@ def _import(name: str) -> None:
 
 
 def fixed_threads() -> int | None:
-    """The number of threads that units are computed with here for good; `None`: any number can be set."""
+    """The number of threads that sub-epochs are computed with here for good; `None`: any number can be set."""
     found = os.environ.get(_INTRA, "")
     return int(found) if imported() == "tensorflow" and os.environ.get(CORES) and found.isdigit() else None

@@ -93,15 +93,15 @@ class Hopped(SubEpochSpec):
 
 
 def _seed() -> None:
-    """Seed the backend's own generator as torch's was for this unit. Layers and `keras.random` have generators that are
-    variables, and are saved with the model."""
+    """Seed the backend's own generator as torch's was for this sub-epoch. Layers and `keras.random` have generators
+    that are variables, and are saved with the model."""
     import keras
 
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
         tf.random.set_seed(torch.initial_seed() % 2**31)
-        # Each unit traces the functions of its model anew: what TensorFlow says of that is nothing to be mended.
+        # Each sub-epoch traces the functions of its model anew: what TensorFlow says of that is nothing to be mended.
         tf.get_logger().addFilter(_is_news)
 
 

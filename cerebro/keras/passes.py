@@ -1,8 +1,8 @@
 """What `KerasSubEpochSpec` does unless a user's methods do: one pass over a data loader, as `fit`, `evaluate` and
 `predict` pass over theirs.
 
-Keras' own loops read ahead in threads of TensorFlow's: a unit would be told of batches before it has trained on them,
-and could be left or saved at none. Here what they call for a batch is called for each batch.
+Keras' own loops read ahead in threads of TensorFlow's: a sub-epoch would be told of batches before it has trained on
+them, and could be left or saved at none. Here what they call for a batch is called for each batch.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _begun(model: Any, kind: Literal["train", "test"], batch: Any) -> _Step:
     """What is done with a batch of a pass, whose metrics count anew.
 
     With TensorFlow it is traced for batches of any number of rows (`_Traced`). What Keras makes is traced a second time
-    at the last, smaller batch of each unit; that is used where a model runs eagerly, or has a function of its own.
+    at the last, smaller batch of each sub-epoch; that is used where a model runs eagerly, or has a function of its own.
     """
     model._symbolic_build(data_batch=(*batch, None))  # makes the variables of metrics
     model.reset_metrics()

@@ -41,7 +41,7 @@ class KerasSubEpochSpec(SubEpochSpec):
         """One pass of what `fit` does with each batch.
 
         Returns:
-            Loss and metrics by the names that `compile` gives them, over the rows of the unit.
+            Loss and metrics by the names that `compile` gives them, over the rows of the sub-epoch.
         """
         from cerebro.keras.passes import train
 

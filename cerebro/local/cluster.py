@@ -75,8 +75,8 @@ def start(
     Args:
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
         workers: number of workers; None for what runs already, or two.
-        devices: how many units each worker trains side by side, on a GPU each or, without GPUs, on an equal share of
-            its cores; None for what runs already, or ``CEREBRO_DEVICES``, or all GPUs, or one.
+        devices: how many sub-epochs each worker trains side by side, on a GPU each or, without GPUs, on an equal share
+            of its cores; None for what runs already, or ``CEREBRO_DEVICES``, or all GPUs, or one.
         tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
         notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for is added to a
             cluster that is joined, whose other services go on; the page starts anew, to link it.

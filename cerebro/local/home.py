@@ -67,7 +67,7 @@ class ClusterInfo:
     services: tuple[ServiceInfo, ...] = ()
     problem: str = ""
     devices: int = 1
-    """Of each worker: so many units it trains side by side."""
+    """Of each worker: so many sub-epochs it trains side by side."""
 
     @property
     def kvs(self) -> str:

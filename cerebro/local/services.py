@@ -14,7 +14,7 @@ settings from the environment, where they find:
     CEREBRO_VOLUME_SHARDS       the worker's own volume             workers
     CEREBRO_WORKER              name                                workers
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
-    CEREBRO_DEVICES             units to train side by side         workers, if the user says so
+    CEREBRO_DEVICES             sub-epochs to train side by side         workers, if the user says so
     CUDA_VISIBLE_DEVICES        GPUs to use                         workers, on a machine with GPUs
     CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
@@ -198,7 +198,7 @@ def services(
             *("cerebro.worker.agent", "--handlers", *_HANDLERS),
             own=environment.worker(inherited, threads) | client("worker") | settings,
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
-            # back the unit in hand, which counts no attempt, and starts again.
+            # back the sub-epoch in hand, which counts no attempt, and starts again.
             renewed=True,
         )
 

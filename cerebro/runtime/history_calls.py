@@ -1,4 +1,4 @@
-"""Calls of kvs_api about what units have shown over all runs."""
+"""Calls of kvs_api about what sub-epochs have shown over all runs."""
 
 from __future__ import annotations
 

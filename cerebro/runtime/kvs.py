@@ -40,7 +40,7 @@ from cerebro.contract.tasks import InboxItem
 from cerebro.contract.trials import TrialRecord
 from cerebro.runtime.account_calls import AccountCalls
 from cerebro.runtime.history_calls import HistoryCalls
-from cerebro.runtime.log_answers import readable, readable_ledger
+from cerebro.runtime.log_answers import readable, readable_cluster_log
 from cerebro.runtime.machine_calls import MachineCalls
 from cerebro.runtime.segment_calls import SegmentCalls
 
@@ -157,8 +157,8 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none.
 
         Raises:
-            UnreadableError: one of them cannot be read; it has those before that one. `UnreadableLedgerError` if it is
-                one of the cluster's.
+            UnreadableError: one of them cannot be read; it has those before that one. `UnreadableClusterLogError` if it
+                is one of the cluster's.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}"
         content = self.send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
@@ -206,23 +206,25 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             # The events are well, so it is the outcomes that are not, or something else has answered.
             return self.answered(api.DecideAnswer, "POST", path, content)
 
-    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+    def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """Events of the cluster's log with seq > `after`, oldest first, at most 1,000.
 
         Raises:
-            UnreadableLedgerError: one of them cannot be read.
+            UnreadableClusterLogError: one of them cannot be read.
         """
         path = f"/v1/cluster/log?after={after}&wait_s={wait_s}"
-        return readable_ledger(self.send("GET", path, None, wait_s)).events
+        return readable_cluster_log(self.send("GET", path, None, wait_s)).events
 
-    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+    def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
         """Append the controller's events to the cluster's log, unless it has something after the request's cursor.
 
         Raises:
             ConflictError: another controller leads now.
-            UnreadableLedgerError: something follows the cursor that cannot be read.
+            UnreadableClusterLogError: something follows the cursor that cannot be read.
         """
-        return readable_ledger(self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0))
+        return readable_cluster_log(
+            self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0)
+        )
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
         """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.

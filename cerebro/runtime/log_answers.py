@@ -25,7 +25,9 @@ def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
     """
     found: list[Event] = []
     for entry in _entries(content):
-        kind = errors.UnreadableLedgerError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
+        kind = (
+            errors.UnreadableClusterLogError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
+        )
         try:
             found.append(_EVENT.validate_json(json.dumps(entry)))
         except ValidationError as cause:
@@ -33,22 +35,22 @@ def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
     return tuple(found)
 
 
-def readable_ledger(content: bytes) -> api.LedgerAnswer:
+def readable_cluster_log(content: bytes) -> api.ClusterLogAnswer:
     """An answer with events of the cluster's log.
 
     Raises:
-        UnreadableLedgerError: one cannot be read.
+        UnreadableClusterLogError: one cannot be read.
         StoreUnavailableError: there are no events in it.
     """
     try:
-        return api.LedgerAnswer.model_validate_json(content)
+        return api.ClusterLogAnswer.model_validate_json(content)
     except ValidationError as error:
         for entry in _entries(content):
             try:
                 _CLUSTER_EVENT.validate_json(json.dumps(entry))
             except ValidationError as cause:
                 seq, reason = entry.get("seq", 0), _reason(cause, entry)
-                raise errors.UnreadableLedgerError.of("", seq, reason) from cause
+                raise errors.UnreadableClusterLogError.of("", seq, reason) from cause
         raise error  # the events are well: it is the rest that is not
 
 

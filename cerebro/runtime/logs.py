@@ -19,8 +19,9 @@ from typing import IO
 
 from cerebro.errors import ClusterError
 
-FIELDS = ("experiment", "run", "model", "unit", "worker", "attempt")
-"""What a record may be about: names; `unit` is a task's key, `attempt` its number. Left out where they do not apply."""
+FIELDS = ("experiment", "run", "model", "sub_epoch", "worker", "attempt")
+"""What a record may be about: names; `sub_epoch` is a task's key, `attempt` its number. Left out where they do not
+apply."""
 
 FORMATS = ("text", "json")
 

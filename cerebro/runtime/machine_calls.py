@@ -57,7 +57,7 @@ class MachineCalls(Transport):
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/check", result.model_dump_json().encode(), 0.0)
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """The controller's: how long a worker's units take, against the others'.
+        """The controller's: how long a worker's sub-epochs take, against the others'.
 
         Raises:
             NotFoundError: nobody of that name is registered.

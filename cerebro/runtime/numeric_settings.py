@@ -72,14 +72,15 @@ OPEN_RUNS = NumericSetting(
 )
 MOST_WORKERS = NumericSetting(
     name="CEREBRO_MOST_WORKERS",
-    expected="the number of workers that the controller may ask for by itself (brain.mostWorkers of the chart), or 0",
+    expected="the number of workers that the controller may ask for by itself (autoscaler.mostWorkers of the chart), "
+    "or 0",
     is_whole=True,
     least=0,
     most=1000,
 )
 LEAST_WORKERS = NumericSetting(
     name="CEREBRO_LEAST_WORKERS",
-    expected="the number of workers that stay while there is no run (brain.minWorkers of the chart), from 0",
+    expected="the number of workers that stay while there is no run (autoscaler.minWorkers of the chart), from 0",
     is_whole=True,
     least=0,
     most=1000,
@@ -93,7 +94,7 @@ INSTALLED_WORKERS = NumericSetting(
 )
 IDLE_S = NumericSetting(
     name="CEREBRO_IDLE_S",
-    expected="the seconds without a run after which workers are given back (brain.idleS of the chart), from 60",
+    expected="the seconds without a run after which workers are given back (autoscaler.idleS of the chart), from 60",
     least=60,
 )
 LEASE_S = NumericSetting(
@@ -149,10 +150,10 @@ THREADS = NumericSetting(
     least=1,
 )
 
-_BRAIN = "CEREBRO_BRAIN"
+_AUTOSCALER = "CEREBRO_AUTOSCALER"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
 _MOST_MEMORY = "CEREBRO_MOST_MEMORY"
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SUB_EPOCHS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
@@ -167,20 +168,22 @@ def check(environment: Mapping[str, str]) -> None:
         setting.of(environment)
     device_memory(environment)
     most_memory(environment)
-    brain_mode(environment)
+    autoscaler_mode(environment)
     sandbox_settings.mode(environment)
     sandbox_settings.writable(environment)
 
 
-def brain_mode(environment: Mapping[str, str]) -> str:
+def autoscaler_mode(environment: Mapping[str, str]) -> str:
     """What the controller does about the number of workers: ``off``, ``advise`` or ``act``.
 
     Raises:
         ClusterError: it is none of them.
     """
-    mode = environment.get(_BRAIN, "") or "advise"
+    mode = environment.get(_AUTOSCALER, "") or "advise"
     if mode not in ("off", "advise", "act"):
-        raise ClusterError(f"{_BRAIN} is {mode!r}, expected off, advise or act (brain.mode of the chart)")
+        raise ClusterError(
+            f"{_AUTOSCALER} is {mode!r}, expected off, advise or act (autoscaler.mode of the chart)"
+        )
     return mode
 
 
@@ -207,7 +210,7 @@ def _size(name: str, environment: Mapping[str, str]) -> int | None:
     if not text:
         return None
     found = _SIZE.fullmatch(text)
-    size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    size = round(float(found[1]) * _SUB_EPOCHS[found[2] or ""]) if found else 0
     if size < 1:
         raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
     return size

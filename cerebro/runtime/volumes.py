@@ -98,7 +98,7 @@ class Volumes:
         """Python environment of one requirements.txt, shared by the workers of a machine."""
         return self.code / "environments" / fingerprint
 
-    def meeting_places(self, worker: str) -> Path:
+    def rendezvous_root(self, worker: str) -> Path:
         """Folder with a folder for each group of ranks of a worker; what an earlier process of the worker left there is
         nobody's."""
         return self.shards / "ranks" / worker
@@ -154,15 +154,15 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
 
 
 def checkpoint_file(
-    *, unit: int, epoch: int, partition: int, attempt: int, others: Sequence[int] = ()
+    *, sub_epoch: int, epoch: int, partition: int, attempt: int, others: Sequence[int] = ()
 ) -> str:
-    """Name of the file that an attempt at a unit writes in its model's folder; `unit_of` reads it.
+    """Name of the file that an attempt at a sub-epoch writes in its model's folder; `sub_epoch_of` reads it.
 
     Args:
-        others: of a unit on a set of partitions, those beside the first: attempts are counted for each set.
+        others: of a sub-epoch on a set of partitions, those beside the first: attempts are counted for each set.
     """
     partitions = "+".join(f"{number:04d}" for number in (partition, *others))
-    return f"u{unit:05d}-e{epoch:03d}-p{partitions}-a{attempt}.pt"
+    return f"u{sub_epoch:05d}-e{epoch:03d}-p{partitions}-a{attempt}.pt"
 
 
 def savepoint_file(*, checkpoint: str, batch: int) -> str:
@@ -176,15 +176,16 @@ def savepoint_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def unit_of(name: str) -> int | None:
-    """The unit whose checkpoint or savepoint a file's name tells of, also while it is written; `None`: it is neither.
+def sub_epoch_of(name: str) -> int | None:
+    """The sub-epoch whose checkpoint or savepoint a file's name tells of, also while it is written; `None`: it is
+    neither.
 
-    Numbers are compared, never names: from unit 100,000 on they have a digit more.
+    Numbers are compared, never names: from sub-epoch 100,000 on they have a digit more.
     """
-    found = _UNIT.match(name)
+    found = _SUB_EPOCH.match(name)
     return int(found[1]) if found else None
 
 
-_UNIT = re.compile(r"\.?u([0-9]+)-")
+_SUB_EPOCH = re.compile(r"\.?u([0-9]+)-")
 """What is still being written has a dot in front."""
 _SAVEPOINT = re.compile(r"\.?u[0-9]+-e[0-9]+-p[0-9+]+-a([0-9]+)\.s([0-9]+)\.pt")

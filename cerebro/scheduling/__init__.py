@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cerebro.scheduling.bounds import lower_bound
     from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
-    from cerebro.scheduling.schedule import Schedule, Unit
+    from cerebro.scheduling.schedule import Schedule, SubEpoch
     from cerebro.scheduling.validator import Report, validate
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "Report",
     "Schedule",
     "Strategy",
-    "Unit",
+    "SubEpoch",
     "lower_bound",
     "multi_gpu",
     "open_shop",
@@ -32,7 +32,7 @@ _HOMES = {
     "Report": "validator",
     "Schedule": "schedule",
     "Strategy": "problem",
-    "Unit": "schedule",
+    "SubEpoch": "schedule",
     "lower_bound": "bounds",
     "multi_gpu": "problem",
     "open_shop": "problem",

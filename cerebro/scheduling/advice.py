@@ -1,8 +1,8 @@
-"""Whether a plan is worth following, when units do not take what they were estimated to.
+"""Whether a plan is worth following, when sub-epochs do not take what they were estimated to.
 
 A plan waits for the models it has put in order; dispatch serves whoever is there. Which of the two ends sooner turns on
-how far unit times stray and on how tight the plan is, and no rule of thumb held over all cases (strict plans lose with
-more models than workers, and win with as many, up to sigma 0.1 or so): so both are run, in virtual time, under the
+how far sub-epoch times stray and on how tight the plan is, and no rule of thumb held over all cases (strict plans lose
+with more models than workers, and win with as many, up to sigma 0.1 or so): so both are run, in virtual time, under the
 noise that was measured. Both meet the same noise. It must not know how plans are made.
 """
 
@@ -21,8 +21,8 @@ from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
-_MOST_UNITS = 5_000
-"""Units to simulate for one side: some tenths of a second. Large problems get fewer samples, and need fewer."""
+_MOST_SUB_EPOCHS = 5_000
+"""Sub-epochs to simulate for one side: some tenths of a second. Large problems get fewer samples, and need fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples
     Args:
         problem: that was planned.
         plan: of it.
-        sigma: of the logarithm of unit times about their estimates, as measured. 0 needs one sample only.
+        sigma: of the logarithm of sub-epoch times about their estimates, as measured. 0 needs one sample only.
         seed: of the noise.
         samples: how many runs of each to compare, at most; fewer for large problems.
 
@@ -71,7 +71,7 @@ def mean_makespans(
         policies: by name, which is the answer's.
         sigma, seed, samples: see `choose`.
     """
-    count = max(1, min(samples, _MOST_UNITS // max(1, problem.num_units))) if sigma else 1
+    count = max(1, min(samples, _MOST_SUB_EPOCHS // max(1, problem.num_sub_epochs))) if sigma else 1
     conditions = Conditions(sigma=sigma)
     means = {
         name: statistics.fmean(

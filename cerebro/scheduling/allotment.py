@@ -25,8 +25,12 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
     """Tables to start from, by name, each different from those before it."""
     size = problem.mean_size
     found = {
-        "full node": _by(problem, lambda way: (way.unit_s(size), way.gpus)),
-        "one GPU each": _by(problem, lambda way: (way.gpus, way.unit_s(size))),
+        "full node": _by(
+            problem, lambda parallel_plan: (parallel_plan.sub_epoch_s(size), parallel_plan.gpus)
+        ),
+        "one GPU each": _by(
+            problem, lambda parallel_plan: (parallel_plan.gpus, parallel_plan.sub_epoch_s(size))
+        ),
         "least GPU time": _least_gpu_time(problem),
     }
     found["mixed"] = _widened(problem, found["least GPU time"])
@@ -37,10 +41,10 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
 def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
     """The strategies that a schedule uses; the one of least GPU time where a model does not run in it."""
     table = _least_gpu_time(problem)
-    for unit in reversed(schedule.units):
-        for s, way in enumerate(problem.strategies[unit.model][unit.worker]):
-            if (way.gpus, way.technique) == (unit.gpus, unit.technique):
-                table[unit.model][unit.worker] = s
+    for sub_epoch in reversed(schedule.sub_epochs):
+        for s, parallel_plan in enumerate(problem.strategies[sub_epoch.model][sub_epoch.worker]):
+            if (parallel_plan.gpus, parallel_plan.technique) == (sub_epoch.gpus, sub_epoch.technique):
+                table[sub_epoch.model][sub_epoch.worker] = s
     return table
 
 
@@ -62,19 +66,27 @@ def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int
 
 def widths(problem: Problem, model: int) -> list[int]:
     """The numbers of GPUs that the model's strategies take, ascending."""
-    return sorted({way.gpus for ways in problem.strategies[model] for way in ways})
+    return sorted(
+        {
+            parallel_plan.gpus
+            for parallel_plans in problem.strategies[model]
+            for parallel_plan in parallel_plans
+        }
+    )
 
 
 def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
     """The model's row in which it runs everywhere, by the fastest strategy of at most so many GPUs; by the narrowest
     where there is none."""
     size, row = problem.mean_size, []
-    for ways in problem.strategies[model]:
-        fitting = [s for s, way in enumerate(ways) if way.gpus <= gpus]
+    for parallel_plans in problem.strategies[model]:
+        fitting = [s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.gpus <= gpus]
         if fitting:
-            row.append(min(fitting, key=lambda s: ways[s].unit_s(size)))
+            row.append(min(fitting, key=lambda s: parallel_plans[s].sub_epoch_s(size)))
         else:
-            row.append(min(range(len(ways)), key=lambda s: ways[s].gpus, default=NOT_HERE))
+            row.append(
+                min(range(len(parallel_plans)), key=lambda s: parallel_plans[s].gpus, default=NOT_HERE)
+            )
     return row
 
 
@@ -107,12 +119,23 @@ def at_least(problem: Problem, table: Allotment) -> float:
 
 def _least_gpu_time(problem: Problem) -> list[list[int]]:
     size = problem.mean_size
-    return _by(problem, lambda way: (way.unit_s(size) * way.gpus, way.unit_s(size)))
+    return _by(
+        problem,
+        lambda parallel_plan: (
+            parallel_plan.sub_epoch_s(size) * parallel_plan.gpus,
+            parallel_plan.sub_epoch_s(size),
+        ),
+    )
 
 
 def _by(problem: Problem, rule: Callable[[Strategy], tuple[float, ...]]) -> list[list[int]]:
     return [
-        [min(range(len(ways)), key=lambda s: rule(ways[s])) if ways else NOT_HERE for ways in row]
+        [
+            min(range(len(parallel_plans)), key=lambda s: rule(parallel_plans[s]))
+            if parallel_plans
+            else NOT_HERE
+            for parallel_plans in row
+        ]
         for row in problem.strategies
     ]
 
@@ -150,11 +173,11 @@ def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]
     for m, row in enumerate(table):
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            ways = [problem.strategies[m][w][row[w]] for w in places]
-            rows[m] += min(way.unit_s(size) for way in ways)
-            each = shared_s(way.unit_s(size) for way in ways)
-            for w, way in zip(places, ways, strict=True):
-                loads[w] += each * way.gpus / problem.gpus[w]
+            parallel_plans = [problem.strategies[m][w][row[w]] for w in places]
+            rows[m] += min(parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans)
+            each = shared_s(parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans)
+            for w, parallel_plan in zip(places, parallel_plans, strict=True):
+                loads[w] += each * parallel_plan.gpus / problem.gpus[w]
     return rows, loads
 
 
@@ -205,10 +228,10 @@ def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[flo
     for w, s in enumerate(table[model]):
         if s == NOT_HERE:
             continue
-        ways = problem.strategies[model][w]
-        seconds = [way.unit_s(problem.mean_size) for way in ways]
-        for other, way in enumerate(ways):
+        parallel_plans = problem.strategies[model][w]
+        seconds = [parallel_plan.sub_epoch_s(problem.mean_size) for parallel_plan in parallel_plans]
+        for other, parallel_plan in enumerate(parallel_plans):
             if seconds[other] < seconds[s]:
-                paid = seconds[other] * way.gpus - seconds[s] * ways[s].gpus
+                paid = seconds[other] * parallel_plan.gpus - seconds[s] * parallel_plans[s].gpus
                 found.append((paid / problem.gpus[w] / (seconds[s] - seconds[other]), w, other))
     return found

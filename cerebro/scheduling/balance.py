@@ -2,7 +2,7 @@
 copy of a partition would change. Pure.
 
 A fluid limit: visits are divided without remainder and in any order, so what comes of it is a lower bound of what
-dispatch makes of the same holdings, and costs some microseconds instead of a simulation. A worker's pace is what a
+dispatch makes of the same replicas, and costs some microseconds instead of a simulation. A worker's pace is what a
 second of an average worker's work takes it. Loads are balanced partition by partition: each in its turn is poured over
 its holders anew, the least loaded first, until nothing changes much (coordinate descent on a convex function).
 """

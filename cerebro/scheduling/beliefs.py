@@ -1,8 +1,9 @@
-"""How far estimates of models' unit times are to be believed, where few units have shown them. Pure.
+"""How far estimates of models' sub-epoch times are to be believed, where few sub-epochs have shown them. Pure.
 
-An estimate follows the units that have ended. Where these are few, two things are wrong with that. They stray, so a
-model that seems to be costly was mostly unlucky: where units stray no less than models differ, it is likelier to be
-nearer to the others. And short ones end first: those that still run say that they take longer than this.
+An estimate follows the sub-epochs that have ended. Where these are few, two things are wrong with that. They stray, so
+a
+model that seems to be costly was mostly unlucky: where sub-epochs stray no less than models differ, it is likelier to
+be nearer to the others. And short ones end first: those that still run say that they take longer than this.
 
 How much models differ is known of the models alone. It is taken to be a standard error more, for in general they do.
 """
@@ -41,10 +42,10 @@ def beliefs(
     """What follows of estimates.
 
     Args:
-        shown: of each model the logarithm that is estimated of its unit times, and the standard deviation by which its
-            units may have it wrong; infinity: it has had none, and the estimate is what is typical.
-        running: model -> logarithm of how long a unit of it has run so far.
-        sigma: of the logarithm of a model's units.
+        shown: of each model the logarithm that is estimated of its sub-epoch times, and the standard deviation by which
+            its sub-epochs may have it wrong; infinity: it has had none, and the estimate is what is typical.
+        running: model -> logarithm of how long a sub-epoch of it has run so far.
+        sigma: of the logarithm of a model's sub-epochs.
     """
     known = [(cost, doubt) for cost, doubt in shown if doubt < math.inf]
     costs = [cost for cost, _ in known]

@@ -1,10 +1,11 @@
 """Lower bounds on the makespan: what no schedule can beat, so that one which meets it is known to be optimal.
 
-For the open shop LB = max(largest row sum, largest column sum) of the unit times (seed paper, section 5.1): no model
-is faster than all its units one after the other, no worker than all of its own. `lower_bound` carries that over to
-every `Problem`: a row is a chain of units at their fastest, one epoch after the other; a column is what is left to a
-*set* of workers, since with replicas nobody knows which of the holders will run a unit; and where a unit may run in
-several ways, row and column pull in different directions, which is bounded by weighing them against each other.
+For the open shop LB = max(largest row sum, largest column sum) of the sub-epoch times (seed paper, section 5.1): no
+model is faster than all its sub-epochs one after the other, no worker than all of its own. `lower_bound` carries that
+over to every `Problem`: a row is a chain of sub-epochs at their fastest, one epoch after the other; a column is what is
+left to a *set* of workers, since with replicas nobody knows which of the holders will run a sub-epoch; and where a
+sub-epoch may run in several ways, row and column pull in different directions, which is bounded by weighing them
+against each other.
 
 Knows problems only: no dispatch state, policy or schedule. Every bound holds by itself; the largest is taken.
 """
@@ -22,7 +23,7 @@ _MAX_SETS = 300
 """Distinct sets of holders beyond which the plain column bound looks at whole clusters and single workers only."""
 _MAX_THRESHOLDS = 16
 _EVALUATIONS = 200_000
-"""Ways of running a unit that the weighing may look at in all: some 80 ms."""
+"""Ways of running a sub-epoch that the weighing may look at in all: some 80 ms."""
 _MOMENTUM = 0.8
 _MAX_STALLED_STEPS = 3
 """Rounds without a better bound after which the weighing goes back to its best weights with smaller steps."""
@@ -33,8 +34,8 @@ _ROUNDING = 1e-12
 """More than the weighing can be wrong by, relatively: a bound that meets the optimum must not exceed it by rounding."""
 
 
-class _Way(NamedTuple):
-    """A way to run a unit: `share` of the GPUs of `worker` for `seconds`."""
+class _ParallelPlan(NamedTuple):
+    """A way to run a sub-epoch: `share` of the GPUs of `worker` for `seconds`."""
 
     worker: int
     share: float
@@ -42,12 +43,14 @@ class _Way(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """So many units of a model with the same ways. Times are those of a partition of size 1, and `amount` is the sum of
-    the units' sizes; where a part of them is fixed, times are those of a unit, and `amount` is the number of units."""
+    """So many sub-epochs of a model with the same ways. Times are those of a partition of size 1, and `amount` is the
+    sum of the sub-epochs' sizes; where a part of them is fixed, times are those of a sub-epoch, and `amount` is the
+    number of
+    sub-epochs."""
 
     model: int
     amount: float
-    ways: tuple[_Way, ...]
+    parallel_plans: tuple[_ParallelPlan, ...]
 
 
 def lower_bound(problem: Problem) -> float:
@@ -60,31 +63,39 @@ def lower_bound(problem: Problem) -> float:
         return _with_gangs(problem)
     best = max((_chain(problem, model) for model in range(problem.num_models)), default=0.0)
     kinds = _kinds(problem)
-    # While a GPU is not ready, a unit that needs most of them may find all it needs; only of plain shares it is known
-    # how much is left.
+    # While a GPU is not ready, a sub-epoch that needs most of them may find all it needs; only of plain shares it is
+    # known how much is left.
     whole = [(gpus[0],) * len(gpus) for gpus in problem.gpu_ready]
     for number, measured in enumerate(_shares(problem, kinds)):
         best = max(best, _columns(problem, measured, problem.gpu_ready if not number else whole))
-    if any(len(kind.ways) > 1 for kind in kinds):
+    if any(len(kind.parallel_plans) > 1 for kind in kinds):
         best = max(best, _weighed(problem, kinds, best) * (1 - _ROUNDING))
     return best
 
 
 def _with_gangs(problem: Problem) -> float:
-    """Where a unit may be on a set of partitions. The time of such a unit, and what it takes of GPUs, is shared by the
-    partitions of its set in proportion to their sizes (what is fixed: equally), so that a visit needs the least of that
+    """Where a sub-epoch may be on a set of partitions. The time of such a sub-epoch, and what it takes of GPUs, is
+    shared by the partitions of its set in proportion to their sizes (what is fixed: equally), so that a visit needs the
+    least of that
     and of what it takes alone: a model's visits follow each other, and all GPUs together do no more than they can."""
     rows, work = [0.0], 0.0
     for model in range(problem.num_models):
         row = 0.0
         for partition, size in enumerate(problem.sizes):
-            ways = [way for w in problem.places(model, partition) for way in problem.strategies[model][w]]
+            parallel_plans = [
+                parallel_plan
+                for w in problem.places(model, partition)
+                for parallel_plan in problem.strategies[model][w]
+            ]
             gangs = problem.gangs[model]
             shares = [(gang.seconds * size + gang.fixed / gang.members, gang) for gang in gangs]
             visits = _visits(problem, model, 1 << partition)
-            row += visits * min([way.unit_s(size) for way in ways] + [seconds for seconds, _ in shares])
+            row += visits * min(
+                [parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans]
+                + [seconds for seconds, _ in shares]
+            )
             work += visits * min(
-                [way.unit_s(size) * way.gpus for way in ways]
+                [parallel_plan.sub_epoch_s(size) * parallel_plan.gpus for parallel_plan in parallel_plans]
                 + [seconds * gang.members * gang.gpus for seconds, gang in shares]
             )
         rows.append(problem.model_ready[model] + row if row else 0.0)
@@ -96,12 +107,12 @@ def _with_gangs(problem: Problem) -> float:
 
 
 def _chain(problem: Problem, model: int) -> float:
-    """A model by itself: its units one after the other, the earliest ready first, which is best for one machine with
-    release times; no unit of an epoch before the last of the epoch before."""
+    """A model by itself: its sub-epochs one after the other, the earliest ready first, which is best for one machine
+    with release times; no sub-epoch of an epoch before the last of the epoch before."""
     now = problem.model_ready[model]
     for mask in _epochs(problem, model):
-        units = [_fastest(problem, model, p) for p in range(problem.num_partitions) if mask >> p & 1]
-        for ready, seconds in sorted(units):
+        sub_epochs = [_fastest(problem, model, p) for p in range(problem.num_partitions) if mask >> p & 1]
+        for ready, seconds in sorted(sub_epochs):
             now = max(now, ready) + seconds
     return now if _visits(problem, model, problem.all_partitions) else 0.0
 
@@ -114,9 +125,15 @@ def _epochs(problem: Problem, model: int) -> Iterator[int]:
 
 def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float]:
     """When it may begin at the earliest, and the fewest seconds that it takes: not necessarily in the same place."""
-    ways = [(w, way) for w in problem.places(model, partition) for way in problem.strategies[model][w]]
+    parallel_plans = [
+        (w, parallel_plan)
+        for w in problem.places(model, partition)
+        for parallel_plan in problem.strategies[model][w]
+    ]
     size = problem.sizes[partition]
-    return min(problem.ready(w, way.gpus) for w, way in ways), min(way.unit_s(size) for _, way in ways)
+    return min(problem.ready(w, parallel_plan.gpus) for w, parallel_plan in parallel_plans), min(
+        parallel_plan.sub_epoch_s(size) for _, parallel_plan in parallel_plans
+    )
 
 
 def _visits(problem: Problem, model: int, mask: int) -> int:
@@ -129,60 +146,69 @@ def _visits(problem: Problem, model: int, mask: int) -> int:
 
 
 def _shares(problem: Problem, kinds: list[_Kind]) -> Iterator[list[_Kind]]:
-    """The kinds of units, the share of a worker that each takes measured in several ways.
+    """The kinds of sub-epochs, the share of a worker that each takes measured in several ways.
 
     Plainly (GPUs of all its GPUs), and by the dual feasible functions u of Fekete and Schepers (2001): fewer than t
     GPUs count as nothing and more than all but t as everything, because no more than that fits beside them. At t =
-    half of the GPUs it says that units which need more than half exclude each other.
+    half of the GPUs it says that sub-epochs which need more than half exclude each other.
     """
     yield kinds
     counts = {
-        (round(way.share * problem.gpus[way.worker]), problem.gpus[way.worker])
+        (round(parallel_plan.share * problem.gpus[parallel_plan.worker]), problem.gpus[parallel_plan.worker])
         for kind in kinds
-        for way in kind.ways
+        for parallel_plan in kind.parallel_plans
     }
     thresholds = {
         t for used, total in counts for t in (used + 1, total - used + 1) if 1 < t <= (total + 1) // 2
     }
     for least in sorted(thresholds)[-_MAX_THRESHOLDS:]:
         yield [
-            kind._replace(ways=tuple(_rounded(problem, way, least) for way in kind.ways)) for kind in kinds
+            kind._replace(
+                parallel_plans=tuple(
+                    _rounded(problem, parallel_plan, least) for parallel_plan in kind.parallel_plans
+                )
+            )
+            for kind in kinds
         ]
 
 
-def _rounded(problem: Problem, way: _Way, least: int) -> _Way:
-    total = problem.gpus[way.worker]
-    gpus = round(way.share * total)
+def _rounded(problem: Problem, parallel_plan: _ParallelPlan, least: int) -> _ParallelPlan:
+    total = problem.gpus[parallel_plan.worker]
+    gpus = round(parallel_plan.share * total)
     if 2 * least > total:
-        return way._replace(share=0.0 if 2 * gpus < total else 1.0 if 2 * gpus > total else 0.5)
-    return way._replace(share=0.0 if gpus < least else 1.0 if gpus > total - least else way.share)
+        return parallel_plan._replace(share=0.0 if 2 * gpus < total else 1.0 if 2 * gpus > total else 0.5)
+    return parallel_plan._replace(
+        share=0.0 if gpus < least else 1.0 if gpus > total - least else parallel_plan.share
+    )
 
 
 def _kinds(problem: Problem) -> list[_Kind]:
     amounts: dict[tuple[int, tuple[int, ...], float], float] = defaultdict(float)
     for model, row in enumerate(problem.strategies):
-        # Where nothing is fixed, units of all sizes are of one kind: the fewer kinds, the longer they are weighed.
-        is_fixed = any(way.fixed for ways in row for way in ways)
+        # Where nothing is fixed, sub-epochs of all sizes are of one kind: the fewer kinds, the longer they are weighed.
+        is_fixed = any(parallel_plan.fixed for parallel_plans in row for parallel_plan in parallel_plans)
         for p, size in enumerate(problem.sizes):
             if visits := _visits(problem, model, 1 << p):
                 of_size = size if is_fixed else 1.0
                 amounts[model, problem.places(model, p), of_size] += visits * size / of_size
     return [
-        _Kind(model, amount, _ways(problem, model, places, size))
+        _Kind(model, amount, _parallel_plans(problem, model, places, size))
         for (model, places, size), amount in amounts.items()
     ]
 
 
-def _ways(problem: Problem, model: int, places: tuple[int, ...], size: float) -> tuple[_Way, ...]:
+def _parallel_plans(
+    problem: Problem, model: int, places: tuple[int, ...], size: float
+) -> tuple[_ParallelPlan, ...]:
     return tuple(
-        _Way(w, way.gpus / problem.gpus[w], way.unit_s(size))
+        _ParallelPlan(w, parallel_plan.gpus / problem.gpus[w], parallel_plan.sub_epoch_s(size))
         for w in places
-        for way in problem.strategies[model][w]
+        for parallel_plan in problem.strategies[model][w]
     )
 
 
 def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[float]]) -> float:
-    """The most that is left to any set of workers: units that can run nowhere else, on all of its GPUs at once.
+    """The most that is left to any set of workers: sub-epochs that can run nowhere else, on all of its GPUs at once.
 
     Looks at the sets of holders that occur, and at all workers together.
 
@@ -192,10 +218,11 @@ def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[floa
     loads: dict[int, float] = defaultdict(float)
     for kind in kinds:
         mask = 0
-        for way in kind.ways:
-            mask |= 1 << way.worker
+        for parallel_plan in kind.parallel_plans:
+            mask |= 1 << parallel_plan.worker
         loads[mask] += kind.amount * min(
-            way.share * way.seconds * problem.gpus[way.worker] for way in kind.ways
+            parallel_plan.share * parallel_plan.seconds * problem.gpus[parallel_plan.worker]
+            for parallel_plan in kind.parallel_plans
         )
     sets = {mask for mask in loads if mask.bit_count() == 1 or len(loads) <= _MAX_SETS}
     sets.add((1 << problem.num_workers) - 1)
@@ -216,23 +243,23 @@ def _filled(ready: Sequence[Sequence[float]], workers: int, load: float) -> floa
 
 
 def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
-    """The bound of the linear relaxation, in which a unit may be split over its ways, from below.
+    """The bound of the linear relaxation, in which a sub-epoch may be split over its ways, from below.
 
     For weights y of workers and z of models that sum to 1, the makespan C satisfies
 
         C >= sum_w y_w (ready_w + load_w) + sum_m z_m (ready_m + chain_m)
-          >= sum_w y_w ready_w + sum_m z_m ready_m + sum_units min_ways seconds * (share * y_w + z_m),
+          >= sum_w y_w ready_w + sum_m z_m ready_m + sum_sub_epochs min_parallel_plans seconds * (share * y_w + z_m),
 
     whatever the weights: any will do. Good ones come from multiplicative updates (Arora, Hazan and Kale, 2012): who has
-    more to do than the weighted mean, when each unit goes where that costs least, gains weight; to begin with workers
-    weigh as much as they are fast. A worker's ready time is the mean of its GPUs': so much of it is not there. A ready
-    time is taken for at most `best`, a bound already: what is ready later may stay unused.
+    more to do than the weighted mean, when each sub-epoch goes where that costs least, gains weight; to begin with
+    workers weigh as much as they are fast. A worker's ready time is the mean of its GPUs': so much of it is not there.
+    A ready time is taken for at most `best`, a bound already: what is ready later may stay unused.
     """
     ready = [sum(min(best, at) for at in gpus) / len(gpus) for gpus in problem.gpu_ready]
     ready += [min(best, at) for at in problem.model_ready]
     weights = kept = _first_weights(problem, kinds, best)
     sums, highest, step, failures = ready, 0.0, 1.0, 0
-    for number in range(max(1, _EVALUATIONS // sum(len(kind.ways) for kind in kinds))):
+    for number in range(max(1, _EVALUATIONS // sum(len(kind.parallel_plans) for kind in kinds))):
         found, bound = _respond(kinds, problem.num_workers, weights, ready)
         failures = 0 if bound > highest else failures + 1
         if not failures:
@@ -253,9 +280,9 @@ def _first_weights(problem: Problem, kinds: list[_Kind], best: float) -> list[fl
     times: list[list[float]] = [[] for _ in range(problem.num_workers)]
     rows = [0.0] * problem.num_models
     for kind in kinds:
-        for way in kind.ways:
-            times[way.worker].append(way.share * way.seconds)
-        rows[kind.model] += kind.amount * min(way.seconds for way in kind.ways)
+        for parallel_plan in kind.parallel_plans:
+            times[parallel_plan.worker].append(parallel_plan.share * parallel_plan.seconds)
+        rows[kind.model] += kind.amount * min(parallel_plan.seconds for parallel_plan in kind.parallel_plans)
     speeds = [len(found) / sum(found) if found else 0.0 for found in times]
     closeness = [(row / best) ** 8 for row in rows]
     return _normalized(
@@ -281,15 +308,18 @@ def _normalized(weights: list[float]) -> list[float]:
 def _respond(
     kinds: list[_Kind], num_workers: int, weights: list[float], ready: list[float]
 ) -> tuple[list[float], float]:
-    """Each unit in its cheapest way at these weights: the sums of workers and of models, and what it all costs."""
+    """Each sub-epoch in its cheapest way at these weights: the sums of workers and of models, and what it all costs."""
     sums = list(ready)
     cost = sum(weight * at for weight, at in zip(weights, ready, strict=True))
-    for model, amount, ways in kinds:
+    for model, amount, parallel_plans in kinds:
         row = num_workers + model
         least = math.inf
-        for way in ways:
-            if (price := way.seconds * (way.share * weights[way.worker] + weights[row])) < least:
-                least, chosen = price, way
+        for parallel_plan in parallel_plans:
+            if (
+                price := parallel_plan.seconds
+                * (parallel_plan.share * weights[parallel_plan.worker] + weights[row])
+            ) < least:
+                least, chosen = price, parallel_plan
         cost += amount * least
         sums[chosen.worker] += amount * chosen.share * chosen.seconds
         sums[row] += amount * chosen.seconds

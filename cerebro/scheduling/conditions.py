@@ -1,7 +1,8 @@
-"""What a plan does not know: how long units really take, and which workers are there.
+"""What a plan does not know: how long sub-epochs really take, and which workers are there.
 
-The same seed gives the same real durations to every policy, because they belong to units and not to the order in which
-units are drawn; so policies can be compared with each other and with a bound that knows everything in advance.
+The same seed gives the same real durations to every policy, because they belong to sub-epochs and not to the order in
+which sub-epochs are drawn; so policies can be compared with each other and with a bound that knows everything in
+advance.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ class Conditions:
     """What befalls a run.
 
     Attributes:
-        sigma: of the logarithm of each unit's factor, which is log-normal with mean 1.
-        doubts: of each model, the same of a factor that all its units share; none: the models' times are known.
+        sigma: of the logarithm of each sub-epoch's factor, which is log-normal with mean 1.
+        doubts: of each model, the same of a factor that all its sub-epochs share; none: the models' times are known.
         stragglers: slow workers; where two overlap, both count.
         outages: workers that go away.
         joins: workers that come later.
-        estimates: what the policy is told of unit times: the problem's, or, as at a cold start, that all are equal.
+        estimates: what the policy is told of sub-epoch times: the problem's, or, as at a cold start, that all are
+            equal.
 
     Raises:
         InstanceError: a number that makes no sense.
@@ -102,11 +104,16 @@ class Conditions:
         """The problem as the policy is told of it."""
         if self.estimates == "given":
             return problem
-        ways = [way for row in problem.strategies for cell in row for way in cell]
-        mean = sum(way.seconds for way in ways) / len(ways)
-        fixed = sum(way.fixed for way in ways) / len(ways)
+        parallel_plans = [
+            parallel_plan for row in problem.strategies for cell in row for parallel_plan in cell
+        ]
+        mean = sum(parallel_plan.seconds for parallel_plan in parallel_plans) / len(parallel_plans)
+        fixed = sum(parallel_plan.fixed for parallel_plan in parallel_plans) / len(parallel_plans)
         equal = tuple(
-            tuple(tuple(replace(way, seconds=mean, fixed=fixed) for way in cell) for cell in row)
+            tuple(
+                tuple(replace(parallel_plan, seconds=mean, fixed=fixed) for parallel_plan in cell)
+                for cell in row
+            )
             for row in problem.strategies
         )
         return replace(problem, strategies=equal)
@@ -118,7 +125,7 @@ class Reality:
     Args:
         problem: with one strategy for each model and worker.
         conditions: see there.
-        seed: of the units' factors.
+        seed: of the sub-epochs' factors.
 
     Raises:
         InstanceError: something befalls a worker that does not exist.
@@ -143,12 +150,14 @@ class Reality:
         self._present = [_spans(conditions, worker, self.absences[worker]) for worker in workers]
 
     def work(self, model: int, partition: int, worker: int, epoch: int) -> float:
-        """Seconds of the unit on the worker at its usual speed."""
+        """Seconds of the sub-epoch on the worker at its usual speed."""
         seconds = self._problem.seconds(model, partition, worker)
         if not self._factors:
             return seconds
-        unit = ((epoch - 1) * self._problem.num_models + model) * self._problem.num_partitions + partition
-        return seconds * self._factors[unit]
+        sub_epoch = (
+            (epoch - 1) * self._problem.num_models + model
+        ) * self._problem.num_partitions + partition
+        return seconds * self._factors[sub_epoch]
 
     def end(self, worker: int, start: float, work: float) -> float:
         """When so much work is done that starts then, if the worker stays."""
@@ -157,14 +166,14 @@ class Reality:
     def bound(self) -> float:
         """No schedule ends sooner, whatever it knows in advance: the clairvoyant bound.
 
-        The larger of two. A model needs the sum of its units, each where it is fastest, one after the other. The units
-        that only one worker can run need their GPU-seconds of that worker's, which does nothing while it is away and
-        less while it is slow. Work that is lost when a worker goes is not counted: who knows of the outage starts
-        nothing that would be lost.
+        The larger of two. A model needs the sum of its sub-epochs, each where it is fastest, one after the other. The
+        sub-epochs that only one worker can run need their GPU-seconds of that worker's, which does nothing while it is
+        away and less while it is slow. Work that is lost when a worker goes is not counted: who knows of the outage
+        starts nothing that would be lost.
         """
         problem = self._problem
         models, workers = [0.0] * problem.num_models, [0.0] * problem.num_workers
-        for model, partition, epoch in self._units():
+        for model, partition, epoch in self._sub_epochs():
             places = problem.places(model, partition)
             works = {w: self.work(model, partition, w, epoch) for w in places}
             models[model] += min(work / self._fastest(w) for w, work in works.items())
@@ -176,7 +185,7 @@ class Reality:
         ends += [_done(self._present[w], problem.ready(w), work) for w, work in enumerate(workers) if work]
         return max(ends, default=0.0)
 
-    def _units(self) -> Iterator[tuple[int, int, int]]:
+    def _sub_epochs(self) -> Iterator[tuple[int, int, int]]:
         problem = self._problem
         for model, left in enumerate(problem.left):
             for partition in range(problem.num_partitions):
@@ -188,20 +197,20 @@ class Reality:
 
 
 def _factors(problem: Problem, conditions: Conditions, seed: int) -> list[float]:
-    """Of every unit, by epoch, model and partition; empty if all are 1."""
+    """Of every sub-epoch, by epoch, model and partition; empty if all are 1."""
     sigma, doubts = conditions.sigma, conditions.doubts
     if not sigma and not any(doubts):
         return []
     rng = random.Random(f"unit times {seed}")
     count = problem.epochs * problem.num_models * problem.num_partitions
-    units = [_drawn(rng, sigma) for _ in range(count)]
+    sub_epochs = [_drawn(rng, sigma) for _ in range(count)]
     if not any(doubts):
-        return units
+        return sub_epochs
     rng = random.Random(f"models {seed}")
     models = [_drawn(rng, doubt) for doubt in doubts]
     return [
-        factor * models[unit // problem.num_partitions % problem.num_models]
-        for unit, factor in enumerate(units)
+        factor * models[sub_epoch // problem.num_partitions % problem.num_models]
+        for sub_epoch, factor in enumerate(sub_epochs)
     ]
 
 

@@ -3,8 +3,8 @@
 It owns speed, and nothing else: the same problem that `DispatchState` and the dispatch engine treat one event at a
     time, with
 its numbers laid out in plain lists and every choice made by sorted order. The engine is not used for the search,
-because asking a policy costs some ten times as much for each unit, and a search is as good as the number of schedules
-it sees. It must not know what is searched for, nor why.
+because asking a policy costs some ten times as much for each sub-epoch, and a search is as good as the number of
+schedules it sees. It must not know what is searched for, nor why.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from cerebro.scheduling.allotment import NOT_HERE, Allotment, allowed
 from cerebro.scheduling.problem import Problem, shared_s
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 Start = tuple[float, int, int, int]
 """Start in seconds, model, partition, worker."""
 
 
 class Decoded(NamedTuple):
-    """A schedule in the making: its makespan in seconds and the units as they were started."""
+    """A schedule in the making: its makespan in seconds and the sub-epochs as they were started."""
 
     makespan: float
     starts: list[Start]
@@ -37,13 +37,13 @@ class Decoder:
     needs nothing: so that a late model or a late worker is an ordinary event.
 
     Attributes:
-        is_fixed: whether each unit had one place only when this was made.
-        work: ``work[m][p]``, seconds of a unit of model `m` on partition `p` on its fastest place, and the share of its
-            seconds, and of a worker's GPUs, that each place is charged with.
-        need: ``need[w][m]``, GPUs of a unit of model `m` on worker `w`.
-        model_left: ``model_left[m]``, seconds of all that model `m` has to visit, each unit on its fastest place.
-        worker_left: ``worker_left[w]``, the same for worker `w`, as a share of its GPUs; a unit with several places is
-            shared evenly by them.
+        is_fixed: whether each sub-epoch had one place only when this was made.
+        work: ``work[m][p]``, seconds of a sub-epoch of model `m` on partition `p` on its fastest place, and the share
+            of its seconds, and of a worker's GPUs, that each place is charged with.
+        need: ``need[w][m]``, GPUs of a sub-epoch of model `m` on worker `w`.
+        model_left: ``model_left[m]``, seconds of all that model `m` has to visit, each sub-epoch on its fastest place.
+        worker_left: ``worker_left[w]``, the same for worker `w`, as a share of its GPUs; a sub-epoch with several
+            places is shared evenly by them.
     """
 
     def __init__(self, problem: Problem, allotment: Allotment) -> None:
@@ -75,14 +75,15 @@ class Decoder:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether units on some worker need different numbers of GPUs, so that one may be kept waiting by others."""
+        """Whether sub-epochs on some worker need different numbers of GPUs, so that one may be kept waiting by
+        others."""
         return any(
             len({need for need, mask in zip(needs, masks, strict=True) if mask}) > 1
             for needs, masks in zip(self.need, self._masks, strict=True)
         )
 
     def seconds(self, model: int, worker: int) -> float:
-        """Of a unit of the model there, for a partition of size 1; 0 if it does not run there."""
+        """Of a sub-epoch of the model there, for a partition of size 1; 0 if it does not run there."""
         runs_here = self._masks[worker][model]
         return self._seconds[model][worker] + self._fixed[model][worker] if runs_here else 0.0
 
@@ -101,10 +102,10 @@ class Decoder:
             if strategy == NOT_HERE:
                 self._masks[w][model] = 0
                 continue
-            way = problem.strategies[model][w][strategy]
+            parallel_plan = problem.strategies[model][w][strategy]
             self._masks[w][model] = self._held[w]
-            self.need[w][model] = way.gpus
-            self._seconds[model][w], self._fixed[model][w] = way.seconds, way.fixed
+            self.need[w][model] = parallel_plan.gpus
+            self._seconds[model][w], self._fixed[model][w] = parallel_plan.seconds, parallel_plan.fixed
         seconds, fixed = self._seconds[model], self._fixed[model]
         work = self.work[model] = []
         for p, size in enumerate(problem.sizes):
@@ -245,25 +246,25 @@ class Decoder:
 
 
 def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start]) -> Schedule:
-    """The units that were started, with the strategies of that allotment."""
+    """The sub-epochs that were started, with the strategies of that allotment."""
     visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
-    units = []
+    sub_epochs = []
     for start, m, p, w in sorted(starts):
-        way = problem.strategies[m][w][allotment[m][w]]
+        parallel_plan = problem.strategies[m][w][allotment[m][w]]
         visits[m][p] += 1
-        units.append(
-            Unit(
+        sub_epochs.append(
+            SubEpoch(
                 model=m,
                 partition=p,
                 worker=w,
                 start=start,
-                end=start + way.unit_s(problem.sizes[p]),
+                end=start + parallel_plan.sub_epoch_s(problem.sizes[p]),
                 epoch=visits[m][p],
-                gpus=way.gpus,
-                technique=way.technique,
+                gpus=parallel_plan.gpus,
+                technique=parallel_plan.technique,
             )
         )
-    return Schedule.of(units)
+    return Schedule.of(sub_epochs)
 
 
 def _pick(  # noqa: PLR0917 - names cost a tenth of the time of the innermost call

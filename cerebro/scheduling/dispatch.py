@@ -2,8 +2,8 @@
 
 Used wherever the whole controller would be too much: by the planner, hundreds of times before an epoch, and by the
 study of policies. It decides anew at every event, as the controller does, and lets the policy see nothing but the
-state. A unit that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no part
-of the schedule.
+state. A sub-epoch that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no
+part of the schedule.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState, Running
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 CALM = Conditions()
-"""Units take what they are estimated to take, and everybody stays."""
+"""Sub-epochs take what they are estimated to take, and everybody stays."""
 
 _SIMULTANEOUS = 1e-9
 """Relative. Events this close are one, or the drift of sums would have one worker choose a moment before its equals."""
 
-# What happens at one instant happens in this order: a unit that ends as its worker goes has ended.
+# What happens at one instant happens in this order: a sub-epoch that ends as its worker goes has ended.
 _END, _GO, _COME, _MODEL_READY, _GPU_READY = range(5)
 
 _NOWHERE = -1
@@ -38,14 +38,14 @@ def dispatch(problem: Problem, policy: Policy, *, seed: int = 0, conditions: Con
     Args:
         problem: with at most one strategy for each model and worker (`Problem.with_strategies`).
         policy: see `Policy`. While nothing runs, its waiting is overruled: critical first decides.
-        seed: of the policy's generator and of the units' real durations.
+        seed: of the policy's generator and of the sub-epochs' real durations.
         conditions: noise, slow workers, workers that go and come.
 
     Returns:
-        Every unit once, with its real start and end.
+        Every sub-epoch once, with its real start and end.
 
     Raises:
-        InstanceError: some units can never run, because nobody who can run them comes back.
+        InstanceError: some sub-epochs can never run, because nobody who can run them comes back.
     """
     return _Run(problem, policy, seed, conditions).schedule()
 
@@ -57,12 +57,12 @@ class _Run:
         self._reality = Reality(problem, conditions, seed)
         self._rng = random.Random(f"choices {seed}")
         self._state = DispatchState(conditions.estimated(problem))
-        self._holdings = list(self._state.held)
+        self._replicas = list(self._state.held)
         self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
         self._wanted = problem.all_partitions
         self._due: dict[int, float] = {}
         self._events: list[tuple[float, int, int]] = []
-        self._units: list[Unit] = []
+        self._sub_epochs: list[SubEpoch] = []
         self._fallback = CriticalFirst()
         self._expect()
 
@@ -89,12 +89,12 @@ class _Run:
 
     def schedule(self) -> Schedule:
         """Runs to the end."""
-        total, now = self._problem.num_units, 0.0
+        total, now = self._problem.num_sub_epochs, 0.0
         self._happen(until=0.0)
         while True:
             self._decide(now)
-            if len(self._units) == total:
-                return Schedule.of(self._units)
+            if len(self._sub_epochs) == total:
+                return Schedule.of(self._sub_epochs)
             if not self._events:
                 raise InstanceError(self._stuck())
             now = self._events[0][0]
@@ -112,7 +112,7 @@ class _Run:
             elif kind == _GO:
                 self._go(subject, now)
             elif kind == _COME:
-                self._state.set_held(subject, self._holdings[subject])
+                self._state.set_held(subject, self._replicas[subject])
             elif kind == _MODEL_READY:
                 del self._state.running[subject]
             else:
@@ -125,17 +125,17 @@ class _Run:
         del self._due[model]
         state = self._state
         worker, partition, started, *_ = state.running[model]
-        way = self._problem.strategies[model][worker][0]
-        self._units.append(
-            Unit(
+        parallel_plan = self._problem.strategies[model][worker][0]
+        self._sub_epochs.append(
+            SubEpoch(
                 model=model,
                 partition=partition,
                 worker=worker,
                 start=started,
                 end=now,
                 epoch=state.epoch[model],
-                gpus=way.gpus,
-                technique=way.technique,
+                gpus=parallel_plan.gpus,
+                technique=parallel_plan.technique,
             )
         )
         state.finish(model, now)

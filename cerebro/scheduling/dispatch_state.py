@@ -2,8 +2,8 @@
 
 The live controller, the planner's dry runs and the dispatch engine all drive this one class, so a policy cannot tell
 them apart. It is incremental, because decisions are re-made at every event: starting and finishing cost a handful of
-operations, whatever the number of models. Units are kept as in the seed paper, sections 5.3 and 5.6: what is open is Q,
-what runs is Q'; a unit that is released goes back from Q' to Q.
+operations, whatever the number of models. Sub-epochs are kept as in the seed paper, sections 5.3 and 5.6: what is open
+is Q, what runs is Q'; a sub-epoch that is released goes back from Q' to Q.
 
 Each model has at most one strategy on each worker here (`Problem.is_single`): which one is a plan's matter.
 """
@@ -25,7 +25,7 @@ _MOST = 0.1
 
 
 class Choice(NamedTuple):
-    """A unit for a worker: model `model` on partition `partition`, in the model's present epoch."""
+    """A sub-epoch for a worker: model `model` on partition `partition`, in the model's present epoch."""
 
     worker: int
     model: int
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 
 
 class GangMember(NamedTuple):
-    """Of a unit on a set of partitions: one of its workers, the partition that it reads, and its GPUs for it."""
+    """Of a sub-epoch on a set of partitions: one of its workers, the partition that it reads, and its GPUs for it."""
 
     worker: int
     partition: int
@@ -41,8 +41,8 @@ class GangMember(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A unit that runs, or that is queued at its worker. It keeps the GPUs with which it started, whatever the model
-    needs from then on. On a set of partitions, `others` are those beside the first."""
+    """A sub-epoch that runs, or that is queued at its worker. It keeps the GPUs with which it started, whatever the
+    model needs from then on. On a set of partitions, `others` are those beside the first."""
 
     worker: int
     partition: int
@@ -60,26 +60,26 @@ class DispatchState:
     """Who is idle, what is left, and how much work that is. Not thread-safe: one owner.
 
     Attributes:
-        time: ``time[m][w]``, estimated seconds of a unit of model `m` on worker `w` for a partition of size 1; `NEVER`
-            where it does not fit. Change it by `set_time` or `set_way`.
-        fixed: ``fixed[m][w]``, seconds of such a unit that do not depend on the size.
-        need: ``need[m][w]``, GPUs of such a unit.
+        time: ``time[m][w]``, estimated seconds of a sub-epoch of model `m` on worker `w` for a partition of size 1;
+            `NEVER` where it does not fit. Change it by `set_time` or `set_parallel_plan`.
+        fixed: ``fixed[m][w]``, seconds of such a sub-epoch that do not depend on the size.
+        need: ``need[m][w]``, GPUs of such a sub-epoch.
         sizes: of the partitions.
         held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
         open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
         epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of ``epochs[m]``.
-        priority: ``priority[m]``: of what could start on a worker, only units of models of the highest one do.
+        priority: ``priority[m]``: of what could start on a worker, only sub-epochs of models of the highest one do.
         running: model -> where it is. A model that is not in it is idle.
         gpus: ``gpus[w]``, GPUs of worker `w`: in a live run, its devices.
-        free: ``free[w]``, those of them that no unit holds.
-        model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each unit on its
-            fastest holder.
-        worker_left: ``worker_left[w]``, the same for worker `w` if all of its GPUs are always busy; a unit with several
-            holders is shared by them so that it occupies each as long.
+        free: ``free[w]``, those of them that no sub-epoch holds.
+        model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each sub-epoch
+            on its fastest holder.
+        worker_left: ``worker_left[w]``, the same for worker `w` if all of its GPUs are always busy; a sub-epoch with
+            several holders is shared by them so that it occupies each as long.
         rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
             state was made.
-        merit: ``merit[m]``, how much it is worth to train model `m` next, by the rule of the policy; the most first.
-            Empty where nobody knows. Always replaced as a whole.
+        priority score: ``priority_score[m]``, how much it is worth to train model `m` next, by the rule of the policy;
+            the most first. Empty where nobody knows. Always replaced as a whole.
         is_replicated: whether some partition has several holders.
         now: seconds, the time of the newest change.
     """
@@ -93,12 +93,21 @@ class DispatchState:
             for w in workers:
                 held[w] |= 1 << p
         self._begin(
-            [[ways[0].seconds if ways else NEVER for ways in row] for row in problem.strategies],
-            [[ways[0].gpus if ways else 1 for ways in row] for row in problem.strategies],
+            [
+                [parallel_plans[0].seconds if parallel_plans else NEVER for parallel_plans in row]
+                for row in problem.strategies
+            ],
+            [
+                [parallel_plans[0].gpus if parallel_plans else 1 for parallel_plans in row]
+                for row in problem.strategies
+            ],
             held,
             problem.gpus,
         )
-        self.fixed = [[ways[0].fixed if ways else 0.0 for ways in row] for row in problem.strategies]
+        self.fixed = [
+            [parallel_plans[0].fixed if parallel_plans else 0.0 for parallel_plans in row]
+            for row in problem.strategies
+        ]
         self.open = list(problem.left)
         self._is_narrow = all(count == 1 for row in self.need for count in row)
         for m, mask in enumerate(self.open):
@@ -119,9 +128,9 @@ class DispatchState:
         epochs: int,
         gpus: Sequence[int] | None = None,
     ) -> DispatchState:
-        """A dispatch state of models that nothing is known of yet: a unit takes a second for a partition of size 1, on
-        one GPU. To write that down as a `Problem` would take many times as long, and a partition need not be held by
-        anybody here.
+        """A dispatch state of models that nothing is known of yet: a sub-epoch takes a second for a partition of size
+        1, on one GPU. To write that down as a `Problem` would take many times as long, and a partition need not be held
+        by anybody here.
 
         Args:
             sizes: of the partitions.
@@ -147,7 +156,7 @@ class DispatchState:
         self.fixed = [[0.0] * len(held) for _ in time]
         self.gpus = tuple(gpus)
         self._is_narrow = True
-        """Whether no unit takes several GPUs."""
+        """Whether no sub-epoch takes several GPUs."""
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
         self.priority = [0] * len(time)
@@ -159,7 +168,7 @@ class DispatchState:
         self.model_left = [0.0] * len(time)
         self.worker_left = [0.0] * len(held)
         self.rank = list(range(len(time)))
-        self.merit: list[float] = []
+        self.priority_score: list[float] = []
         self._holders: list[tuple[int, ...]] = []
         self._unheld = 0
         self.is_replicated = False
@@ -208,7 +217,7 @@ class DispatchState:
                 yield model, both
 
     def seconds(self, model: int, partition: int, worker: int) -> float:
-        """Estimated time of a unit; `NEVER` where it does not fit."""
+        """Estimated time of a sub-epoch; `NEVER` where it does not fit."""
         return self.time[model][worker] * self.sizes[partition] + self.fixed[model][worker]
 
     def holders(self, partition: int) -> tuple[int, ...]:
@@ -218,7 +227,7 @@ class DispatchState:
     # --- what happens ----------------------------------------------------------------------------
 
     def start_gang(self, model: int, members: Sequence[GangMember], at: float | None = None) -> None:
-        """A unit on a set of partitions occupies its model, and GPUs of several workers."""
+        """A sub-epoch on a set of partitions occupies its model, and GPUs of several workers."""
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
         first, *others = members
@@ -228,7 +237,7 @@ class DispatchState:
             self.free[member.worker] -= member.gpus
 
     def start(self, choice: Choice, at: float | None = None) -> None:
-        """A unit occupies its model and its GPUs."""
+        """A sub-epoch occupies its model and its GPUs."""
         worker, model, partition = choice
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         assert self.open[model] >> partition & 1, f"model {model} does not need partition {partition}"
@@ -238,14 +247,14 @@ class DispatchState:
         self.free[worker] -= need
 
     def release(self, model: int) -> None:
-        """The model's unit ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
-        unit = self.running.pop(model)
-        self.free[unit.worker] += unit.gpus
-        for member in unit.others:
+        """The model's sub-epoch ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
+        sub_epoch = self.running.pop(model)
+        self.free[sub_epoch.worker] += sub_epoch.gpus
+        for member in sub_epoch.others:
             self.free[member.worker] += member.gpus
 
     def finish(self, model: int, at: float | None = None) -> None:
-        """The model's unit is committed. After its last partition the model's next epoch opens."""
+        """The model's sub-epoch is committed. After its last partition the model's next epoch opens."""
         members = self.running[model].members
         self.release(model)
         self.now = self.now if at is None else at
@@ -265,7 +274,7 @@ class DispatchState:
         self._count(model, partition, +1)
 
     def drop(self, model: int) -> None:
-        """The model is given up: nothing of it is left. A unit of it that runs still holds its GPUs."""
+        """The model is given up: nothing of it is left. A sub-epoch of it that runs still holds its GPUs."""
         for partition in range(len(self.sizes)):
             self._count(model, partition, -self._visits_left(model, partition))
         self.open[model] = 0
@@ -278,7 +287,7 @@ class DispatchState:
             self._count(model, partition, self._visits_left(model, partition))
 
     def set_priority(self, model: int, priority: int) -> None:
-        """From now on units of the model go before those of models with a lower one."""
+        """From now on sub-epochs of the model go before those of models with a lower one."""
         self.priority[model] = priority
         self._had_priorities = self._had_priorities or priority != 0
 
@@ -295,7 +304,7 @@ class DispatchState:
         """Another model, of which nothing is due until `set_epochs` says what; its number.
 
         Args:
-            seconds: of a unit for a partition of size 1 on each worker, on one GPU.
+            seconds: of a sub-epoch for a partition of size 1 on each worker, on one GPU.
         """
         model = len(self.time)
         self.time.append([*seconds])
@@ -336,15 +345,16 @@ class DispatchState:
     def set_time(self, model: int, worker: int, seconds: float, fixed: float) -> None:
         """A better estimate."""
         if self.time[model][worker] != seconds or self.fixed[model][worker] != fixed:
-            self.set_way(model, worker, seconds, self.need[model][worker], fixed)
+            self.set_parallel_plan(model, worker, seconds, self.need[model][worker], fixed)
 
     def set_times(self, time: list[list[float]], fixed: list[list[float]]) -> None:
-        """Better estimates of all units: `time` and `fixed` anew."""
+        """Better estimates of all sub-epochs: `time` and `fixed` anew."""
         self.time, self.fixed = time, fixed
         self.recount()
 
-    def set_way(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
-        """From now on units of the model run there on `need` GPUs and take so long. One that runs goes on as it is."""
+    def set_parallel_plan(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
+        """From now on sub-epochs of the model run there on `need` GPUs and take so long. One that runs goes on as it
+        is."""
         self._weigh(model, worker, -1)
         self.time[model][worker], self.need[model][worker] = seconds, need
         self.fixed[model][worker] = fixed
@@ -403,7 +413,7 @@ class DispatchState:
         self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
 
     def _share(self, model: int, worker: int) -> float:
-        """Of the worker, that a unit of the model occupies."""
+        """Of the worker, that a sub-epoch of the model occupies."""
         return self.need[model][worker] / self.gpus[worker]
 
     def _visits_left(self, model: int, partition: int) -> int:

@@ -1,12 +1,12 @@
-"""How long units will take, learned from those that ran.
+"""How long sub-epochs will take, learned from those that ran.
 
-A unit's time is taken to be the product of its model's cost per row, its worker's slowness and its rows: what the seed
-paper's simulations assume (section 5.4), and little enough to be known after each model ran on a few workers. Both
+A sub-epoch's time is taken to be the product of its model's cost per row, its worker's slowness and its rows: what the
+seed paper's simulations assume (section 5.4), and little enough to be known after each model ran on a few workers. Both
 factors are fitted to all pairs (model, worker) by alternating least squares of logarithms. What a pair showed itself
 counts beside the product, so a model that suits one kind of GPU is learned too.
 
-Beside that a unit has a *fixed part*, which does not grow with its rows: the model is loaded and saved, processes are
-started. It is measured by itself, and taken to be the same on all workers.
+Beside that a sub-epoch has a *fixed part*, which does not grow with its rows: the model is loaded and saved, processes
+are started. It is measured by itself, and taken to be the same on all workers.
 
 What earlier runs have shown may be *expected* before: of a model itself it counts as one observation, of others like
 it as little as what is typical. Without either every model costs the same, and decisions are made by rows alone. Pure;
@@ -28,10 +28,10 @@ _TRUSTED = 1.0
 
 _COST_PRIOR, _SLOWNESS_PRIOR = 0.02, 0.2
 """Observations that say a model costs what is typical, and a worker is as fast as the others: few, because models
-differ by far more than units of one model do; more for workers, whose differences are smaller."""
+differ by far more than sub-epochs of one model do; more for workers, whose differences are smaller."""
 
 _SEED_WEIGHT = 2
-"""Observations that a trial counts as: its batches are few, and are not a unit's, but it is of the very model."""
+"""Observations that a trial counts as: its batches are few, and are not a sub-epoch's, but it is of the very model."""
 
 _EXPECTED_WEIGHT = 1.0
 """Observations that what earlier runs have shown of the very model counts as."""
@@ -71,20 +71,20 @@ _Subject = tuple[str, str]
 
 @dataclass
 class Estimates:
-    """Unit times per model, worker and technique, by name. One owner, not thread-safe.
+    """Sub-epoch times per model, worker and technique, by name. One owner, not thread-safe.
 
     Attributes:
-        observations: how many units were observed.
+        observations: how many sub-epochs were observed.
     """
 
     observations: int = 0
     surprises: int = 0
-    """Units whose time was off by more than two standard deviations: what was known of their way was wrong."""
+    """Sub-epochs whose time was off by more than two standard deviations: what was known of their way was wrong."""
     _pairs: dict[_Subject, dict[str, _Mean]] = field(default_factory=dict)
     _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
     """Worker -> what ran there."""
     _costs: dict[_Subject, float] = field(default_factory=dict)
-    _units: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _sub_epochs: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Worker -> how many ran there."""
     _seeds: dict[_Subject, tuple[str, float]] = field(default_factory=dict)
     """Where a trial ran, and the logarithm of its seconds per row."""
@@ -96,7 +96,7 @@ class Estimates:
     _expected: dict[_Subject, tuple[float, float]] = field(default_factory=dict)
     """The logarithm of seconds per row, and as how many observations it counts."""
     _expected_slowness: dict[str, float] = field(default_factory=dict)
-    _expected_units: dict[str, float] = field(default_factory=dict)
+    _expected_sub_epochs: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
     _predicted: int = 0
@@ -106,7 +106,7 @@ class Estimates:
     @property
     def sigma(self) -> float:
         """Standard deviation, lately, of the logarithm of measured over predicted time: the noise a plan has to bear,
-        be it that units vary or that too little is known of them."""
+        be it that sub-epochs vary or that too little is known of them."""
         return math.sqrt(self._variance)
 
     @property
@@ -115,23 +115,23 @@ class Estimates:
         return not self.observations and not self._expected
 
     def knows(self, model: str, technique: str = "") -> bool:
-        """Whether a unit of the model was observed, a trial of it, or units of it in earlier runs."""
+        """Whether a sub-epoch of the model was observed, a trial of it, or sub-epochs of it in earlier runs."""
         subject = (model, technique)
         return subject in self._pairs or subject in self._seeds or self._is_expected(subject)
 
     def _is_expected(self, subject: _Subject) -> bool:
         return self._expected.get(subject, (0.0, 0.0))[1] >= _EXPECTED_WEIGHT
 
-    def expect(self, model: str, *, log_rate: float, fixed_s: float, units: float) -> None:
+    def expect(self, model: str, *, log_rate: float, fixed_s: float, sub_epochs: float) -> None:
         """What earlier runs have shown, on a worker that is as fast as others.
 
         Args:
             log_rate: natural logarithm of seconds per row.
-            units: of this very model, that have shown it; 0: those of others like it have.
+            sub-epochs: of this very model, that have shown it; 0: those of others like it have.
         """
         subject = (model, "")
-        self._expected[subject] = log_rate, _EXPECTED_WEIGHT if units else _COST_PRIOR
-        self._expected_units[model] = units
+        self._expected[subject] = log_rate, _EXPECTED_WEIGHT if sub_epochs else _COST_PRIOR
+        self._expected_sub_epochs[model] = sub_epochs
         self._fixed_expected[subject] = fixed_s
         self._fit_cost(subject)
 
@@ -142,7 +142,7 @@ class Estimates:
             self._slowness[worker] = slowness
 
     def expect_sigma(self, sigma: float) -> None:
-        """How much unit times strayed in earlier runs."""
+        """How much sub-epoch times strayed in earlier runs."""
         if not self._predicted:
             self._variance, self._sigma_expected = sigma * sigma, _SIGMA_EXPECTED
 
@@ -156,8 +156,8 @@ class Estimates:
         fixed_s: float = 0.0,
         technique: str = "",
     ) -> None:
-        """A trial on the worker has shown what so many rows would take there, and how long a unit's fixed part:
-        believed as `_SEED_WEIGHT` observations of units are, which correct it. A second one takes the place of the
+        """A trial on the worker has shown what so many rows would take there, and how long a sub-epoch's fixed part:
+        believed as `_SEED_WEIGHT` observations of sub-epochs are, which correct it. A second one takes the place of the
         first."""
         if rows > 0 and seconds > 0:
             subject = (model, technique)
@@ -175,8 +175,8 @@ class Estimates:
         fixed_s: float = 0.0,
         technique: str = "",
     ) -> None:
-        """A unit ran: its rows took `seconds`, all else `fixed_s`. Units without rows or of no time tell nothing and
-        are passed over."""
+        """A sub-epoch ran: its rows took `seconds`, all else `fixed_s`. Sub-epochs without rows or of no time tell
+        nothing and are passed over."""
         if rows <= 0 or seconds <= 0:
             return
         log_rate, subject = math.log(seconds / rows), (model, technique)
@@ -191,7 +191,7 @@ class Estimates:
             pairs[worker] = _Mean()
             self._subjects[worker].append(subject)
         pairs[worker].learn(log_rate)
-        self._units[worker] += 1
+        self._sub_epochs[worker] += 1
         self._fixed.setdefault(subject, _Mean()).learn(fixed_s)
         self._fit_cost(subject)
         self.observations += 1
@@ -218,14 +218,14 @@ class Estimates:
         count = len(pairs) + prior
         if subject in self._seeds:
             worker, log_rate = self._seeds[subject]
-            # A worker counts as one here, however many units it has run; so the trial counts for less with each.
+            # A worker counts as one here, however many sub-epochs it has run; so the trial counts for less with each.
             weight = _SEED_WEIGHT * len(pairs) / sum(mean.count for mean in pairs.values()) if pairs else 1.0
             told += weight * (log_rate - slowness.get(worker, 0.0))
             count += weight
         self._costs[subject] = (told + prior * typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
-        """What so many rows will take in a unit; always above 0. A model that never ran costs what is typical."""
+        """What so many rows will take in a sub-epoch; always above 0. A model that never ran costs what is typical."""
         cost, slowness = self._costs.get((model, technique), self._typical), self._slowness.get(worker, 0.0)
         seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
         mean = self._pairs.get((model, technique), {}).get(worker)
@@ -235,24 +235,24 @@ class Estimates:
         """What is estimated of a model, and how far it may be off, as `cerebro.scheduling.beliefs` has it."""
         subject = (model, technique)
         cost = self._costs.get(subject, self._typical)
-        units = sum(mean.count for mean in self._pairs.get(subject, {}).values())
-        before = self._expected_units.get(model, 0.0) if self._is_expected(subject) else 0.0
-        if not units and not before:
+        sub_epochs = sum(mean.count for mean in self._pairs.get(subject, {}).values())
+        before = self._expected_sub_epochs.get(model, 0.0) if self._is_expected(subject) else 0.0
+        if not sub_epochs and not before:
             return cost, math.inf
         weight = _EXPECTED_WEIGHT if before else 0.0
-        told = units + (weight**2 / before if before else 0.0)
-        # How much units stray is known of few, too: Student's distribution has that much more variance.
+        told = sub_epochs + (weight**2 / before if before else 0.0)
+        # How much sub-epochs stray is known of few, too: Student's distribution has that much more variance.
         known = _SIGMA_PRIOR + self._predicted + self._sigma_expected
         sigma = self.sigma * math.sqrt(known / (known - 2))
-        return cost, sigma * math.sqrt(told) / (units + weight)
+        return cost, sigma * math.sqrt(told) / (sub_epochs + weight)
 
     def slowness(self, worker: str) -> tuple[float, int]:
         """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many
-        units there: 0 of none."""
-        return self._slowness.get(worker, 0.0), self._units.get(worker, 0)
+        sub-epochs there: 0 of none."""
+        return self._slowness.get(worker, 0.0), self._sub_epochs.get(worker, 0)
 
     def fixed_s(self, model: str, technique: str = "") -> float:
-        """The fixed part of a unit. Of a model that never ran it is what is typical."""
+        """The fixed part of a sub-epoch. Of a model that never ran it is what is typical."""
         subject = (model, technique)
         mean, seed, weight = self._fixed.get(subject), self._fixed_seeds.get(subject), float(_SEED_WEIGHT)
         if seed is None and subject in self._expected:

@@ -4,10 +4,10 @@ Each search is an iterator that decodes one schedule for each item, so that who 
 it is enough and shares time among several. It must not look at a clock, nor know of bounds.
 
 Late acceptance, because it has one parameter that needs no scale: annealing wants temperatures in seconds. Neighbours
-are a few changed priorities decoded anew, rather than units moved within a finished schedule: in 2 s each on nine
+are a few changed priorities decoded anew, rather than sub-epochs moved within a finished schedule: in 2 s each on nine
 balanced 20 x 16 instances, moves (by annealing) ended at 1.015-1.045 of the bound, half of them above 1.025, priorities
-at 1.006-1.036, three quarters below 1.02; one changed priority moves a unit past whole gaps. The openings put the
-longest processing time first, with noise, which keeps short units for the end, where they fit.
+at 1.006-1.036, three quarters below 1.02; one changed priority moves a sub-epoch past whole gaps. The openings put the
+longest processing time first, with noise, which keeps short sub-epochs for the end, where they fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPENINGS = 30
 _MAX_STALLED_STEPS = 3000
 """Steps without improvement after which the search begins anew elsewhere."""
 _WEIGHTS = (1.0, 1.5, 2.0, 0.5, 0.0)
-"""Of a unit's own time in its priority; what its model has left weighs 1."""
+"""Of a sub-epoch's own time in its priority; what its model has left weighs 1."""
 _MOST_CHANGES = 4
 _WIDTH = 24
 """Models compared for a decision: all of them in the cases that are hard."""
@@ -39,7 +39,7 @@ _ENTRIES = 0.3
 
 
 class Candidate(NamedTuple):
-    """A schedule that was found: its makespan in seconds, its units, their strategies, and how it was found."""
+    """A schedule that was found: its makespan in seconds, its sub-epochs, their strategies, and how it was found."""
 
     makespan: float
     starts: list[Start]
@@ -58,7 +58,7 @@ class _Genes:
         self._rng = rng
         self._models, self._workers = problem.num_models, problem.num_workers
         self._weight = weight
-        self._scale = sum(decoder.model_left) / max(1, problem.num_units)
+        self._scale = sum(decoder.model_left) / max(1, problem.num_sub_epochs)
         self._has_choice = has_choice(problem)
         self._is_shared = any(len(holders) > 1 for holders in problem.holders)
         self._is_patient = is_patient

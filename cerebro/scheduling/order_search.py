@@ -1,12 +1,12 @@
-"""Late acceptance over orders of units, where strategies or replicas are to be chosen, too.
+"""Late acceptance over orders of sub-epochs, where strategies or replicas are to be chosen, too.
 
 Dispatch by priorities (`local_search`) finds good widths and a good beginning, but serves whoever is there. A tight
-packing needs GPUs that wait for a unit which takes more of them. Here a schedule is a list of units, each of which
-starts when its model and enough GPUs behind the units before it are free. Some list gives a shortest schedule
-(`exact.visits.starts` says why), and a list is decoded in a tenth of the time of a dispatch.
+packing needs GPUs that wait for a sub-epoch which takes more of them. Here a schedule is a list of sub-epochs, each of
+which starts when its model and enough GPUs behind the sub-epochs before it are free. Some list gives a shortest
+schedule (`exact.visits.starts` says why), and a list is decoded in a tenth of the time of a dispatch.
 
-Where the search stalls, all models whose own units take nearly as long as the best schedule get faster strategies at
-once, and it goes on from there (iterated local search, Lourenco et al., 2003). One by one they would not: of several
+Where the search stalls, all models whose own sub-epochs take nearly as long as the best schedule get faster strategies
+at once, and it goes on from there (iterated local search, Lourenco et al., 2003). One by one they would not: of several
 models that are longest, each alone makes the schedule no shorter. Where there is no choice of strategies a stretch of
 the list is shuffled instead.
 
@@ -27,28 +27,28 @@ from cerebro.scheduling.local_search import Candidate
 from cerebro.scheduling.problem import Problem
 
 _HISTORY = 20
-_MAX_STALLED_STEPS, _MAX_STALLED_PER_UNIT = 1000, 20
+_MAX_STALLED_STEPS, _MAX_STALLED_PER_SUB_EPOCH = 1000, 20
 """Decodings without improvement, the fewer of both, after which the search begins anew (`search_orders`)."""
 _MAX_KICKS = 8
 """Such new beginnings, one after the other, none of which leads to a better schedule, after which the search ends."""
 _WIDENED = (0.93, 0.99)
-"""Of the best makespan: as long as the units of a widened model take at most; drawn anew each time."""
+"""Of the best makespan: as long as the sub-epochs of a widened model take at most; drawn anew each time."""
 _BACK = 0.7
 """Share of the new beginnings that begin from the best schedule; the others go on from where the search is."""
 _STEPS = 8
 """Decodings for each item that the search yields."""
 _OTHER_ROWS, _ALIKE, _SWAPS = 0.3, 0.5, 0.7
-"""Of the moves: strategies of whole models; then swaps of units of one model or worker; then swaps of any units. The
-rest moves a unit."""
+"""Of the moves: strategies of whole models; then swaps of sub-epochs of one model or worker; then swaps of any
+sub-epochs. The rest moves a sub-epoch."""
 _EVERYWHERE, _EACH = 0.3, 0.6
 """Of the changes of whole models: as wide everywhere; then on a worker. The rest changes entries."""
 _OTHER_WAY = 0.35
-"""Of the units that are moved: run by another strategy from then on."""
+"""Of the sub-epochs that are moved: run by another strategy from then on."""
 _SOURCE = "local search over orders"
 
 
 class _Item(NamedTuple):
-    """A unit in a list."""
+    """A sub-epoch in a list."""
 
     model: int
     partition: int
@@ -90,7 +90,7 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
     """Until it stalls; the schedules that are better than all since it began."""
     current = best = order.makespan(order.items, math.inf)
     history, stalled, step = [current] * _HISTORY, 0, 0
-    limit = min(_MAX_STALLED_STEPS, _MAX_STALLED_PER_UNIT * len(order.items))
+    limit = min(_MAX_STALLED_STEPS, _MAX_STALLED_PER_SUB_EPOCH * len(order.items))
     while stalled < limit:
         is_better = False
         for _ in range(_STEPS):
@@ -111,10 +111,10 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
 
 
 class _Orders:
-    """A list of units and the rows of an allotment.
+    """A list of sub-epochs and the rows of an allotment.
 
     Attributes:
-        items: the list; units of a model stand in the order of their epochs.
+        items: the list; sub-epochs of a model stand in the order of their epochs.
         rows: the allotment; no entry is `NOT_HERE` where the model fits.
     """
 
@@ -135,14 +135,14 @@ class _Orders:
             gpus = [problem.strategies[m][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE]
             wide = of_width(problem, m, max(gpus, default=1))
             self.rows.append([other if s == NOT_HERE else s for s, other in zip(row, wide, strict=True)])
-        self._ways = [self._laid_out(m, row) for m, row in enumerate(self.rows)]
+        self._parallel_plans = [self._laid_out(m, row) for m, row in enumerate(self.rows)]
 
     def put(self, rows: dict[int, list[int]]) -> dict[int, list[int]]:
         """Changes rows; what they were."""
         before = {m: self.rows[m] for m in rows}
         for m, row in rows.items():
             self.rows[m] = row
-            self._ways[m] = self._laid_out(m, row)
+            self._parallel_plans[m] = self._laid_out(m, row)
         return before
 
     def kept(self) -> tuple[list[_Item], list[list[int]]]:
@@ -155,7 +155,7 @@ class _Orders:
         self.put({m: list(row) for m, row in enumerate(kept[1])})
 
     def mix(self, rng: random.Random) -> None:
-        """Shuffles a stretch of the list; units of a model keep the order of their epochs."""
+        """Shuffles a stretch of the list; sub-epochs of a model keep the order of their epochs."""
         first, last = sorted(rng.sample(range(len(self.items) + 1), 2))
         stretch = rng.sample(self.items[first:last], last - first)
         by_epoch = sorted(stretch, key=lambda item: item.epoch)
@@ -165,7 +165,7 @@ class _Orders:
         self.items[first:last] = [next(mine[item.model]) for item in stretch]
 
     def widen(self, limit: float, rng: random.Random) -> None:
-        """Faster strategies, anywhere, for each model whose own units take longer than `limit` seconds."""
+        """Faster strategies, anywhere, for each model whose own sub-epochs take longer than `limit` seconds."""
         visits: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
         for m, p, w, _ in self.items:
             visits[m][w].append(p)
@@ -188,13 +188,15 @@ class _Orders:
         return row
 
     def _faster(self, model: int, worker: int, strategy: int) -> list[int]:
-        size, ways = self._problem.mean_size, self._problem.strategies[model][worker]
-        seconds = ways[strategy].unit_s(size)
-        return [s for s, way in enumerate(ways) if way.unit_s(size) < seconds]
+        size, parallel_plans = self._problem.mean_size, self._problem.strategies[model][worker]
+        seconds = parallel_plans[strategy].sub_epoch_s(size)
+        return [
+            s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.sub_epoch_s(size) < seconds
+        ]
 
     def neighbour(self, rng: random.Random) -> tuple[list[_Item], dict[int, list[int]]]:
-        """Another list, and rows to change: a model, or some, with other strategies; two units swapped, any or of one
-        model or worker; or a unit elsewhere in the list, perhaps on another holder or by another strategy."""
+        """Another list, and rows to change: a model, or some, with other strategies; two sub-epochs swapped, any or of
+        one model or worker; or a sub-epoch elsewhere in the list, perhaps on another holder or by another strategy."""
         items, rnd, what = self.items, rng.random, rng.random()
         if what < _OTHER_ROWS:
             return items, self._other_rows(rng)
@@ -216,9 +218,9 @@ class _Orders:
         return items, {}
 
     def makespan(self, items: list[_Item], cutoff: float, starts: list[Start] | None = None) -> float:
-        """Seconds until the last unit ends; infinite if that exceeds `cutoff`, or if epochs are out of order. The units
-        are added to `starts`."""
-        problem, ways, longest = self._problem, self._ways, 0.0
+        """Seconds until the last sub-epoch ends; infinite if that exceeds `cutoff`, or if epochs are out of order. The
+        sub-epochs are added to `starts`."""
+        problem, parallel_plans, longest = self._problem, self._parallel_plans, 0.0
         model_free = list(problem.model_ready)
         gpu_free = [list(ready) for ready in problem.gpu_ready]
         epochs = [0] * problem.num_models
@@ -227,7 +229,7 @@ class _Orders:
                 if epoch < epochs[m]:
                     return math.inf
                 epochs[m] = epoch
-            need, seconds = ways[m][w]
+            need, seconds = parallel_plans[m][w]
             free = gpu_free[w]
             begin = free[need - 1]
             if model_free[m] > begin:  # noqa: PLR1730 - max() would cost a third of the loop
@@ -275,9 +277,9 @@ class _Orders:
         return rows
 
     def _other_entry(self, model: int, worker: int, rng: random.Random) -> list[int]:
-        row, ways = list(self.rows[model]), self._problem.strategies[model][worker]
-        if ways:
-            row[worker] = rng.randrange(len(ways))
+        row, parallel_plans = list(self.rows[model]), self._problem.strategies[model][worker]
+        if parallel_plans:
+            row[worker] = rng.randrange(len(parallel_plans))
         return row
 
     def _laid_out(self, model: int, row: list[int]) -> list[tuple[int, list[float]]]:
@@ -289,7 +291,11 @@ class _Orders:
 
     def _laid(self, model: int, row: list[int]) -> list[tuple[int, list[float]]]:
         found = []
-        for ways, s in zip(self._problem.strategies[model], row, strict=True):
-            way = ways[s] if s != NOT_HERE else None
-            found.append((way.gpus, [way.unit_s(size) for size in self._problem.sizes]) if way else (1, []))
+        for parallel_plans, s in zip(self._problem.strategies[model], row, strict=True):
+            parallel_plan = parallel_plans[s] if s != NOT_HERE else None
+            found.append(
+                (parallel_plan.gpus, [parallel_plan.sub_epoch_s(size) for size in self._problem.sizes])
+                if parallel_plan
+                else (1, [])
+            )
         return found

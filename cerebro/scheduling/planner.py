@@ -2,8 +2,8 @@
 
 Heuristics first, then restarts, then local search, until the makespan meets the lower bound (then it is optimal, and
 there is nothing left to look for) or time is up. Meant to run beside training: it never blocks on anything, and the
-schedule it returns stays good as long as units take about what they were estimated to. It must not know of dispatch
-states, workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
+schedule it returns stays good as long as sub-epochs take about what they were estimated to. It must not know of
+dispatch states, workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cerebro.scheduling.schedule import Schedule
 
 _TOLERANCE = 1e-9
 """Relative: sums of floats in another order."""
-_MOST_UNITS = 10_000
+_MOST_SUB_EPOCHS = 10_000
 """Above, the policy LRPTw itself is not run: the same rule is decoded ten times faster, and differs in ties at most."""
-_FEW_UNITS = 24
+_FEW_SUB_EPOCHS = 24
 """Up to so many, orders are searched where nothing is to be chosen, too. Rotations and dispatch reach few of them: of
 6,000 random instances of three by three, 12 had a shorter schedule."""
 _FIRST_ROTATIONS = 768
@@ -75,13 +75,13 @@ def plan(
     """The best schedule of the problem that is found in time.
 
     Its makespan is at most that of the policy LRPTw (with the best of the allotments, where there are strategies to
-    choose), unless `target` is met before; problems beyond some ten thousand units excepted, where ties may differ.
-    The result depends on the seed and on how many steps the time allows.
+    choose), unless `target` is met before; problems beyond some ten thousand sub-epochs excepted, where ties may
+    differ. The result depends on the seed and on how many steps the time allows.
 
     Args:
         problem: any; with several strategies they are chosen too.
         time_limit_s: no step is begun after so many seconds, except the first. A step takes milliseconds for hundreds
-            of units, and some seconds for a hundred thousand.
+            of sub-epochs, and some seconds for a hundred thousand.
         seed: of the random search.
         target: a makespan in seconds that is good enough to stop at.
         clock: seconds that never go back.
@@ -117,7 +117,7 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
     for search, _ in searches:
         yield from itertools.islice(search, _FIRST_ROTATIONS)
     searches.append((search_priorities(problem, tables, rng), _DISPATCHES))
-    if has_choice(problem) or problem.num_units <= _FEW_UNITS:
+    if has_choice(problem) or problem.num_sub_epochs <= _FEW_SUB_EPOCHS:
         searches.append((_refined(problem, first, elite, rng), _ORDERS))
     yield from _in_turns(searches, elite)
 
@@ -128,10 +128,13 @@ def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
     decoded = decoder.dispatch([[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1))
     assert decoded is not None, "no cutoff"
     found = Candidate(*decoded, allotment, f"LRPTw{name}")
-    if found.makespan <= enough or problem.num_units > _MOST_UNITS:
+    if found.makespan <= enough or problem.num_sub_epochs > _MOST_SUB_EPOCHS:
         return found
     schedule = dispatch(problem.with_strategies(allotment), POLICIES["lrptw"])
-    starts = [(unit.start, unit.model, unit.partition, unit.worker) for unit in schedule.units]
+    starts = [
+        (sub_epoch.start, sub_epoch.model, sub_epoch.partition, sub_epoch.worker)
+        for sub_epoch in schedule.sub_epochs
+    ]
     return min(found, found._replace(makespan=schedule.makespan, starts=starts), key=lambda c: c.makespan)
 
 

@@ -1,6 +1,6 @@
-"""The scheduling problem: models x partitions x workers, who holds what, and how long units take.
+"""The scheduling problem: models x partitions x workers, who holds what, and how long sub-epochs take.
 
-A *unit* is one model on one partition in one epoch. It runs on a worker that holds the partition, by one of
+A *sub-epoch* is one model on one partition in one epoch. It runs on a worker that holds the partition, by one of
 the strategies that fit the model there (so many GPUs, a technique, so many seconds). The papers' problems are special
 cases: the open shop of Model Hopper Parallelism (seed paper, section 5.1) has one GPU per worker, one strategy and one
 holder per partition; the thesis's (section 4.3) has several GPUs per worker, which it calls a node, and one partition
@@ -21,12 +21,12 @@ from cerebro.errors import InstanceError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A way to run a unit of a model on a worker.
+    """A way to run a sub-epoch of a model on a worker.
 
     Attributes:
         gpus: how many of the worker's GPUs it takes, all from start to end.
         seconds: for a partition of size 1.
-        fixed: seconds of each unit, whatever its size: to load and save the model, to start its processes.
+        fixed: seconds of each sub-epoch, whatever its size: to load and save the model, to start its processes.
         technique: name of the parallelism.
     """
 
@@ -35,14 +35,15 @@ class Strategy:
     technique: str = ""
     fixed: float = 0.0
 
-    def unit_s(self, size: float) -> float:
-        """How long a unit takes on a partition of that size."""
+    def sub_epoch_s(self, size: float) -> float:
+        """How long a sub-epoch takes on a partition of that size."""
         return self.seconds * size + self.fixed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStrategy:
-    """A way to run a unit on a set of partitions: on as many workers as there are partitions, each holds one of them.
+    """A way to run a sub-epoch on a set of partitions: on as many workers as there are partitions, each holds one of
+    them.
 
     Attributes:
         members: workers, and partitions of the set.
@@ -58,8 +59,8 @@ class GangStrategy:
     fixed: float = 0.0
     technique: str = ""
 
-    def unit_s(self, size: float) -> float:
-        """How long a unit takes on partitions whose sizes add up to that."""
+    def sub_epoch_s(self, size: float) -> float:
+        """How long a sub-epoch takes on partitions whose sizes add up to that."""
         return self.seconds * size + self.fixed
 
 
@@ -72,11 +73,11 @@ class Problem:
         gpus: of each worker.
         strategies: ``strategies[m][w]``, the ways model `m` can run on worker `w`; empty if it does not fit there.
         holders: ``holders[p]``, the workers that hold partition `p`: the availability map (seed paper, section 5.5).
-        sizes: of the partitions, relative: a unit takes ``strategy.seconds * sizes[p] + strategy.fixed``.
+        sizes: of the partitions, relative: a sub-epoch takes ``strategy.seconds * sizes[p] + strategy.fixed``.
         epochs: each model visits every partition once in each; its epochs follow each other, without a barrier
             between models.
         left: ``left[m]``, mask of the partitions model `m` has yet to visit in its first epoch. A problem that is half
-            done has less than all; a model that needs no unit in it has 0.
+            done has less than all; a model that needs no sub-epoch in it has 0.
         model_ready: seconds from now before which a model is occupied.
         gpu_ready: ``gpu_ready[w]``, the same of each of the worker's GPUs, ascending: which is which does not matter.
         gangs: ``gangs[m]``, the ways in which several workers can train model `m` together, on any of them that have
@@ -135,8 +136,8 @@ class Problem:
         return (1 << len(self.holders)) - 1
 
     @property
-    def num_units(self) -> int:
-        """Units to run, over all epochs."""
+    def num_sub_epochs(self) -> int:
+        """Sub-epochs to run, over all epochs."""
         first = sum(mask.bit_count() for mask in self.left)
         return first + (self.epochs - 1) * self.num_models * self.num_partitions
 
@@ -158,11 +159,11 @@ class Problem:
     @property
     def is_single(self) -> bool:
         """Whether each model has at most one strategy on each worker: nothing is left to choose but the order."""
-        return all(len(ways) <= 1 for row in self.strategies for ways in row)
+        return all(len(parallel_plans) <= 1 for row in self.strategies for parallel_plans in row)
 
     def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
-        """How long a unit takes."""
-        return self.strategies[model][worker][strategy].unit_s(self.sizes[partition])
+        """How long a sub-epoch takes."""
+        return self.strategies[model][worker][strategy].sub_epoch_s(self.sizes[partition])
 
     @property
     def mean_size(self) -> float:
@@ -187,7 +188,10 @@ class Problem:
     def with_strategies(self, chosen: Sequence[Sequence[int]]) -> Problem:
         """The same problem with strategy ``chosen[m][w]`` the only one of model `m` on worker `w`."""
         kept = tuple(
-            tuple((ways[chosen[m][w]],) if ways else () for w, ways in enumerate(row))
+            tuple(
+                (parallel_plans[chosen[m][w]],) if parallel_plans else ()
+                for w, parallel_plans in enumerate(row)
+            )
             for m, row in enumerate(self.strategies)
         )
         return replace(self, strategies=kept)
@@ -200,10 +204,10 @@ def open_shop(
     epochs: int = 1,
     sizes: Sequence[float] = (),
 ) -> Problem:
-    """A problem of workers that run one unit at a time.
+    """A problem of workers that run one sub-epoch at a time.
 
     Args:
-        times: ``times[i][j]``, seconds of a unit of model `i` on worker `j` (T of the seed paper, table 3).
+        times: ``times[i][j]``, seconds of a sub-epoch of model `i` on worker `j` (T of the seed paper, table 3).
         available: ``available[p]``, workers that hold partition `p`; partition `j` on worker `j` if left out.
         epochs: how often every model visits every partition.
         sizes: of the partitions, relative; all 1 if left out.
@@ -267,17 +271,27 @@ def multi_gpu(
 def undominated(problem: Problem) -> Problem:
     """The problem without the strategies that take no fewer GPUs and no less time than another one of the same model
     and worker, whatever the partition: some shortest schedule uses none of them."""
-    kept = tuple(tuple(_undominated(ways) for ways in row) for row in problem.strategies)
+    kept = tuple(tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.strategies)
     return problem if kept == problem.strategies else replace(problem, strategies=kept)
 
 
-def _undominated(ways: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-    if len(ways) < 2:
-        return ways
+def _undominated(parallel_plans: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    if len(parallel_plans) < 2:
+        return parallel_plans
     kept: list[Strategy] = []
-    for way in sorted(ways, key=lambda way: (way.gpus, way.seconds, way.fixed, way.technique)):
-        if not any(other.seconds <= way.seconds and other.fixed <= way.fixed for other in kept):
-            kept.append(way)
+    for parallel_plan in sorted(
+        parallel_plans,
+        key=lambda parallel_plan: (
+            parallel_plan.gpus,
+            parallel_plan.seconds,
+            parallel_plan.fixed,
+            parallel_plan.technique,
+        ),
+    ):
+        if not any(
+            other.seconds <= parallel_plan.seconds and other.fixed <= parallel_plan.fixed for other in kept
+        ):
+            kept.append(parallel_plan)
     return tuple(kept)
 
 
@@ -298,9 +312,9 @@ def _check(problem: Problem) -> None:
     for number, size in enumerate(problem.sizes):
         _check_positive(size, f"the size of partition {number}")
     for m, row in enumerate(problem.strategies):
-        for w, ways in enumerate(row):
-            for way in ways:
-                _check_strategy(problem, m, w, way)
+        for w, parallel_plans in enumerate(row):
+            for parallel_plan in parallel_plans:
+                _check_strategy(problem, m, w, parallel_plan)
     for m, gangs in enumerate(problem.gangs):
         for gang in gangs:
             _check_gang(problem, m, gang)
@@ -350,16 +364,17 @@ def _check_positive(value: float, what: str) -> None:
         raise InstanceError(f"{what} is {value}, expected a finite number above 0")
 
 
-def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) -> None:
+def _check_strategy(problem: Problem, model: int, worker: int, parallel_plan: Strategy) -> None:
     where = f"model {problem.models[model]!r} on {problem.workers[worker]}"
-    _check_positive(way.seconds, f"the time of {where}")
-    if not 0 <= way.fixed < math.inf:
+    _check_positive(parallel_plan.seconds, f"the time of {where}")
+    if not 0 <= parallel_plan.fixed < math.inf:
         raise InstanceError(
-            f"the fixed time of {where} is {way.fixed}, expected a finite number of at least 0"
+            f"the fixed time of {where} is {parallel_plan.fixed}, expected a finite number of at least 0"
         )
-    if not 1 <= way.gpus <= problem.gpus[worker]:
+    if not 1 <= parallel_plan.gpus <= problem.gpus[worker]:
         raise InstanceError(
-            f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 and at most "
+            f"{where} asks for {parallel_plan.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 "
+            f"and at most "
             f"{problem.gpus[worker]}"
         )
 
@@ -402,6 +417,6 @@ def shared_s(seconds: Iterable[float]) -> float:
     all are busy equally long: a fast one does more of them.
 
     Args:
-        seconds: of the unit on each holder; at least one.
+        seconds: of the sub-epoch on each holder; at least one.
     """
     return 1 / sum(1 / each for each in seconds)

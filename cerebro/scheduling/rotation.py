@@ -3,8 +3,8 @@
 Dispatch never leaves a worker idle that could run something, which is right when there are more models than workers.
 With as many models as workers and nearly equal times it is wrong: whoever serves the first that is idle breaks the
 pattern, and what is left at the end fits nowhere. A rotation keeps the pattern: each worker takes the models around a
-circle, and waits for the next. Sorted by work it meets the bound when unit times are a product of model and worker;
-where they are not, a search may put models, workers and rounds in another order.
+circle, and waits for the next. Sorted by work it meets the bound when sub-epoch times are a product of model and
+worker; where they are not, a search may put models, workers and rounds in another order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cerebro.scheduling.decoder import Decoder, Start
 
 
 def is_open_shop(decoder: Decoder) -> bool:
-    """Whether each partition is visited on one worker only, and each unit takes its worker whole."""
+    """Whether each partition is visited on one worker only, and each sub-epoch takes its worker whole."""
     problem = decoder.problem
     return decoder.is_fixed and all(
         w == home and decoder.need[w][m] == problem.gpus[w]
@@ -55,10 +55,10 @@ class Rotation:
         self.columns = sorted(range(partitions), key=lambda p: -load[self._homes[p]])
 
     def makespan(self, starts: list[Start] | None = None) -> float:
-        """Seconds until the last unit ends; the units are added to `starts`."""
+        """Seconds until the last sub-epoch ends; the sub-epochs are added to `starts`."""
         problem = self._problem
         model_free = [*problem.model_ready, *([0.0] * (len(self.rows) - problem.num_models))]
-        # A unit takes its worker whole.
+        # A sub-epoch takes its worker whole.
         worker_ready = [gpus[-1] for gpus in problem.gpu_ready]
         worker_free = worker_ready[:]
         rows = self.rows

@@ -1,4 +1,4 @@
-"""A schedule: when each unit runs where. Data only; whether it is right is for `cerebro.scheduling.validator`."""
+"""A schedule: when each sub-epoch runs where. Data only; whether it is right is for `cerebro.scheduling.validator`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unit:
+class SubEpoch:
     """One model on one partition in one epoch, from `start` to `end` (seconds) on `gpus` GPUs of a worker; or on a set
     of partitions, on as many GPUs of each worker of a gang.
 
@@ -33,45 +33,51 @@ class Unit:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Units in the order of their start (then of worker)."""
+    """Sub-epochs in the order of their start (then of worker)."""
 
-    units: tuple[Unit, ...]
+    sub_epochs: tuple[SubEpoch, ...]
 
     @classmethod
-    def of(cls, units: Iterable[Unit]) -> Schedule:
-        """A schedule of `units`, put in order."""
-        return cls(tuple(sorted(units, key=lambda unit: (unit.start, unit.worker, unit.model))))
+    def of(cls, sub_epochs: Iterable[SubEpoch]) -> Schedule:
+        """A schedule of `sub_epochs`, put in order."""
+        return cls(
+            tuple(
+                sorted(sub_epochs, key=lambda sub_epoch: (sub_epoch.start, sub_epoch.worker, sub_epoch.model))
+            )
+        )
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last unit ends (C of both papers)."""
-        return max((unit.end for unit in self.units), default=0.0)
+        """Seconds until the last sub-epoch ends (C of both papers)."""
+        return max((sub_epoch.end for sub_epoch in self.sub_epochs), default=0.0)
 
-    def by_worker(self) -> dict[int, list[Unit]]:
-        """Worker -> its units in the order of their start."""
-        found: dict[int, list[Unit]] = defaultdict(list)
-        for unit in self.units:
-            for _, worker in unit.places:
-                found[worker].append(unit)
+    def by_worker(self) -> dict[int, list[SubEpoch]]:
+        """Worker -> its sub-epochs in the order of their start."""
+        found: dict[int, list[SubEpoch]] = defaultdict(list)
+        for sub_epoch in self.sub_epochs:
+            for _, worker in sub_epoch.places:
+                found[worker].append(sub_epoch)
         return dict(found)
 
 
-def devices(units: Iterable[Unit]) -> dict[Unit, tuple[int, ...]]:
-    """Which GPUs (from 0) of its worker each unit runs on.
+def devices(sub_epochs: Iterable[SubEpoch]) -> dict[SubEpoch, tuple[int, ...]]:
+    """Which GPUs (from 0) of its worker each sub-epoch runs on.
 
     First fit in the order of start: as long as no worker is overbooked at any instant, so many GPUs are enough, since a
-    unit may take any of those that are free.
+    sub-epoch may take any of those that are free.
     """
     free_at: dict[int, list[float]] = defaultdict(list)
-    found: dict[Unit, tuple[int, ...]] = {}
-    for unit in sorted(units, key=lambda u: (u.start, u.end)):
-        ends = free_at[unit.worker]
+    found: dict[SubEpoch, tuple[int, ...]] = {}
+    for sub_epoch in sorted(sub_epochs, key=lambda u: (u.start, u.end)):
+        ends = free_at[sub_epoch.worker]
         # Ends and starts come from the same sums, but perhaps not in the same order of addition.
-        free = [gpu for gpu, end in enumerate(ends) if end <= unit.start + 1e-9 * max(1.0, unit.start)]
-        while len(free) < unit.gpus:
+        free = [
+            gpu for gpu, end in enumerate(ends) if end <= sub_epoch.start + 1e-9 * max(1.0, sub_epoch.start)
+        ]
+        while len(free) < sub_epoch.gpus:
             ends.append(0.0)
             free.append(len(ends) - 1)
-        found[unit] = tuple(free[: unit.gpus])
-        for gpu in found[unit]:
-            ends[gpu] = unit.end
+        found[sub_epoch] = tuple(free[: sub_epoch.gpus])
+        for gpu in found[sub_epoch]:
+            ends[gpu] = sub_epoch.end
     return found

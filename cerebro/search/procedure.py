@@ -75,7 +75,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A model is not trained any more: a unit of it failed for good. `time` as in `Measured`."""
+    """A model is not trained any more: a sub-epoch of it failed for good. `time` as in `Measured`."""
 
     model: str
     time: float = 0.0

@@ -13,7 +13,7 @@ from cerebro.state.positions import position_of
 from cerebro.state.repair import whole
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.sharing import Standing, standing_of, standings
+from cerebro.state.sharing import QueuePosition, queue_position_of, queue_positions
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
@@ -27,10 +27,10 @@ __all__ = [
     "ExperimentState",
     "Model",
     "ModelState",
+    "QueuePosition",
     "Run",
     "RunState",
     "ScheduleNow",
-    "Standing",
     "Task",
     "TaskKey",
     "TaskState",
@@ -42,12 +42,12 @@ __all__ = [
     "lost_because",
     "plan_line",
     "position_of",
+    "queue_position_of",
+    "queue_positions",
     "reason_to_wait",
     "schedule_lines",
     "schedule_now",
     "schedule_of",
-    "standing_of",
-    "standings",
     "waiting_for",
     "whole",
 ]

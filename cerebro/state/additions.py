@@ -30,12 +30,12 @@ def origin_refusal(run: Run, new: NewModel) -> str:
     if parent is None:
         return f"there is no model {origin.model} in {run.id}"
     if not parent.visits:
-        return f"model {parent.id} was never trained: wait for its first unit, or clone it cold (warm=False)"
-    unit = units_at(run, parent, origin)
-    if not unit:
+        return f"model {parent.id} was never trained: wait for its first sub-epoch, or clone it cold (warm=False)"
+    sub_epoch = sub_epochs_at(run, parent, origin)
+    if not sub_epoch:
         at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
-    if parent.visits[unit - 1].file not in run.kept_checkpoints(parent):
+    if parent.visits[sub_epoch - 1].file not in run.kept_checkpoints(parent):
         which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
         what = which.get(str(origin.at), f"checkpoint of epoch {origin.at}")
         return f"the {what} of {parent.id} is gone: {_kept(run, parent)}"
@@ -48,8 +48,8 @@ def epochs_refusal(run: Run, new: NewModel) -> str:
     if new.origin is None:
         return ""
     parent = run.models[new.origin.model]
-    unit = units_at(run, parent, new.origin)
-    begun = parent.partitions_until(unit)
+    sub_epoch = sub_epochs_at(run, parent, new.origin)
+    begun = parent.partitions_until(sub_epoch)
     if begun >= new.epochs * len(parent.partitions):
         epochs = begun // len(parent.partitions)
         return (
@@ -94,8 +94,8 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
     )
     if new.origin is not None:
         parent = run.models[new.origin.model]
-        unit = units_at(run, parent, new.origin)
-        model.inherit(parent, unit)
+        sub_epoch = sub_epochs_at(run, parent, new.origin)
+        model.inherit(parent, sub_epoch)
         model.validations.update(
             {epoch: found for epoch, found in parent.validations.items() if epoch <= model.completed_epochs}
         )
@@ -147,8 +147,8 @@ def decide(run: Run, event: SearchDecided) -> None:
             run.search.see_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
 
 
-def units_at(run: Run, parent: Model, origin: Origin) -> int:
-    """Number of the parent's units up to its state there; 0 if there is no such state."""
+def sub_epochs_at(run: Run, parent: Model, origin: Origin) -> int:
+    """Number of the parent's sub-epochs up to its state there; 0 if there is no such state."""
     if origin.at == "last":
         return len(parent.visits)
     request = run.fit_request

@@ -1,7 +1,8 @@
 """Which visits of a model are archived, and what stands for them. Pure.
 
-Small runs keep all. Of a run with more units than `ARCHIVE_AFTER` a model keeps its present epoch and the one before;
-what is older is archived when an epoch ends. Of it stay the sums of each epoch, and the visits whose checkpoints may be
+Small runs keep all. Of a run with more sub-epochs than `ARCHIVE_AFTER` a model keeps its present epoch and the one
+before; what is older is archived when an epoch ends. Of it stay the sums of each epoch, and the visits whose
+checkpoints may be
 asked for: the last of each epoch, and the one that it began with.
 """
 
@@ -9,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CurvePoint
-from cerebro.contract.ways import Way
-from cerebro.state.archived import EpochSummary, WayUsed, totals_of
+from cerebro.state.archived import EpochSummary, ParallelPlanUsed, totals_of
 from cerebro.state.models import Model
 from cerebro.state.positions import steps_of
 from cerebro.state.visits import Visit, mean
 
 ARCHIVE_AFTER = 4096
-"""Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
+"""Committed sub-epochs of a run. It is no setting: all who read a log are to keep the same of it."""
 
 
 def archive(model: Model, epochs: int, rows: Mapping[int, int], *, keeps_all: bool = False) -> list[Visit]:
@@ -41,7 +42,7 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
     reported = next((visit.reported for visit in visits if visit.reported), "")
     reporting = [visit for visit in visits if reported and visit.reported == reported]
     took = [visit.compute_s or visit.ended - visit.started for visit in visits]
-    totals, ways = totals_of(visits), _ways(visits)
+    totals, parallel_plans = totals_of(visits), _parallel_plans(visits)
     return EpochSummary(
         returned=tuple(model.returned_in(epoch).items()),
         names=tuple(means),
@@ -52,10 +53,12 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
         rows_until=totals.rows + model.summaries.rows_until(epoch - 1),
         trained_rows=sum(visit.rows - visit.resumed_rows for visit in visits),
         took_s=sum(took),
-        steps=sum(steps_of(model, unit, visit, rows) for unit, visit in enumerate(visits, start=first)),
-        used=tuple(used.way for used in ways),
-        used_units=tuple(used.units for used in ways),
-        used_s=tuple(used.seconds for used in ways),
+        steps=sum(
+            steps_of(model, sub_epoch, visit, rows) for sub_epoch, visit in enumerate(visits, start=first)
+        ),
+        used=tuple(used.parallel_plan for used in parallel_plans),
+        used_sub_epochs=tuple(used.sub_epochs for used in parallel_plans),
+        used_s=tuple(used.seconds for used in parallel_plans),
         peak_bytes=max(visit.peak_bytes for visit in visits),
         peak_gpu_bytes=max(visit.peak_gpu_bytes for visit in visits),
         reported=reported,
@@ -65,11 +68,16 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
     )
 
 
-def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:
-    found: dict[str, tuple[Way | None, list[float]]] = {}
+def _parallel_plans(visits: Sequence[Visit]) -> tuple[ParallelPlanUsed, ...]:
+    found: dict[str, tuple[ParallelPlan | None, list[float]]] = {}
     for visit in visits:
-        found.setdefault(visit.way.label if visit.way else "", (visit.way, []))[1].append(visit.seconds)
-    return tuple(WayUsed(way, len(seconds), sum(seconds)) for way, seconds in found.values())
+        found.setdefault(visit.parallel_plan.label if visit.parallel_plan else "", (visit.parallel_plan, []))[
+            1
+        ].append(visit.seconds)
+    return tuple(
+        ParallelPlanUsed(parallel_plan, len(seconds), sum(seconds))
+        for parallel_plan, seconds in found.values()
+    )
 
 
 def _point(points: Sequence[CurvePoint], took_s: float) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """The visits of a model, of which the oldest may be archived: they are in the log alone, and an epoch's sums stand for
 them.
 
-A run of millions of units would else have a fold that no process can hold. What is archived follows from the log
+A run of millions of sub-epochs would else have a fold that no process can hold. What is archived follows from the log
 (`cerebro.state.archive`), so all who fold it keep the same.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
-from cerebro.contract.ways import Way
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.errors import CerebroError
 from cerebro.state.compact import Compact, Layout, first_vector
 from cerebro.state.visits import Visit
@@ -23,21 +23,21 @@ class ArchivedError(CerebroError):
     """A visit that is asked for is in the log alone."""
 
 
-class WayUsed(NamedTuple):
-    """By which way units of an epoch ran (`None`: one device), how many, and seconds that they took together."""
+class ParallelPlanUsed(NamedTuple):
+    """By which way sub-epochs of an epoch ran (`None`: one device), how many, and seconds that they took together."""
 
-    way: Way | None
-    units: int
+    parallel_plan: ParallelPlan | None
+    sub_epochs: int
     seconds: float
 
     @property
     def label(self) -> str:
         """Of its way; empty for one device."""
-        return self.way.label if self.way else ""
+        return self.parallel_plan.label if self.parallel_plan else ""
 
 
 class EpochTotals(NamedTuple):
-    """Of the units of an epoch: seconds from start to commit, seconds in user code, and rows, each added up."""
+    """Of the sub-epochs of an epoch: seconds from start to commit, seconds in user code, and rows, each added up."""
 
     seconds: float
     compute_s: float
@@ -53,18 +53,18 @@ class EpochSummary(NamedTuple):
         seconds, compute_s, rows: see `totals`.
         trained_rows: without those that earlier attempts trained on.
         rows_until: of all epochs up to this one.
-        took_s: seconds that units had a device, added up.
+        took_s: seconds that sub-epochs had a device, added up.
         steps: optimizer steps that they took.
-        used, used_units, used_s: see `ways`.
-        peak_bytes, peak_gpu_bytes: the most memory that a unit had.
+        used, used_sub_epochs, used_s: see `parallel_plans`.
+        peak_bytes, peak_gpu_bytes: the most memory that a sub-epoch had.
         reported: name of what the first that reported anything did; empty if none did.
-        reports: all that units reported under that name as one point, seconds, mean and number; empty if none did.
+        reports: all that sub-epochs reported under that name as one point, seconds, mean and number; empty if none did.
         has_diverged: whether the last of these ended in what is no finite number.
-        shown_at: when the first unit ended.
+        shown_at: when the first sub-epoch ended.
     """
 
     values: tuple[float, ...]
-    used_units: tuple[float, ...]
+    used_sub_epochs: tuple[float, ...]
     used_s: tuple[float, ...]
     reports: tuple[float, ...]
     seconds: float
@@ -79,20 +79,22 @@ class EpochSummary(NamedTuple):
     peak_gpu_bytes: int
     returned: tuple[tuple[str, bool], ...]
     names: tuple[str, ...]
-    used: tuple[Way | None, ...]
+    used: tuple[ParallelPlan | None, ...]
     reported: str
     has_diverged: bool
 
     @property
     def totals(self) -> EpochTotals:
-        """Of its units."""
+        """Of its sub-epochs."""
         return EpochTotals(self.seconds, self.compute_s, self.rows)
 
     @property
-    def ways(self) -> Iterator[WayUsed]:
+    def parallel_plans(self) -> Iterator[ParallelPlanUsed]:
         """By which they ran."""
-        for way, units, seconds in zip(self.used, self.used_units, self.used_s, strict=True):
-            yield WayUsed(way, int(units), seconds)
+        for parallel_plan, sub_epochs, seconds in zip(
+            self.used, self.used_sub_epochs, self.used_s, strict=True
+        ):
+            yield ParallelPlanUsed(parallel_plan, int(sub_epochs), seconds)
 
     @property
     def means(self) -> dict[str, float]:
@@ -102,7 +104,7 @@ class EpochSummary(NamedTuple):
 
 _SUMMARIES = Layout(
     EpochSummary,
-    vectors=("values", "used_units", "used_s", "reports"),
+    vectors=("values", "used_sub_epochs", "used_s", "reports"),
     floats=("seconds", "compute_s", "took_s", "shown_at"),
     whole=("rows", "trained_rows", "rows_until", "steps", "peak_bytes", "peak_gpu_bytes"),
 )
@@ -133,12 +135,12 @@ class Summaries:
     """Of a model's epochs that are archived, which are the first ones; and what they come to together.
 
     Attributes:
-        ways: each way by which units ran, how many, and their seconds.
+        ways: each way by which sub-epochs ran, how many, and their seconds.
         steps: optimizer steps of all of them.
-        peaks: the most memory that a unit had, of its process and on GPUs, bytes.
+        peaks: the most memory that a sub-epoch had, of its process and on GPUs, bytes.
     """
 
-    ways: tuple[WayUsed, ...] = ()
+    parallel_plans: tuple[ParallelPlanUsed, ...] = ()
     steps: int = 0
     peaks: tuple[int, int] = (0, 0)
     _found: list[Compact] = field(default_factory=list)
@@ -166,7 +168,7 @@ class Summaries:
         return first_vector(found, names.index(name)) if name in names else None
 
     def rows_until(self, epoch: int) -> int:
-        """Of all units up to the end of an epoch."""
+        """Of all sub-epochs up to the end of an epoch."""
         return self[epoch].rows_until if epoch else 0
 
     def append(self, summary: EpochSummary) -> None:
@@ -175,11 +177,13 @@ class Summaries:
         self.steps += summary.steps
         host, gpu = self.peaks
         self.peaks = max(host, summary.peak_bytes), max(gpu, summary.peak_gpu_bytes)
-        together: dict[str, WayUsed] = {}
-        for used in (*self.ways, *summary.ways):
-            known = together.get(used.label, WayUsed(used.way, 0, 0.0))
-            together[used.label] = WayUsed(used.way, known.units + used.units, known.seconds + used.seconds)
-        self.ways = tuple(together.values())
+        together: dict[str, ParallelPlanUsed] = {}
+        for used in (*self.parallel_plans, *summary.parallel_plans):
+            known = together.get(used.label, ParallelPlanUsed(used.parallel_plan, 0, 0.0))
+            together[used.label] = ParallelPlanUsed(
+                used.parallel_plan, known.sub_epochs + used.sub_epochs, known.seconds + used.seconds
+            )
+        self.parallel_plans = tuple(together.values())
 
     def until(self, epochs: int) -> Summaries:
         """Of the first ones, so many, as a list of its own."""
@@ -196,7 +200,7 @@ _number = itemgetter(0)
 
 @dataclass(slots=True)
 class Visits(Sequence[Visit]):
-    """Committed units in order, by their number.
+    """Committed sub-epochs in order, by their number.
 
     Attributes:
         archived: so many of the oldest are archived.
@@ -225,10 +229,10 @@ class Visits(Sequence[Visit]):
             ArchivedError: one of them is archived.
         """
         if isinstance(index, slice):
-            units = range(*index.indices(len(self)))
+            sub_epochs = range(*index.indices(len(self)))
             if not self.archived:
                 return self.kept[index]
-            return [self._at(unit) for unit in units]
+            return [self._at(sub_epoch) for sub_epoch in sub_epochs]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return self._at(index if index >= 0 else len(self) + index)
@@ -241,9 +245,9 @@ class Visits(Sequence[Visit]):
         """
         return iter(self[:])
 
-    def knows(self, unit: int) -> bool:
+    def knows(self, sub_epoch: int) -> bool:
         """Whether the visit of that number is at hand."""
-        return self.archived <= unit < len(self) or self._place(unit) is not None
+        return self.archived <= sub_epoch < len(self) or self._place(sub_epoch) is not None
 
     def pinned(self, since: int) -> Iterator[Visit]:
         """Archived ones that are kept all the same, from a number on, in order."""
@@ -251,49 +255,52 @@ class Visits(Sequence[Visit]):
         return (_VISITS.unpack(found) for _, *found in self._pinned[first:])
 
     def append(self, visit: Visit) -> None:
-        """Another unit was committed."""
+        """Another sub-epoch was committed."""
         self.kept.append(visit)
 
     def pop(self) -> Visit:
         """Take the newest one out; it is not archived."""
         return self.kept.pop()
 
-    def until(self, units: int) -> Visits:
+    def until(self, sub_epochs: int) -> Visits:
         """The first ones, so many, as a list of its own."""
-        archived = min(self.archived, units)
+        archived = min(self.archived, sub_epochs)
         number = bisect_left(self._pinned, archived, key=_number)
-        return Visits(archived=archived, kept=self.kept[: units - archived], _pinned=self._pinned[:number])
+        return Visits(
+            archived=archived, kept=self.kept[: sub_epochs - archived], _pinned=self._pinned[:number]
+        )
 
-    def archive(self, units: int, pins: Collection[int]) -> list[Visit]:
+    def archive(self, sub_epochs: int, pins: Collection[int]) -> list[Visit]:
         """Keep the first ones, so many, no longer, but for those of these numbers; those that were kept until now."""
-        gone = self.kept[: units - self.archived]
-        for unit, visit in enumerate(gone, start=self.archived):
-            if unit in pins:
-                self._pinned.append((unit, *_VISITS.pack(visit)))
+        gone = self.kept[: sub_epochs - self.archived]
+        for sub_epoch, visit in enumerate(gone, start=self.archived):
+            if sub_epoch in pins:
+                self._pinned.append((sub_epoch, *_VISITS.pack(visit)))
         del self.kept[: len(gone)]
         self.archived += len(gone)
         return gone
 
-    def _at(self, unit: int) -> Visit:
-        if unit >= self.archived:
-            return self.kept[unit - self.archived]
-        place = self._place(unit)
+    def _at(self, sub_epoch: int) -> Visit:
+        if sub_epoch >= self.archived:
+            return self.kept[sub_epoch - self.archived]
+        place = self._place(sub_epoch)
         if place is None:
             raise ArchivedError(
-                f"unit {unit} is archived: of the first {self.archived} units only the ends of epochs are at hand. "
+                f"sub-epoch {sub_epoch} is archived: of the first {self.archived} sub-epochs only the ends of epochs "
+                f"are at hand. "
                 "The log has all of them: `FitResult.visits` reads it, and the page's schedule, by the time that is "
                 "looked at"
             )
         _, *found = self._pinned[place]
         return _VISITS.unpack(found)
 
-    def _place(self, unit: int) -> int | None:
-        place = bisect_left(self._pinned, unit, key=_number)
-        return place if place < len(self._pinned) and self._pinned[place][0] == unit else None
+    def _place(self, sub_epoch: int) -> int | None:
+        place = bisect_left(self._pinned, sub_epoch, key=_number)
+        return place if place < len(self._pinned) and self._pinned[place][0] == sub_epoch else None
 
 
 def totals_of(visits: Sequence[Visit]) -> EpochTotals:
-    """Of these units."""
+    """Of these sub-epochs."""
     return EpochTotals(
         sum(visit.ended - visit.started for visit in visits),
         sum(visit.compute_s for visit in visits),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cerebro.contract.events import (
+    SubEpochSaved,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
@@ -16,11 +17,10 @@ from cerebro.contract.events import (
     TaskGivenUp,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import audits, commits, failures, invariants, ways
+from cerebro.state import audits, commits, failures, invariants, parallel_plans
 from cerebro.state.invariants import Members
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
@@ -56,7 +56,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
             _see_end(event, concerned, workers)
             if isinstance(event, TaskCommitted):
                 _see_audit(event, concerned, workers)
-        case UnitSaved() | TaskAsked():
+        case SubEpochSaved() | TaskAsked():
             _go_on(event, concerned)
 
 
@@ -107,13 +107,13 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
     _see_worked(run, task, event.time)
 
 
-def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
+def _go_on(event: SubEpochSaved | TaskAsked, concerned: _Concerned) -> None:
     run, task, _, model, _ = concerned
     if isinstance(event, TaskAsked):
         task.attempts[-1].asked = event.time
         return
     if model is None or task.key.kind != "train":
-        raise IllegalEventError(f"savepoint of {event.task}, which is no unit of training")
+        raise IllegalEventError(f"savepoint of {event.task}, which is no sub-epoch of training")
     model.save(event.task, event.attempt, event.savepoint)
     run.worked = event.time
 
@@ -146,7 +146,9 @@ def _close(
             again = model is not None and is_running and failures.judge_savepoint(event, model)
             again = again or _is_to_be_confirmed(event, run, task)
             may_go_on = trainee is not None and not again and not event.failure.is_final
-            goes_on = may_go_on and trainee is not None and ways.judge(event.failure, run, task, trainee)
+            goes_on = (
+                may_go_on and trainee is not None and parallel_plans.judge(event.failure, run, task, trainee)
+            )
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
@@ -162,10 +164,10 @@ def _close(
             goes_on = False
             if is_running and event.loss is FailureKind.OUT_OF_MEMORY and trainee is not None:
                 killed = Failure(kind=event.loss, message=event.reason, place="host")
-                goes_on = ways.judge(killed, run, task, trainee)
+                goes_on = parallel_plans.judge(killed, run, task, trainee)
             elif is_running and len(members) > 1 and trainee is not None and event.loss is FailureKind.CRASH:
                 lost = Failure(kind=FailureKind.MEMBER_LOST, message=event.reason)
-                goes_on = ways.judge(lost, run, task, trainee)
+                goes_on = parallel_plans.judge(lost, run, task, trainee)
             task.revoke(event, run.max_attempts, goes_another_way=goes_on)
             _see_work(run, task)
             if task.state is TaskState.FAILED and task.failure is not None:
@@ -177,7 +179,7 @@ def _close(
     if task.exhausted and task.key.kind != "audit":
         is_done = task.state is TaskState.COMMITTED
         (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
-    # A unit within an epoch changes nothing that is counted of its model.
+    # A sub-epoch within an epoch changes nothing that is counted of its model.
     if model and (
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
@@ -202,7 +204,7 @@ def give_up(event: TaskGivenUp, run: Run) -> None:
         limit_bytes=lack.limit_bytes if lack else 0,
     )
     if model is not None and task.key.kind == "train":
-        ways.strike_last(failure, run, task, model)
+        parallel_plans.strike_last(failure, run, task, model)
     task.give_up(failure)
     failures.fail(failure, run, task, model)
     run.see_task(event.task, task)
@@ -266,7 +268,7 @@ def _of_rank(rank: int | None, members: Members) -> Worker | None:
 
 
 def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
-    """A unit that is to be audited, or was."""
+    """A sub-epoch that is to be audited, or was."""
     run, task, _, model, _ = concerned
     if task.key.kind == "audit":
         audits.see_redo(run.audits, event, workers)
@@ -278,7 +280,7 @@ def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str
             seed=run.fit_request.seed,
             share=run.fit_request.audit,
             dataset=run.plan.dataset,
-            committed=run.counts.units,
+            committed=run.counts.sub_epochs,
             workers=workers,
         )
 

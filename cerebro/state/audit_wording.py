@@ -23,7 +23,7 @@ def told(audit: Audit) -> str:
 
 
 def findings(audits: Audits) -> list[Audit]:
-    """Those of which people are to know: a unit came out otherwise when it was done again."""
+    """Those of which people are to know: a sub-epoch came out otherwise when it was done again."""
     states = (AuditState.DIFFERS, AuditState.JUDGED)
     return [audit for audit in audits.known.values() if audit.state in states]
 
@@ -43,7 +43,7 @@ def lines(audits: Audits) -> list[str]:
     if not parts:
         return []
     found = [f"audits: {', '.join(parts)}"]
-    found += [f"{audit.unit}: {told(audit)}" for audit in differing]
+    found += [f"{audit.sub_epoch}: {told(audit)}" for audit in differing]
     if audits.is_hopeless:
         found.append("nothing more is audited: the code does not repeat itself")
     return found

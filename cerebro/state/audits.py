@@ -1,8 +1,8 @@
-"""Units that are done once more, by another worker, and compared: which they are, and what came of it. Pure.
+"""Sub-epochs that are done once more, by another worker, and compared: which they are, and what came of it. Pure.
 
-Only hopping can do that: every unit begins with an immutable checkpoint, and another worker may hold its partition. A
-difference tells that one of the two computes wrongly, or that the code does not repeat itself. Which of it, a third
-worker tells. What a redo trains is nobody's state, whatever comes of it.
+Only hopping can do that: every sub-epoch begins with an immutable checkpoint, and another worker may hold its
+partition. A difference tells that one of the two computes wrongly, or that the code does not repeat itself. Which of
+it, a third worker tells. What a redo trains is nobody's state, whatever comes of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OPEN = frozenset({AuditState.WAITING, AuditState.DIFFERS})
 
 
 class Redo(NamedTuple):
-    """A unit done once more."""
+    """A sub-epoch done once more."""
 
     worker: str
     is_exact: bool
@@ -56,19 +56,19 @@ class Redo(NamedTuple):
 
 @dataclass(kw_only=True)
 class Audit:
-    """Of one committed unit.
+    """Of one committed sub-epoch.
 
     Attributes:
-        unit: its key. number: how many units its model had trained before.
+        sub-epoch: its key. number: how many sub-epochs its model had trained before.
         visit: what it left. before: the checkpoint that it began with; `None`: it was the first.
         hyperparams: with which it was trained.
         arithmetic: of the worker that trained it, as of `arithmetic_of`.
-        drawn_after: units that the run had committed by then.
+        drawn_after: sub-epochs that the run had committed by then.
         wrong: worker that computed wrongly, if that was found.
         note: in words, what was found beyond the state.
     """
 
-    unit: TaskKey
+    sub_epoch: TaskKey
     number: int
     visit: Visit
     before: CheckpointRef | None
@@ -90,11 +90,11 @@ class Audit:
     @property
     def next_key(self) -> TaskKey:
         """Of the task that is to do it once more."""
-        return self.unit._replace(kind="audit", redo=len(self.redos) + 1)
+        return self.sub_epoch._replace(kind="audit", redo=len(self.redos) + 1)
 
     @property
     def seen_by(self) -> frozenset[str]:
-        """Workers that have done the unit; another one is to do it next."""
+        """Workers that have done the sub-epoch; another one is to do it next."""
         return frozenset({self.visit.worker, *(redo.worker for redo in self.redos)})
 
     @property
@@ -105,10 +105,10 @@ class Audit:
 
 @dataclass(kw_only=True)
 class Audits:
-    """Of a run, by the key of their unit, in the order in which they were drawn.
+    """Of a run, by the key of their sub-epoch, in the order in which they were drawn.
 
     Attributes:
-        unaudited: units that were drawn and could not be audited: why -> how many.
+        unaudited: sub-epochs that were drawn and could not be audited: why -> how many.
     """
 
     known: dict[str, Audit] = field(default_factory=dict)
@@ -130,11 +130,11 @@ class Audits:
 
     def get(self, key: TaskKey) -> Audit | None:
         """The one whose redo has this key, even if it has come to nothing while the redo was on its way."""
-        return self.known.get(str(_unit_of(key)))
+        return self.known.get(str(_sub_epoch_of(key)))
 
     def needed(self, model: str, *, but: Audit | None = None) -> set[str]:
         """Names of checkpoints of a model that must not be removed, for other audits than `but`."""
-        of_model = (audit for audit in self.open() if audit.unit.model == model and audit is not but)
+        of_model = (audit for audit in self.open() if audit.sub_epoch.model == model and audit is not but)
         return {name for audit in of_model for name in audit.files}
 
     def due(self) -> Iterator[Audit]:
@@ -151,17 +151,17 @@ class Audits:
 
     def draw(self, audit: Audit) -> None:
         """One more is to be done."""
-        self.known[str(audit.unit)] = self._open[str(audit.unit)] = audit
+        self.known[str(audit.sub_epoch)] = self._open[str(audit.sub_epoch)] = audit
 
     def settle(self, audit: Audit) -> None:
         """Its state is another one."""
         if not audit.is_open:
-            self._open.pop(str(audit.unit), None)
+            self._open.pop(str(audit.sub_epoch), None)
             self.unblamed += audit.state is AuditState.JUDGED and not audit.wrong
 
-    def drop(self, unit: TaskKey, note: str) -> None:
-        """It comes to nothing: its unit is done again, say."""
-        audit = self.known.get(str(unit))
+    def drop(self, sub_epoch: TaskKey, note: str) -> None:
+        """It comes to nothing: its sub-epoch is done again, say."""
+        audit = self.known.get(str(sub_epoch))
         if audit is not None and audit.is_open:
             audit.state, audit.note = AuditState.DROPPED, note
             self.settle(audit)
@@ -170,15 +170,17 @@ class Audits:
         """The run has ended: what was not done is not to be done any more, and needs nothing."""
         for audit in list(self._open.values()):
             if audit.state is AuditState.WAITING:
-                self.drop(audit.unit, "not done: no other worker had the time for it before the run ended")
+                self.drop(
+                    audit.sub_epoch, "not done: no other worker had the time for it before the run ended"
+                )
             audit.is_over = True
-            self._open.pop(str(audit.unit), None)
+            self._open.pop(str(audit.sub_epoch), None)
 
 
-def is_drawn(seed: int, unit: TaskKey, share: float) -> bool:
-    """Whether a unit is among those that are audited. The same for whoever asks, whenever: only seed, run and unit
-    count."""
-    digest = hashlib.sha256(f"audit/{seed}/{unit}".encode()).digest()
+def is_drawn(seed: int, sub_epoch: TaskKey, share: float) -> bool:
+    """Whether a sub-epoch is among those that are audited. The same for whoever asks, whenever: only seed, run and
+    sub-epoch count."""
+    digest = hashlib.sha256(f"audit/{seed}/{sub_epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
@@ -193,13 +195,18 @@ def see_commit(
     committed: int,
     workers: Mapping[str, Worker],
 ) -> None:
-    """A unit was committed, as its model knows already: perhaps it is to be audited.
+    """A sub-epoch was committed, as its model knows already: perhaps it is to be audited.
 
     Args:
-        committed: units of the run, this one among them.
+        committed: sub-epochs of the run, this one among them.
     """
-    unit = task.key
-    if not share or str(unit) in audits.known or audits.is_hopeless or not is_drawn(seed, unit, share):
+    sub_epoch = task.key
+    if (
+        not share
+        or str(sub_epoch) in audits.known
+        or audits.is_hopeless
+        or not is_drawn(seed, sub_epoch, share)
+    ):
         return
     visit, number = model.visits[-1], len(model.visits) - 1
     why = "ran out of memory before it was trained" if task.exhausted else ""
@@ -208,7 +215,7 @@ def see_commit(
         return
     audits.draw(
         Audit(
-            unit=unit,
+            sub_epoch=sub_epoch,
             number=number,
             visit=visit,
             before=model.visits[number - 1].checkpoint if number else None,
@@ -220,27 +227,27 @@ def see_commit(
 
 
 def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
-    """Why a unit cannot be audited; empty if it can."""
-    if visit.way is not None or visit.others:
+    """Why a sub-epoch cannot be audited; empty if it can."""
+    if visit.parallel_plan is not None or visit.others:
         return "trained by a way, or by several workers"
     if not visit.cores:
         return "by a worker of a version that does not say with how many threads"
     if model.inherited and len(model.visits) - 1 == model.inherited:
         return "began with the checkpoint of another model"
-    if any(audit.unit.model == model.id for audit in audits.open()):
-        return "another unit of the model waited to be audited"
+    if any(audit.sub_epoch.model == model.id for audit in audits.open()):
+        return "another sub-epoch of the model waited to be audited"
     if not any(may_redo(w, dataset, visit.partition) for w in workers.values() if w.name != visit.worker):
         return "no other worker held the partition"
     return ""
 
 
 def may_redo(worker: Worker, dataset: str, partition: int) -> bool:
-    """Whether a worker can do a unit on this partition once more."""
-    return worker.is_alive and "audit" in worker.kinds and (dataset, partition) in worker.holdings
+    """Whether a worker can do a sub-epoch on this partition once more."""
+    return worker.is_alive and "audit" in worker.kinds and (dataset, partition) in worker.replicas
 
 
 def is_exact(audit: Audit, worker: Worker) -> bool:
-    """Whether a worker computes the bits that the one had which trained the unit."""
+    """Whether a worker computes the bits that the one had which trained the sub-epoch."""
     return bool(audit.arithmetic) and audit.arithmetic == arithmetic_of(worker)
 
 
@@ -277,15 +284,18 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
     audit.wrong, audit.note = judged(audit)
     audits.settle(audit)
     if audit.wrong in workers:
-        failure = _failure(audit, f"an audit found that it computes wrongly: {audit.unit}: {audit.note}")
+        failure = _failure(audit, f"an audit found that it computes wrongly: {audit.sub_epoch}: {audit.note}")
         _tell(
             workers[audit.wrong],
-            Ended(event.time, event.task, audit.unit.model or "", failure, is_device=True, is_certain=True),
+            Ended(
+                event.time, event.task, audit.sub_epoch.model or "", failure, is_device=True, is_certain=True
+            ),
         )
 
 
 def judged(audit: Audit) -> tuple[str, str]:
-    """Of a unit that was done three times: who computed wrongly, if that can be told, and what was found, in words."""
+    """Of a sub-epoch that was done three times: who computed wrongly, if that can be told, and what was found, in
+    words."""
     first, second = audit.redos
     where = f"differs in {_named(first.differences)}"
     is_as_committed, is_as_first = not second.differences, _agree(first, second)
@@ -298,24 +308,25 @@ def judged(audit: Audit) -> tuple[str, str]:
         )
     if is_as_committed:
         return first.worker, (
-            f"{first.worker} computed wrongly when it did the unit again ({where}): {second.worker} agrees with "
+            f"{first.worker} computed wrongly when it did the sub-epoch again ({where}): {second.worker} agrees with "
             f"{audit.visit.worker}, which trained it"
         )
     if audit.visit.resumed_rows:
         return "", (
-            f"{where}; the unit went on from a savepoint, and done again without one it comes out as on "
+            f"{where}; the sub-epoch went on from a savepoint, and done again without one it comes out as on "
             f"{first.worker} and {second.worker}: the code keeps something that its savepoints lack"
         )
     return audit.visit.worker, (
-        f"{audit.visit.worker} computed wrongly when it trained the unit ({where}): {first.worker} and {second.worker} "
-        f"agree. What {audit.unit.model} has learned since then comes from it"
+        f"{audit.visit.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
+        f"{second.worker} "
+        f"agree. What {audit.sub_epoch.model} has learned since then comes from it"
     )
 
 
 def see_failure(audits: Audits, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
     """An attempt at a redo failed. Nothing but the audit suffers from it."""
     if is_final or failure.kind in (FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY):
-        audits.drop(_unit_of(key), f"could not be done again: {failure.line}")
+        audits.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
 
 
 def apart(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
@@ -337,7 +348,7 @@ def _agree(first: Redo, second: Redo) -> bool:
     return not apart(first.metrics, second.metrics)
 
 
-def _unit_of(key: TaskKey) -> TaskKey:
+def _sub_epoch_of(key: TaskKey) -> TaskKey:
     return key._replace(kind="train", redo=None)
 
 
@@ -351,8 +362,8 @@ def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit
     """One of the two is wrong, so both are to check their machines."""
     if name in workers:
         other = audit.redos[0].worker if name == audit.visit.worker else audit.visit.worker
-        failure = _failure(audit, f"{audit.unit} {audit.note} when {name} and {other} do it")
-        _tell(workers[name], Ended(event.time, event.task, audit.unit.model or "", failure))
+        failure = _failure(audit, f"{audit.sub_epoch} {audit.note} when {name} and {other} do it")
+        _tell(workers[name], Ended(event.time, event.task, audit.sub_epoch.model or "", failure))
 
 
 def _tell(worker: Worker, ended: Ended) -> None:

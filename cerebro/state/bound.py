@@ -1,4 +1,4 @@
-"""Lower bounds of the makespan of a run as it was: with the times its units took, no order ends earlier. Pure.
+"""Lower bounds of the makespan of a run as it was: with the times its sub-epochs took, no order ends earlier. Pure.
 
 Two others are computed elsewhere: of a plan before it runs (`cerebro.scheduling.bounds`), and of what models could
 take by other ways (`controller.trials.times`).
@@ -14,7 +14,7 @@ from itertools import chain
 from cerebro.contract.runs import TakenSpan
 from cerebro.state.runs import Run
 from cerebro.state.taken import open_s
-from cerebro.state.timeline import TrainedUnit, running
+from cerebro.state.timeline import TrainedSubEpoch, running
 
 _TICK_S = 1e-3
 """What is lacking is rounding: it must not be waited for until others give a device back."""
@@ -27,42 +27,46 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
         devices: of each worker on which it could train: how many it had at most; one that is not in it had one.
     """
     models = {model.id: model.trained_s for model in run.models.values()}
-    return _with_units(run, running(run, now), devices, models, run.trained_s)
+    return _with_sub_epochs(run, running(run, now), devices, models, run.trained_s)
 
 
 def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
     """The same of all that had run by a time that is past, since when nothing was archived."""
     models = {model.id: model.trained_s for model in run.models.values()}
     work = dict(run.trained_s)
-    for unit in _ended_after(run, end):
-        after = unit.ended - max(end, unit.started)
-        models[unit.model] -= after
-        for worker, held in unit.places:
+    for sub_epoch in _ended_after(run, end):
+        after = sub_epoch.ended - max(end, sub_epoch.started)
+        models[sub_epoch.model] -= after
+        for worker, held in sub_epoch.places:
             work[worker] -= after * len(held)
-    begun = (unit._replace(ended=min(unit.ended, end)) for unit in running(run, end) if unit.started < end)
-    return _with_units(run, begun, devices, models, work)
+    begun = (
+        sub_epoch._replace(ended=min(sub_epoch.ended, end))
+        for sub_epoch in running(run, end)
+        if sub_epoch.started < end
+    )
+    return _with_sub_epochs(run, begun, devices, models, work)
 
 
-def _ended_after(run: Run, end: float) -> Iterator[TrainedUnit]:
+def _ended_after(run: Run, end: float) -> Iterator[TrainedSubEpoch]:
     for model in run.models.values():
         for visit in reversed(model.kept_visits):
             if visit.ended <= end:
                 break
-            yield TrainedUnit.of(model.id, visit)
+            yield TrainedSubEpoch.of(model.id, visit)
 
 
-def _with_units(
+def _with_sub_epochs(
     run: Run,
-    units: Iterable[TrainedUnit],
+    sub_epochs: Iterable[TrainedSubEpoch],
     devices: Mapping[str, int],
     models: Mapping[str, float],
     work: Mapping[str, float],
 ) -> float:
     by_model, by_worker = defaultdict(float, models), defaultdict(float, work)
-    for unit in units:
-        by_model[unit.model] += unit.seconds
-        for worker, held in unit.places:
-            by_worker[worker] += unit.seconds * len(held)
+    for sub_epoch in sub_epochs:
+        by_model[sub_epoch.model] += sub_epoch.seconds
+        for worker, held in sub_epoch.places:
+            by_worker[worker] += sub_epoch.seconds * len(held)
     return least_s(run, by_model, by_worker, devices)
 
 

@@ -44,8 +44,8 @@ def end(run: Run, workers: Collection[Worker]) -> None:
 
 
 def is_deserted(run: Run, workers: Collection[Worker]) -> bool:
-    """Whether nobody does, or could do, a unit of a fit that has begun: all who could when work was last done are gone
-    or are about to go."""
+    """Whether nobody does, or could do, a sub-epoch of a fit that has begun: all who could when work was last done are
+    gone or are about to go."""
     if not math.isfinite(run.origin) or any(
         task.state is TaskState.RUNNING and task.key.kind != "search" for task in run.open.values()
     ):
@@ -59,5 +59,5 @@ def _there(run: Run, workers: Collection[Worker]) -> list[Worker]:
         return []
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
     return [
-        w for w in workers if w.is_alive and not w.is_ending and w.trains and not held.isdisjoint(w.holdings)
+        w for w in workers if w.is_alive and not w.is_ending and w.trains and not held.isdisjoint(w.replicas)
     ]

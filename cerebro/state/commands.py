@@ -33,7 +33,7 @@ from cerebro.contract.events import (
     SearchStopRequested,
 )
 from cerebro.contract.priority import shown
-from cerebro.state import additions, breaks, models, ways
+from cerebro.state import additions, breaks, models, parallel_plans
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
@@ -226,7 +226,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         model.failure = None
         model.reopened.clear()
         model.try_validations_again()
-        if next(ways.left(run, model), None) is None:
+        if next(parallel_plans.left(run, model), None) is None:
             # Workers, or what they have, may have changed since.
             model.struck.clear()
         for task in run.tasks.values():

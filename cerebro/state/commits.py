@@ -114,7 +114,7 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
     made.rows[key.split, key.partition] = result.rows
     made.failed_rows[key.split, key.partition] = result.rows_failed
     if key.split == "train":
-        worker.holdings.add((run.plan.dataset, key.partition))
+        worker.replicas.add((run.plan.dataset, key.partition))
     task.result = result
     if run.kind != "etl":
         # It may have to be made again, should this worker go as well, or another one come.

@@ -1,7 +1,7 @@
 """The values that a committed event adds to the curves of a model or of a run: the one rule for whoever shows them
 elsewhere, as TensorBoard's files and exports do.
 
-A unit that is done again, because its checkpoint was lost, has the task that it had: whoever keeps what was added
+A sub-epoch that is done again, because its checkpoint was lost, has the task that it had: whoever keeps what was added
 leaves out what comes under the same task for a second time.
 """
 
@@ -20,8 +20,8 @@ class Values(NamedTuple):
     """Scalars of one step, by their names behind the prefix of their tag.
 
     Attributes:
-        prefix: ``unit/train``, ``epoch/train``, ``epoch/valid`` or ``schedule``.
-        step: number of the unit, or of the epoch, from 1.
+        prefix: ``sub_epoch/train``, ``epoch/train``, ``epoch/valid`` or ``schedule``.
+        step: number of the sub-epoch, or of the epoch, from 1.
         values: by name.
     """
 
@@ -31,7 +31,8 @@ class Values(NamedTuple):
 
 
 def values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple[Values, ...]:
-    """Of a unit or a validation that was just committed: those of the unit, and of the epoch that ends with it.
+    """Of a sub-epoch or a validation that was just committed: those of the sub-epoch, and of the epoch that ends with
+    it.
 
     Args:
         key: of its task.
@@ -41,14 +42,14 @@ def values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple[
     metrics = event.result.metrics
     if key.kind == "valid":
         return (Values("epoch/valid", key.epoch, metrics),)
-    of_unit = Values("unit/train", len(model.visits), metrics)
+    of_sub_epoch = Values("sub_epoch/train", len(model.visits), metrics)
     if model.visited % len(model.partitions):
-        return (of_unit,)
-    return (of_unit, Values("epoch/train", key.epoch, model.training_metrics(key.epoch)))
+        return (of_sub_epoch,)
+    return (of_sub_epoch, Values("epoch/train", key.epoch, model.training_metrics(key.epoch)))
 
 
 def values_of_epoch(event: EpochCompleted) -> Values:
-    """How well the units of a run were scheduled until an epoch was complete."""
+    """How well the sub-epochs of a run were scheduled until an epoch was complete."""
     values = {
         "makespan_s": event.makespan_s,
         "lower_bound_s": event.lower_bound_s,

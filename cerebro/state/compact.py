@@ -1,4 +1,5 @@
-"""Named tuples as bytes, beside what many of them have in common: of millions of units there are hundreds of thousands.
+"""Named tuples as bytes, beside what many of them have in common: of millions of sub-epochs there are hundreds of
+thousands.
 
 As objects their numbers and texts take three times the memory, and most of the time that a snapshot takes to be read.
 """

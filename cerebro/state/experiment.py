@@ -25,7 +25,6 @@ from cerebro.contract.events import (
     Event,
     ExperimentArchived,
     ForecastMade,
-    HoldingsChanged,
     LocatorsChanged,
     ModelChanged,
     ModelExtended,
@@ -33,7 +32,9 @@ from cerebro.contract.events import (
     ModelRetried,
     ModelsAdded,
     ModelStopRequested,
+    ParallelPlansRuledOut,
     PriorityChanged,
+    ReplicasChanged,
     RunCommand,
     RunFinished,
     RunPaused,
@@ -45,6 +46,7 @@ from cerebro.contract.events import (
     SchedulerChanged,
     SearchDecided,
     SearchStopRequested,
+    SubEpochSaved,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
@@ -53,9 +55,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
-    UnitSaved,
     ValuesDrawn,
-    WaysStruckOff,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
@@ -70,10 +70,10 @@ from cerebro.state import (
     breaks,
     commands,
     measured,
+    parallel_plans,
     plans,
     pruning,
     taken,
-    ways,
     workers,
 )
 from cerebro.state.archive import ARCHIVE_AFTER
@@ -140,7 +140,7 @@ class ExperimentState:
 
     def holders(self, dataset: str, partition: int) -> list[Worker]:
         """Workers, alive or not, that hold a training partition."""
-        return [w for w in self.workers.values() if (dataset, partition) in w.holdings]
+        return [w for w in self.workers.values() if (dataset, partition) in w.replicas]
 
     # --- the fold --------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ExperimentState:
                 | TaskCommitted()
                 | TaskFailed()
                 | TaskRevoked()
-                | UnitSaved()
+                | SubEpochSaved()
                 | TaskAsked()
             ):
                 run = self._run(event.task.partition("/")[0])
@@ -236,14 +236,14 @@ class ExperimentState:
                 | SchedulePlanned()
                 | ForecastMade()
                 | DevicesTaken()
-                | WaysStruckOff()
+                | ParallelPlansRuledOut()
                 | TrialsRecalled()
                 | SearchDecided()
                 | ValuesDrawn()
                 | CheckpointsPruned()
             ):
                 self._note(event)
-            case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
+            case WorkerJoined() | WorkerLost() | WorkerRemoved() | ReplicasChanged():
                 self._see(event)
             case _:
                 assert_never(event)
@@ -336,7 +336,7 @@ class ExperimentState:
         | SchedulePlanned
         | ForecastMade
         | DevicesTaken
-        | WaysStruckOff
+        | ParallelPlansRuledOut
         | TrialsRecalled
         | SearchDecided
         | ValuesDrawn
@@ -351,8 +351,8 @@ class ExperimentState:
             run.forecasts.append(event)
         elif isinstance(event, DevicesTaken):
             taken.add_taken(run, event)
-        elif isinstance(event, WaysStruckOff):
-            ways.strike_all(event, run)
+        elif isinstance(event, ParallelPlansRuledOut):
+            parallel_plans.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
             measured.recall(event, run)
         elif isinstance(event, SearchDecided | ValuesDrawn):
@@ -377,7 +377,7 @@ class ExperimentState:
             run.search.draw(event, since_s=run.elapsed_s(event.time))
 
     def _tell_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
-        if run.search is None or isinstance(event, TaskAssigned | TaskStarted | UnitSaved | TaskAsked):
+        if run.search is None or isinstance(event, TaskAssigned | TaskStarted | SubEpochSaved | TaskAsked):
             return
         model = TaskKey.parse(event.task).model
         if model is not None:
@@ -400,7 +400,7 @@ class ExperimentState:
             self.unseen = unseen
             return
         concerned = [run for run in open_runs if self._is_of_interest(event, run)]
-        name = "" if isinstance(event, HoldingsChanged) else event.worker
+        name = "" if isinstance(event, ReplicasChanged) else event.worker
         was_there = name in self.workers and self.workers[name].is_alive
         workers.apply(self.workers, event)
         if not self.runs:
@@ -436,7 +436,7 @@ class ExperimentState:
                 return known is not None and known.trains
             case WorkerRemoved():
                 return False
-        held = {pair for w in workers.on_volume(self.workers, event.volume) for pair in w.holdings}
+        held = {pair for w in workers.on_volume(self.workers, event.volume) for pair in w.replicas}
         gained = {(each.dataset, each.partition) for each in event.gained} - held
         lost = {(each.dataset, each.partition) for each in event.lost} & held
         return run.plan is not None and any(dataset == run.plan.dataset for dataset, _ in gained | lost)

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
 from cerebro.contract.tasks import FAILS_RUN, MEASURING, Failure, FailureKind
-from cerebro.state import audits, measured, ways
+from cerebro.state import audits, measured, parallel_plans
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
 
 MAX_REOPENED = 3
-"""Times the same unit's checkpoint may be lost before its model is given up."""
+"""Times the same sub-epoch's checkpoint may be lost before its model is given up."""
 
 
 MAX_VOLUME_FAILURES = 3
 """Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses. After a
 pause one is enough until a task is committed."""
 MAX_DEATHS = 2
-"""Attempts that may die on one savepoint: the next one starts from the beginning of the unit."""
+"""Attempts that may die on one savepoint: the next one starts from the beginning of the sub-epoch."""
 
 _DEADLY = frozenset({FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY})
 
@@ -28,8 +28,8 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
     """Drop a savepoint on which attempts come to nothing; to be called with the end of a running attempt of `model`.
 
     Returns:
-        Whether the attempt is worth another one, from the beginning of the unit: user code raised, and perhaps only
-        because it does not go on from a savepoint.
+        Whether the attempt is worth another one, from the beginning of the sub-epoch: user code raised, and perhaps
+        only because it does not go on from a savepoint.
     """
     saved = model.saved
     if saved is None or saved.task != event.task:
@@ -65,12 +65,12 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif failure.kind is FailureKind.CHECKPOINT and model:
         _lose_checkpoint(failure, run, task, model)
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
-        # A test or prediction cannot have the unit done again: its fit run has ended.
+        # A test or prediction cannot have the sub-epoch done again: its fit run has ended.
         run.fatal = failure
     elif failure.kind in FAILS_RUN and task.state is TaskState.FAILED:
         run.fatal = failure  # unless a failure rule wants it tried elsewhere
     elif task.state is TaskState.FAILED and model:
-        model.give_up(ways.final(failure, run, model))
+        model.give_up(parallel_plans.final(failure, run, model))
 
 
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:
@@ -86,9 +86,9 @@ def _fail_making(failure: Failure, run: Run, task: Task) -> None:
 
 
 def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> None:
-    """The newest checkpoint of a model cannot be read: the unit that wrote it is to be done again.
+    """The newest checkpoint of a model cannot be read: the sub-epoch that wrote it is to be done again.
 
-    A validation may say so only of a trained model. While units remain, the next one finds out by itself, and
+    A validation may say so only of a trained model. While sub-epochs remain, the next one finds out by itself, and
     taking a visit back here could cross an assignment that is on its way.
     """
     if task.key.kind == "valid":
@@ -103,31 +103,32 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
                 model.unvalidated.add(epoch)
                 run.settle(model)
             return
-    unit = len(model.visits) - 1
-    model.reopened[unit] += 1
-    if unit < model.inherited and unit >= 0:
+    sub_epoch = len(model.visits) - 1
+    model.reopened[sub_epoch] += 1
+    if sub_epoch < model.inherited and sub_epoch >= 0:
         gone = f"{model.id} goes on from a checkpoint of {model.parent} that cannot be read: clone it once more. "
         model.give_up(failure.model_copy(update={"message": gone + failure.message}))
         return
-    if unit < 0 or model.reopened[unit] > MAX_REOPENED:
+    if sub_epoch < 0 or model.reopened[sub_epoch] > MAX_REOPENED:
         model.give_up(failure)
         return
     there = run.kept_checkpoints(model)
     _take_back(failure, run, model)
     if model.is_pruned:
-        # No unit can begin with what was removed: the newest one that is there is further back.
+        # No sub-epoch can begin with what was removed: the newest one that is there is further back.
         while len(model.visits) > model.inherited and model.visits[-1].file not in there:
             if not _take_back(failure, run, model):
                 return
 
 
 def _take_back(failure: Failure, run: Run, model: Model) -> bool:
-    """Have the newest unit done again; whether that can be: nobody knows which ones are archived."""
+    """Have the newest sub-epoch done again; whether that can be: nobody knows which ones are archived."""
     if model.may_take_back:
         run.take_back(model)
         return True
     gone = (
-        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and which units were "
+        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and which sub-epochs "
+        f"were "
         "before is in the log alone: clone it at its best epoch, or train it anew. "
     )
     model.give_up(failure.model_copy(update={"message": gone + failure.message}))

@@ -1,9 +1,9 @@
 """What may be assigned: the invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event.
 
 Completeness: in each epoch a model visits every partition once, alone or in a set of them. Isolation: a model is
-trained by one worker, or one gang of workers, at a time. Exclusive access: a device of a worker runs one unit at a
-time. All or nothing: the workers of a gang get, start and lose an attempt together. Non-preemption: no unit that runs
-is taken back for another one, which needs no check here, because what is open can only end. Nothing here changes
+trained by one worker, or one gang of workers, at a time. Exclusive access: a device of a worker runs one sub-epoch at a
+time. All or nothing: the workers of a gang get, start and lose an attempt together. Non-preemption: no sub-epoch that
+runs is taken back for another one, which needs no check here, because what is open can only end. Nothing here changes
 anything.
 """
 
@@ -21,8 +21,8 @@ from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker, lanes_of
 
 Members = Sequence[tuple[Worker, tuple[int, ...]]]
-"""The workers of one attempt, and the devices that each gives: one worker, or for a unit on a set of partitions one for
-each, in their order."""
+"""The workers of one attempt, and the devices that each gives: one worker, or for a sub-epoch on a set of partitions
+one for each, in their order."""
 
 
 def check_assignment(
@@ -56,7 +56,7 @@ def check_assignment(
     if key.kind == "etl":
         _check_partition(run, key, dataset)
     elif key.kind == "train" and model is not None:
-        _check_unit(event, key, run, members, model)
+        _check_sub_epoch(event, key, run, members, model)
     elif key.kind == "trial":
         _check_trial(event, key, run)
     elif key.kind == "audit":
@@ -88,9 +88,13 @@ def _check_place(event: TaskAssigned, worker: Worker, devices: tuple[int, ...]) 
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
 
 
-def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, members: Members, model: Model) -> None:
-    if event.way is not None and any(event.way.size != len(devices) for _, devices in members):
-        raise IllegalEventError(f"{event.task} assigned to devices {event.devices} by {event.way.label}")
+def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Members, model: Model) -> None:
+    if event.parallel_plan is not None and any(
+        event.parallel_plan.size != len(devices) for _, devices in members
+    ):
+        raise IllegalEventError(
+            f"{event.task} assigned to devices {event.devices} by {event.parallel_plan.label}"
+        )
     if event.terms >= len(model.terms):
         raise IllegalEventError(f"{event.task} assigned with terms {event.terms}, which {model.id} never had")
     if model.busy:
@@ -100,7 +104,7 @@ def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, members: Members, m
     if event.others and len({worker.name for worker, _ in members}) < len(members):
         raise IllegalEventError(f"{event.task} assigned to a gang that names a worker twice: {event.others}")
     for (worker, _), partition in zip(members, key.partitions, strict=True):
-        if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:
+        if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.replicas:
             raise IllegalEventError(
                 f"{event.task} assigned to {worker.name}, which does not hold partition {partition}"
             )
@@ -108,12 +112,12 @@ def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, members: Members, m
 
 def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
     group = run.inspection.group(key.group or "") if run.inspection else None
-    known = group.way(key.way or "") if group else None
+    known = group.parallel_plan(key.parallel_plan or "") if group else None
     if known is None:
         raise IllegalEventError(f"{event.task} assigned, but {run.id} knows no such way")
-    if len(event.devices) != known.way.size:
+    if len(event.devices) != known.parallel_plan.size:
         raise IllegalEventError(
-            f"{event.task} assigned to devices {event.devices}, but takes {known.way.size}"
+            f"{event.task} assigned to devices {event.devices}, but takes {known.parallel_plan.size}"
         )
 
 
@@ -122,8 +126,10 @@ def _check_audit(event: TaskAssigned, key: TaskKey, run: Run, members: Members) 
     if audit is None or len(devices) != 1:
         raise IllegalEventError(f"{event.task} assigned, but nothing is to be audited there")
     if worker.name in audit.seen_by:
-        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has done the unit before")
-    if run.plan is None or (run.plan.dataset, audit.visit.partition) not in worker.holdings:
+        raise IllegalEventError(
+            f"{event.task} assigned to {worker.name}, which has done the sub-epoch before"
+        )
+    if run.plan is None or (run.plan.dataset, audit.visit.partition) not in worker.replicas:
         raise IllegalEventError(
             f"{event.task} assigned to {worker.name}, which does not hold partition {audit.visit.partition}"
         )

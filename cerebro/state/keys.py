@@ -23,18 +23,18 @@ class TaskKey(NamedTuple):
     model: str | None = None
     epoch: int | None = None
     partition: int | None = None
-    """Of a unit on a set of partitions, the least."""
+    """Of a sub-epoch on a set of partitions, the least."""
     group: str | None = None
     """Of models that are alike, whose way a trial measures."""
-    way: str | None = None
+    parallel_plan: str | None = None
     """Of a trial: id of a way in its group."""
     others: tuple[int, ...] = ()
-    """Of a unit on a set of partitions: those beside `partition`, ascending."""
+    """Of a sub-epoch on a set of partitions: those beside `partition`, ascending."""
     question: str | None = None
     """Of a search: ``orders-N``, what its procedure orders from the N-th thing on that it is told (0: that it begins);
     ``draw-N``, the values of the draws from number N on."""
     redo: int | None = None
-    """Of a unit that is done once more to compare it: 1, or 2 if the first one differs."""
+    """Of a sub-epoch that is done once more to compare it: 1, or 2 if the first one differs."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -51,8 +51,8 @@ class TaskKey(NamedTuple):
             parts.append(f"e{self.epoch}")
         if self.partition is not None:
             parts.append("+".join(f"p{partition}" for partition in self.partitions))
-        if self.group is not None and self.way is not None:
-            parts += [self.group, self.way]
+        if self.group is not None and self.parallel_plan is not None:
+            parts += [self.group, self.parallel_plan]
         if self.question is not None:
             parts.append(self.question)
         if self.redo is not None:
@@ -99,8 +99,8 @@ class TaskKey(NamedTuple):
         if kind in ("inspect", "fitting") and not rest:
             return cls(run=run, kind=kind)
         if kind == "trial":
-            group, way = rest
-            return cls(run=run, kind=kind, group=group, way=way)
+            group, parallel_plan = rest
+            return cls(run=run, kind=kind, group=group, parallel_plan=parallel_plan)
         if kind == "search":
             (question,) = rest
             _, _, number = question.partition("-")
@@ -112,7 +112,7 @@ class TaskKey(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _ascending(text: str) -> tuple[int, ...]:
-    """The partitions of a unit; each set has one name."""
+    """The partitions of a sub-epoch; each set has one name."""
     numbers = tuple(_number("p", part) for part in text.split("+"))
     if list(numbers) != sorted(set(numbers)):
         raise ValueError(f"{text!r} does not name each partition once, in ascending order")

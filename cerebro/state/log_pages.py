@@ -137,7 +137,7 @@ class LogPages:
             NotFoundError: there is no such experiment any more.
             StoreUnavailableError: the store is away.
         """
-        first, last = self._holding(log, since), self._holding(log, until, is_end=True)
+        first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         begin = max(first, last + 1 - max(1, most // PAGE))
         found = [self.page(log, number) for number in range(begin, last + 1)]
         pieces = _put_together(run, chosen, found)
@@ -166,7 +166,7 @@ class LogPages:
     def through(self, log: Log, since: float, until: float) -> Iterator[Page]:
         """All pages of a stretch of time, and those before it, where what is in it may begin, that can be read; none of
         them is kept."""
-        first, last = self._holding(log, since), self._holding(log, until, is_end=True)
+        first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         for number in range(max(0, first - _BACK[-1]), last + 1):
             page = self._read(log, number)
             if number >= first or not page.problem:
@@ -174,7 +174,7 @@ class LogPages:
 
     # --- where a time is -------------------------------------------------------------------------
 
-    def _holding(self, log: Log, time: float, *, is_end: bool = False) -> int:
+    def _replica(self, log: Log, time: float, *, is_end: bool = False) -> int:
         """Number of the first page with an event at or after a time, or of the end of a stretch after it: several
         events may have the same time. The last page, if none has. Among pages that cannot be read it is the first
         one, or of the end of a stretch the last one."""

@@ -1,6 +1,6 @@
 """What is known of a run's models and of the ways to train them: results of `inspect` and `trial`.
 
-A trial that fails is a result, too: its way is struck off, with the reason.
+A trial that fails is a result, too: its way is ruled out, with the reason.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from cerebro.contract.events import TrialsRecalled
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import Cause, Inspection, TrialOutcome
 from cerebro.errors import IllegalEventError
-from cerebro.state import ways
+from cerebro.state import parallel_plans
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
 
@@ -18,10 +18,10 @@ def commit(result: TaskResult, run: Run, task: Task) -> None:
     """An inspection or a trial was committed."""
     if task.key.kind == "inspect":
         run.inspection = result.inspection or Inspection(problem="the worker told nothing")
-    elif task.key.group is not None and task.key.way is not None:
+    elif task.key.group is not None and task.key.parallel_plan is not None:
         outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
-        run.trials[task.key.group, task.key.way] = outcome
-        ways.see_trial(run, task.key.group, task.key.way)
+        run.trials[task.key.group, task.key.parallel_plan] = outcome
+        parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
 
 
 def fail(failure: Failure, run: Run, task: Task) -> None:
@@ -31,9 +31,11 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
     reason = f"its trial came to nothing: {failure.line}"
     if task.key.kind == "inspect":
         run.inspection = Inspection(problem=failure.line)
-    elif task.key.group is not None and task.key.way is not None:
-        run.trials[task.key.group, task.key.way] = TrialOutcome(reason=reason, cause=_cause(failure))
-        ways.see_trial(run, task.key.group, task.key.way)
+    elif task.key.group is not None and task.key.parallel_plan is not None:
+        run.trials[task.key.group, task.key.parallel_plan] = TrialOutcome(
+            reason=reason, cause=_cause(failure)
+        )
+        parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
 
 
 def _cause(failure: Failure) -> Cause:
@@ -52,12 +54,12 @@ def recall(event: TrialsRecalled, run: Run) -> None:
         raise IllegalEventError(f"TrialsRecalled of {run.id}, whose models nobody has inspected")
     found: dict[tuple[str, str], TrialOutcome] = {}
     for name, outcome in event.outcomes.items():
-        group, _, way = name.partition("/")
+        group, _, parallel_plan = name.partition("/")
         known = run.inspection.group(group)
-        if known is None or known.way(way) is None:
+        if known is None or known.parallel_plan(parallel_plan) is None:
             raise IllegalEventError(f"TrialsRecalled of {run.id} names the way {name!r}, which is not known")
-        found[group, way] = outcome.model_copy(update={"is_recalled": True})
+        found[group, parallel_plan] = outcome.model_copy(update={"is_recalled": True})
     run.trials = {**found, **run.trials}
-    for group, way in found:
-        ways.see_trial(run, group, way)
+    for group, parallel_plan in found:
+        parallel_plans.see_trial(run, group, parallel_plan)
     run.has_recalled = True

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import Failure
-from cerebro.contract.ways import MemoryPlace
 
 _BEYOND_PEAK, _BEYOND_LIMIT = 1.1, 1.25
 USABLE = 0.95
@@ -37,7 +37,7 @@ class Lack:
         """What another attempt is to have.
 
         Args:
-            peak_bytes: the most that units of the same model took; 0: not known.
+            peak_bytes: the most that sub-epochs of the same model took; 0: not known.
         """
         peak = max(self.peak_bytes, peak_bytes)
         return math.ceil(

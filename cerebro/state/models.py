@@ -1,6 +1,6 @@
 """One model of a fit run: its visits to partitions, its metrics, the checkpoints it needs.
 
-A *visit* is a committed unit, to one partition or to a set of them. The model's place in training follows from its
+A *visit* is a committed sub-epoch, to one partition or to a set of them. The model's place in training follows from its
 visits, so nothing can disagree with it: epoch and remaining partitions are derived. Within an epoch visits overlap in
 no partition, and none goes over the epoch's end; so the number of partitions visited says how many epochs are complete.
 """
@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Savepoint
-from cerebro.contract.ways import MemoryPlace, Way
 from cerebro.state.archived import EpochSummary, EpochTotals, Summaries, Visits, totals_of
 from cerebro.state.visits import Visit, mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StruckOff:
+class RuledOut:
     """A way that is ruled out for a model.
 
     Attributes:
@@ -34,7 +34,7 @@ class StruckOff:
         peak_bytes: peak use of that memory by the attempt; 0 if unknown.
     """
 
-    way: Way
+    parallel_plan: ParallelPlan
     reason: str
     kind: FailureKind
     place: MemoryPlace | None = None
@@ -44,8 +44,8 @@ class StruckOff:
 class ModelState(StrEnum):
     """Where a model stands."""
 
-    ACTIVE = "active"  # has units to do, or validations
-    STOPPED = "stopped"  # a user stopped it; its unit that runs is being taken back
+    ACTIVE = "active"  # has sub-epochs to do, or validations
+    STOPPED = "stopped"  # a user stopped it; its sub-epoch that runs is being taken back
     FINISHED = "finished"  # all epochs trained and validated
     FAILED = "failed"  # given up; the other models go on
 
@@ -57,7 +57,7 @@ TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
     (ModelState.ACTIVE, "ModelStopRequested"): ModelState.STOPPED,
     (ModelState.STOPPED, "ModelResumed"): ModelState.ACTIVE,
     (ModelState.FAILED, "ModelRetried"): ModelState.ACTIVE,
-    # `Run.settle`; of a stopped model, if its unit was committed before it could be taken back.
+    # `Run.settle`; of a stopped model, if its sub-epoch was committed before it could be taken back.
     (ModelState.ACTIVE, "LastTaskEnded"): ModelState.FINISHED,
     (ModelState.STOPPED, "LastTaskEnded"): ModelState.FINISHED,
     # `cerebro.state.failures`.
@@ -88,7 +88,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The newest savepoint of a model, in the middle of its unit `task`."""
+    """The newest savepoint of a model, in the middle of its sub-epoch `task`."""
 
     task: str
     attempt: int
@@ -135,33 +135,36 @@ class Model:
     """Epochs that its learning-rate schedule is to count on, if they are more than its grant: of a model of a search,
     the most that any of them is trained for. A grant that grows from rung to rung would have it begin anew."""
     priority: int = 0
-    """Units of models of a higher one go first wherever they can."""
+    """Sub-epochs of models of a higher one go first wherever they can."""
     terms: list[Terms] = field(default_factory=list)
     """All that there were, oldest first; the last are those of `hyperparams` and `epochs`."""
     given: int = 0
-    """Which of `terms` its newest open unit has."""
+    """Which of `terms` its newest open sub-epoch has."""
     begun: list[tuple[int, int]] = field(default_factory=list)
-    """(unit, which of `terms` it and those after it were trained with), ascending; of units that are committed."""
+    """(sub-epoch, which of `terms` it and those after it were trained with), ascending; of sub-epochs that are
+    committed."""
     state: ModelState = ModelState.ACTIVE
     visits: Visits = field(default_factory=Visits)
     summaries: Summaries = field(default_factory=Summaries)
     """What is remembered of the first epochs, of those whose visits are archived."""
     busy: str | None = None
-    """Key of its open training unit: at most one, which is the isolation invariant."""
+    """Key of its open training sub-epoch: at most one, which is the isolation invariant."""
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
     """Epoch -> what the user's test function returned."""
     saved: Saved | None = None
-    """Of the unit that comes next, if that was left in its middle. Any unit that is committed makes it worthless."""
+    """Of the sub-epoch that comes next, if that was left in its middle. Any sub-epoch that is committed makes it
+    worthless."""
     failure: Failure | None = None
-    struck: dict[str, StruckOff] = field(default_factory=dict)
-    """Label of each way that it cannot be trained by -> why (`cerebro.state.ways`)."""
+    struck: dict[str, RuledOut] = field(default_factory=dict)
+    """Label of each way that it cannot be trained by -> why (`cerebro.state.parallel_plans`)."""
     redone: int = 0
-    """Attempts at its units that began, and not at a savepoint, although an earlier one had begun: work done again."""
+    """Attempts at its sub-epochs that began, and not at a savepoint, although an earlier one had begun: work done
+    again."""
     reopened: Counter[int] = field(default_factory=Counter)
-    """Unit number -> how often its checkpoint was lost."""
+    """Sub-epoch number -> how often its checkpoint was lost."""
     unreadable: set[int] = field(default_factory=set)
-    """Epochs whose last checkpoint a validation could not read. The next unit starts from it, so it finds out as well
-    and has it made again; until then the validation waits."""
+    """Epochs whose last checkpoint a validation could not read. The next sub-epoch starts from it, so it finds out as
+    well and has it made again; until then the validation waits."""
     unvalidated: set[int] = field(default_factory=set)
     """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
     taken_back: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
@@ -172,9 +175,9 @@ class Model:
     warnings: Counter[str] = field(default_factory=Counter)
     """Warning -> number of sub-epochs that reported it."""
     returns: tuple[str, ...] = ()
-    """Names of what its first unit returned."""
+    """Names of what its first sub-epoch returned."""
     began: float = 0.0
-    """When its own first unit started; 0 before."""
+    """When its own first sub-epoch started; 0 before."""
     trained_s: float = 0.0
     """Seconds of its visits, without what their processes took to start."""
     compute_s: float = 0.0
@@ -216,15 +219,15 @@ class Model:
             self.failure = failure
 
     def add(self, visit: Visit) -> None:
-        """A unit was committed."""
-        unit = len(self.visits)
+        """A sub-epoch was committed."""
+        sub_epoch = len(self.visits)
         if (self.begun[-1][1] if self.begun else 0) != self.given:
-            self.begun.append((unit, self.given))
+            self.begun.append((sub_epoch, self.given))
         self.saved = None
         self.visits.append(visit)
         if len(self.visits) == 1:
             self.returns = visit.names
-        if self.own_units == 1:
+        if self.own_sub_epochs == 1:
             self.began = visit.started
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
@@ -236,10 +239,10 @@ class Model:
             self._ends.append(len(self.visits))
             self._visited.clear()
 
-    def inherit(self, parent: Model, units: int) -> None:
-        """Begin where another model was after so many units; to be called before anything else happens to it."""
-        self.visits = parent.visits.until(units)
-        self._ends = [end for end in parent._ends if end <= units]
+    def inherit(self, parent: Model, sub_epochs: int) -> None:
+        """Begin where another model was after so many sub-epochs; to be called before anything else happens to it."""
+        self.visits = parent.visits.until(sub_epochs)
+        self._ends = [end for end in parent._ends if end <= sub_epochs]
         self.summaries = parent.summaries.until(len(self._ends))
         begun = self.visits[self._ends[-1] if self._ends else 0 :]
         self._visited = {partition for visit in begun for partition in visit.partitions}
@@ -249,9 +252,9 @@ class Model:
         self.inherited_rows = sum(self.epoch_totals(epoch).rows for epoch in epochs) + sum(
             v.rows for v in begun
         )
-        self.inherited = units
+        self.inherited = sub_epochs
         self.terms = [*parent.terms, *self.terms]
-        self.begun = [each for each in parent.begun if each[0] < units]
+        self.begun = [each for each in parent.begun if each[0] < sub_epochs]
         self.given = len(self.terms) - 1
 
     def extend(self, epochs: int) -> bool:
@@ -266,7 +269,7 @@ class Model:
         return has_changed
 
     def change(self, hyperparams: Hyperparameters) -> bool:
-        """Have the units that have not begun trained with these instead; whether any differs."""
+        """Have the sub-epochs that have not begun trained with these instead; whether any differs."""
         changed = {**self.hyperparams, **hyperparams}
         if is_same(changed, self.hyperparams):
             return False
@@ -281,7 +284,7 @@ class Model:
             self.terms.append(found)
 
     def take_back(self) -> Visit:
-        """The newest unit is to be done again; see `may_take_back`."""
+        """The newest sub-epoch is to be done again; see `may_take_back`."""
         self.saved = None
         lost = self.visits.pop()
         self.taken_back.add((lost.epoch, lost.partitions))
@@ -292,7 +295,7 @@ class Model:
         self.visited -= len(lost.partitions)
         if not self.visits:
             self.returns = ()
-        if not self.own_units:
+        if not self.own_sub_epochs:
             self.began = 0.0
         del self._ends[self.completed_epochs :]
         self.unreadable.discard(lost.epoch)
@@ -327,7 +330,7 @@ class Model:
                 self._best[asked] = self._better(best, epoch, name, mode, validated=True)
 
     def warn(self, warnings: Collection[str]) -> None:
-        """Count the warnings of a committed unit; of many different ones the first are kept."""
+        """Count the warnings of a committed sub-epoch; of many different ones the first are kept."""
         for text in warnings:
             if text in self.warnings or len(self.warnings) < _MOST_WARNINGS:
                 self.warnings[text] += 1
@@ -338,11 +341,11 @@ class Model:
         self._settled = 0
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
-        """Its unit `task` can go on from here."""
+        """Its sub-epoch `task` can go on from here."""
         self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.given)
 
     def savepoint_of(self, task: str) -> Savepoint | None:
-        """Where its unit `task` goes on, if not at its beginning."""
+        """Where its sub-epoch `task` goes on, if not at its beginning."""
         return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
 
     # --- where it stands -------------------------------------------------------------------------
@@ -350,8 +353,8 @@ class Model:
     @property
     def warning(self) -> str:
         """Warnings of its sub-epochs, joined to one text."""
-        units = self.own_units
-        found = [f"{text} (in {number} of {units} sub-epochs)" for text, number in self.warnings.items()]
+        sub_epochs = self.own_sub_epochs
+        found = [f"{text} (in {number} of {sub_epochs} sub-epochs)" for text, number in self.warnings.items()]
         return "; ".join(found)
 
     @property
@@ -368,13 +371,13 @@ class Model:
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """The most memory that a unit of it had, of its process and on GPUs, bytes; 0 where that is not known."""
+        """The most memory that a sub-epoch of it had, of its process and on GPUs, bytes; 0 where that is not known."""
         known = [self.summaries.peaks]
         known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.kept]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
     @property
-    def own_units(self) -> int:
+    def own_sub_epochs(self) -> int:
         """How many of `visits` are no other model's."""
         return len(self.visits) - self.inherited
 
@@ -390,7 +393,8 @@ class Model:
 
     @property
     def may_take_back(self) -> bool:
-        """Whether its newest unit can be done again: not where it is archived, because what was before is not known."""
+        """Whether its newest sub-epoch can be done again: not where it is archived, because what was before is not
+        known."""
         return bool(self.visits.kept)
 
     @property
@@ -403,53 +407,54 @@ class Model:
         """Epochs that are complete, but for those of its inherited visits."""
         return len(self._ends) - self.inherited_epochs if self.inherited else len(self._ends)
 
-    def terms_of(self, unit: int) -> Terms:
-        """With which the unit of that number, from 0, was trained; of one that is not committed, with which it is
+    def terms_of(self, sub_epoch: int) -> Terms:
+        """With which the sub-epoch of that number, from 0, was trained; of one that is not committed, with which it is
         assigned now, or would be."""
-        if unit >= len(self.visits):
-            return self.terms[self.given if self.busy and unit == len(self.visits) else -1]
-        place = bisect_right(self.begun, (unit, len(self.terms)))
+        if sub_epoch >= len(self.visits):
+            return self.terms[self.given if self.busy and sub_epoch == len(self.visits) else -1]
+        place = bisect_right(self.begun, (sub_epoch, len(self.terms)))
         return self.terms[self.begun[place - 1][1] if place else 0]
 
-    def hyperparams_of(self, unit: int) -> Hyperparameters:
+    def hyperparams_of(self, sub_epoch: int) -> Hyperparameters:
         """Those of `terms_of`."""
-        return self.terms_of(unit).hyperparams
+        return self.terms_of(sub_epoch).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
         """Hyper-parameters to show with the value of `epoch`, or else of its newest or first sub-epoch."""
         if len(self.terms) == 1 or not self.visits:
             return self.hyperparams
-        unit = len(self.visits) - 1 if self.own_units else len(self.visits)
-        return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(unit)
+        sub_epoch = len(self.visits) - 1 if self.own_sub_epochs else len(self.visits)
+        return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(sub_epoch)
 
     def hyperparams_at(self, epoch: int) -> Hyperparameters:
-        """With which the last unit of a complete epoch was trained."""
+        """With which the last sub-epoch of a complete epoch was trained."""
         return self.hyperparams_of(self.visits_until(epoch) - 1)
 
     def terms_for(self, task: str) -> int:
-        """Number of the terms with which its unit of this key is to begin: those that it had, if it goes on from a
+        """Number of the terms with which its sub-epoch of this key is to begin: those that it had, if it goes on from a
         savepoint, else the newest."""
         is_saved = self.saved is not None and self.saved.task == task
         return self.saved.terms if is_saved and self.saved else len(self.terms) - 1
 
     @property
     def is_outdated(self) -> bool:
-        """Whether its open unit was given other hyper-parameters than it has now, and is to begin anew with these."""
+        """Whether its open sub-epoch was given other hyper-parameters than it has now, and is to begin anew with
+        these."""
         if self.busy is None or self.given == self.terms_for(self.busy):
             return False
         return not is_same(self.terms[self.given].hyperparams, self.hyperparams)
 
     @property
     def changes(self) -> list[tuple[int, Hyperparameters]]:
-        """(unit, hyper-parameters): with which it was trained before the unit of that number, ascending; only where
-        those after it differ."""
-        units = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
+        """(sub-epoch, hyper-parameters): with which it was trained before the sub-epoch of that number, ascending; only
+        where those after it differ."""
+        sub_epochs = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
         if self.busy:
-            units.insert(-1, (len(self.visits), self.given))
+            sub_epochs.insert(-1, (len(self.visits), self.given))
         found, before = [], 0
-        for unit, number in units:
-            if unit and self.terms[before].hyperparams != self.terms[number].hyperparams:
-                found.append((unit, self.terms[before].hyperparams))
+        for sub_epoch, number in sub_epochs:
+            if sub_epoch and self.terms[before].hyperparams != self.terms[number].hyperparams:
+                found.append((sub_epoch, self.terms[before].hyperparams))
             before = number
         return found
 
@@ -473,28 +478,28 @@ class Model:
 
     @property
     def is_trained(self) -> bool:
-        """Whether every unit of every epoch is committed."""
+        """Whether every sub-epoch of every epoch is committed."""
         return self.visited >= self.epochs * len(self.partitions)
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether its newest unit was the last one of an epoch, or the very first."""
+        """Whether its newest sub-epoch was the last one of an epoch, or the very first."""
         return len(self.visits) <= 1 or not self.visited % len(self.partitions)
 
     @property
     def epoch(self) -> int:
-        """The epoch its next unit belongs to, from 1; `epochs` once trained."""
+        """The epoch its next sub-epoch belongs to, from 1; `epochs` once trained."""
         return min(self.completed_epochs + 1, self.epochs)
 
     @property
     def completed_epochs(self) -> int:
-        """Epochs whose units are all committed."""
+        """Epochs whose sub-epochs are all committed."""
         return self.visited // len(self.partitions)
 
     @property
     def begun_epochs(self) -> int:
-        """Epochs that its grant cannot be smaller than: those that are complete, and the present one, of which a unit
-        may have been assigned already."""
+        """Epochs that its grant cannot be smaller than: those that are complete, and the present one, of which a
+        sub-epoch may have been assigned already."""
         return self.completed_epochs + (not self.is_trained)
 
     @property
@@ -525,7 +530,7 @@ class Model:
         return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self._visited)
 
     def needs(self, epoch: int, partitions: Collection[int]) -> bool:
-        """Whether a unit on this set may be its next: it has visited none of them in this epoch."""
+        """Whether a sub-epoch on this set may be its next: it has visited none of them in this epoch."""
         is_due = epoch == self.epoch and not self.is_trained and bool(partitions)
         return is_due and self._visited.isdisjoint(partitions) and set(partitions).issubset(self.partitions)
 
@@ -533,9 +538,9 @@ class Model:
         """How many visits there are of epochs up to this one."""
         return self._ends[epoch - 1] if 0 < epoch <= len(self._ends) else len(self.visits) if epoch > 0 else 0
 
-    def epochs_before(self, unit: int) -> int:
-        """How many epochs were complete before the unit of that number, from 0."""
-        return bisect_right(self._ends, unit)
+    def epochs_before(self, sub_epoch: int) -> int:
+        """How many epochs were complete before the sub-epoch of that number, from 0."""
+        return bisect_right(self._ends, sub_epoch)
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
         """The visits of one epoch, in order.
@@ -554,10 +559,10 @@ class Model:
             found = {name: name in ratios for name in names} | found
         return found
 
-    def partitions_until(self, unit: int) -> int:
-        """Partitions that its first units, so many, were to; the units end an epoch, or are all."""
-        epochs = self.epochs_before(unit)
-        begun = self.visits[self._ends[epochs - 1] if epochs else 0 : unit]
+    def partitions_until(self, sub_epoch: int) -> int:
+        """Partitions that its first sub-epochs, so many, were to; the sub-epochs end an epoch, or are all."""
+        epochs = self.epochs_before(sub_epoch)
+        begun = self.visits[self._ends[epochs - 1] if epochs else 0 : sub_epoch]
         return epochs * len(self.partitions) + sum(len(visit.partitions) for visit in begun)
 
     def epoch_totals(self, epoch: int) -> EpochTotals:
@@ -653,12 +658,12 @@ class Model:
     def needed_checkpoints(self, name: str, mode: str, *, validated: bool) -> set[str]:
         """Names of checkpoints that must not be removed.
 
-        The newest (the next unit's input), the one before (should the newest turn out corrupt, its unit is redone from
-        there), ends of epochs whose validation is still due, and the best epoch's. Of another model's, only the one
-        that it begins with.
+        The newest (the next sub-epoch's input), the one before (should the newest turn out corrupt, its sub-epoch is
+        redone from there), ends of epochs whose validation is still due, and the best epoch's. Of another model's, only
+        the one that it begins with.
         """
         newest = range(max(len(self.visits) - 2, self.inherited - 1, 0), len(self.visits))
-        names = {self.visits[unit].file for unit in newest if self.visits.knows(unit)}
+        names = {self.visits[sub_epoch].file for sub_epoch in newest if self.visits.knows(sub_epoch)}
         waiting = self._awaiting_validation() if validated else []
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:

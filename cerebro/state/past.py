@@ -1,12 +1,13 @@
-"""Attempts of a stretch of a log, without the fold of what came before it: for the part of a long run whose units the
-fold has left to the log. Pure.
+"""Attempts of a stretch of a log, without the fold of what came before it: for the part of a long run whose sub-epochs
+the fold has left to the log. Pure.
 
 A stretch is read as *moves*, which are little: what each event of a task says, as far as attempts need it. Attempts are
 put together from them. Where one began before the stretch, what a commit says of how long it took tells when its work
 began, and the devices it took are not known (`Pieced.guessed`).
 
-That a unit was taken back, because its checkpoint was lost, shows once its partition is assigned or committed anew for
-the model's epoch: until then nobody went on. If that lies behind the stretch, the unit still shows as committed.
+That a sub-epoch was taken back, because its checkpoint was lost, shows once its partition is assigned or committed anew
+for the model's epoch: until then nobody went on. If that lies behind the stretch, the sub-epoch still shows as
+committed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import FailureKind, Member
-from cerebro.contract.ways import Way
 from cerebro.state.keys import TaskKey
 from cerebro.state.tasks import Attempt
 from cerebro.state.timeline import Try
@@ -37,10 +38,10 @@ class Move(NamedTuple):
     what: str
     """`assigned`, `started`, or how it ended, as of `Attempt.outcome`."""
     devices: tuple[int, ...] = (0,)
-    way: Way | None = None
+    parallel_plan: ParallelPlan | None = None
     others: tuple[Member, ...] = ()
     visit: Visit | None = None
-    """Of a unit that was committed: what the commit tells of it. What the assignment tells is missing."""
+    """Of a sub-epoch that was committed: what the commit tells of it. What the assignment tells is missing."""
     start_s: float = 0.0
 
 
@@ -50,7 +51,7 @@ def moves(events: Iterable[Event]) -> Iterator[Move]:
         match event:
             case TaskAssigned():
                 named = event.time, event.task, event.attempt, event.worker
-                yield Move(*named, _ASSIGNED, event.devices, event.way, event.others)
+                yield Move(*named, _ASSIGNED, event.devices, event.parallel_plan, event.others)
             case TaskStarted():
                 yield Move(event.time, event.task, event.attempt, event.worker, _STARTED)
             case TaskCommitted():
@@ -115,7 +116,7 @@ class Pieces:
     run: str
     chosen: Callable[[TaskKey], bool] = lambda key: True
     _pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
-    _standing: dict[tuple[str, int, int], _Piece] = field(default_factory=dict)
+    _queue_position: dict[tuple[str, int, int], _Piece] = field(default_factory=dict)
     """(model, epoch, partition) -> the commit that stands there."""
 
     def take(self, found: Iterable[Move]) -> None:
@@ -156,17 +157,17 @@ class Pieces:
             started=attempt.started,
             start_s=attempt.start_s,
             devices=attempt.devices,
-            way=attempt.way,
+            parallel_plan=attempt.parallel_plan,
             others=attempt.others,
         )
         self._undo(key)
         for partition in key.partitions:
-            self._standing[key.model or "", key.epoch or 0, partition] = piece
+            self._queue_position[key.model or "", key.epoch or 0, partition] = piece
 
     def _undo(self, key: TaskKey) -> None:
-        """Units that stood where this one is, were taken back."""
+        """Sub-epochs that stood where this one is, were taken back."""
         for partition in key.partitions:
-            piece = self._standing.pop((key.model or "", key.epoch or 0, partition), None)
+            piece = self._queue_position.pop((key.model or "", key.epoch or 0, partition), None)
             if piece is not None:
                 piece.visit = None
 
@@ -192,20 +193,20 @@ class Pieces:
         return len(self._pieces)
 
     def epochs(self) -> dict[str, int]:
-        """Model -> the newest epoch that a unit of it which stands is of."""
+        """Model -> the newest epoch that a sub-epoch of it which stands is of."""
         found: dict[str, int] = {}
-        for model, epoch, _ in self._standing:
+        for model, epoch, _ in self._queue_position:
             found[model] = max(epoch, found.get(model, 0))
         return found
 
     def let_go(self, is_over: Callable[[TaskKey], bool]) -> list[Try]:
-        """Forget units that nothing which comes later may concern; those of them that stand, in the order of their
+        """Forget sub-epochs that nothing which comes later may concern; those of them that stand, in the order of their
         commits."""
         over = [each for each, piece in self._pieces.items() if piece.attempt.outcome and is_over(piece.key)]
         gone = [self._pieces.pop(each) for each in over]
         for key in {piece.key for piece in gone}:
             for partition in key.partitions:
-                self._standing.pop((key.model or "", key.epoch or 0, partition), None)
+                self._queue_position.pop((key.model or "", key.epoch or 0, partition), None)
         found = [Try(piece.key, piece.attempt, piece.visit) for piece in gone if piece.visit is not None]
         return sorted(found, key=lambda tried: tried.attempt.ended)
 
@@ -217,6 +218,6 @@ def _begun(move: Move) -> Attempt:
         worker=move.worker,
         assigned=move.time,
         devices=move.devices,
-        way=move.way,
+        parallel_plan=move.parallel_plan,
         others=move.others,
     )

@@ -1,10 +1,10 @@
-"""Where a unit is in its model's training: what a learning-rate schedule asks for.
+"""Where a sub-epoch is in its model's training: what a learning-rate schedule asks for.
 
-Of units on sets of partitions, `total_steps` is what single partitions would take: a batch more for each partition of a
-set but one, at the most.
+Of sub-epochs on sets of partitions, `total_steps` is what single partitions would take: a batch more for each partition
+of a set but one, at the most.
 
 Partitions have different numbers of rows, and so of batches, and models visit them in different orders. So the number
-of batches before a unit follows from the visits before it, and from the batch size that each of them had. Pure.
+of batches before a sub-epoch follows from the visits before it, and from the batch size that each of them had. Pure.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from cerebro.state.models import Model, Terms
 from cerebro.state.visits import Visit
 
 
-def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms | None = None) -> Position:
-    """Of the unit of that number, from 0, all visits before which are known.
+def position_of(
+    model: Model, rows: Mapping[int, int], sub_epoch: int, terms: Terms | None = None
+) -> Position:
+    """Of the sub-epoch of that number, from 0, all visits before which are known.
 
     Args:
         rows: partition -> its rows; see `FitPlan.partitions`.
-        terms: that the unit has; left out: `Model.terms_of`.
+        terms: that the sub-epoch has; left out: `Model.terms_of`.
     """
-    now = terms or model.terms_of(unit)
+    now = terms or model.terms_of(sub_epoch)
     cut = _cut(now.hyperparams)
     batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
-    before = model.epochs_before(unit)
-    visited = [p for v in model.visits[model.visits_until(before) : unit] for p in v.partitions]
+    before = model.epochs_before(sub_epoch)
+    visited = [p for v in model.visits[model.visits_until(before) : sub_epoch] for p in v.partitions]
     per_epoch = sum(batches.values())
     expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
-    # Of the units before alone: what came later must not move them.
-    had = [0, *(number for first, number in model.begun if first < unit)] if unit else []
+    # Of the sub-epochs before alone: what came later must not move them.
+    had = [0, *(number for first, number in model.begun if first < sub_epoch)] if sub_epoch else []
     cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
     if len(model.visits) != model.visited or len(cuts) > 1:
         # Partitions that are read together have one last batch.
@@ -41,21 +43,23 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
         known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
         step = known.steps + sum(
             steps_of(model, number, visit, rows)
-            for number, visit in enumerate(model.visits[first:unit], start=first)
+            for number, visit in enumerate(model.visits[first:sub_epoch], start=first)
         )
     # What is left takes batches of the present size.
     past = step if len(cuts) > 1 else expected
     return Position(
         epochs=now.epochs,
-        units=now.epochs * len(model.partitions),
+        sub_epochs=now.epochs * len(model.partitions),
         step=step,
         total_steps=past + now.epochs * per_epoch - expected,
     )
 
 
-def steps_of(model: Model, unit: int, visit: Visit, rows: Mapping[int, int]) -> int:
-    """Optimizer steps of a unit of that number."""
-    return _batches(sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(unit)))
+def steps_of(model: Model, sub_epoch: int, visit: Visit, rows: Mapping[int, int]) -> int:
+    """Optimizer steps of a sub-epoch of that number."""
+    return _batches(
+        sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(sub_epoch))
+    )
 
 
 def _cut(hyperparams: Hyperparameters) -> tuple[int, bool]:

@@ -1,9 +1,9 @@
 """Which checkpoints of a search nothing needs any more. Pure.
 
-The commit of a unit removes what that unit has made superfluous. So a model that is trained no further would keep two
-checkpoints or three for ever, and a search has a thousand such models. The controller removes what is not worth keeping
-by the rule below, and says so in the log first (`CheckpointsPruned`): a user who resumes such a model comes before that
-event, and keeps it, or after it, and is told that it cannot go on.
+The commit of a sub-epoch removes what that sub-epoch has made superfluous. So a model that is trained no further would
+keep two checkpoints or three for ever, and a search has a thousand such models. The controller removes what is not
+worth keeping by the rule below, and says so in the log first (`CheckpointsPruned`): a user who resumes such a model
+comes before that event, and keeps it, or after it, and is told that it cannot go on.
 
 What is in use is never removed, whenever the event comes. What else is worth keeping depends on how good the others are
 at that moment, so the event tells it, and no reader works it out again.

@@ -29,7 +29,8 @@ MOST = 0.5
 """Share of the workers that train which may be quarantined."""
 SLOW = 1.5
 """Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect. As
-often as the other workers' units the units of one have to take to be labelled so (`controller.stragglers`)."""
+often as the other workers' sub-epochs the sub-epochs of one have to take to be labelled so
+(`controller.stragglers`)."""
 CHECK_PASSED = "check passed"
 """`Incident.what` of a good result: the log of checks keeps it, and the page does not list it."""
 
@@ -87,7 +88,7 @@ def _unmakable(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[Wo
 
 
 def _held(statuses: Iterable[WorkerStatus]) -> set[tuple[str, int]]:
-    return {(each.dataset, each.partition) for status in statuses for each in status.record.holdings}
+    return {(each.dataset, each.partition) for status in statuses for each in status.record.replicas}
 
 
 def _volume(status: WorkerStatus) -> str:
@@ -230,8 +231,8 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
 def paced(
     worker: str, request: PaceRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
-    """Label a worker whose units take much longer than the others', or take the label off. People are told of both, and
-    not of what it is by now.
+    """Label a worker whose sub-epochs take much longer than the others', or take the label off. People are told of
+    both, and not of what it is by now.
 
     Raises:
         NotFoundError: nobody of that name is registered.
@@ -239,7 +240,7 @@ def paced(
     host, known = found(worker, statuses).record.host, health.of(worker)
     pace = None
     if request.is_slow and request.factor is not None:
-        pace = Pace(factor=request.factor, units=request.units, time=now, host=host)
+        pace = Pace(factor=request.factor, sub_epochs=request.sub_epochs, time=now, host=host)
     had = known.pace is not None and known.pace.host == host
     changed = known.model_copy(update={"pace": pace})
     if had == (pace is not None):
@@ -247,7 +248,8 @@ def paced(
     evidence = "there is no other worker any more to compare it with"
     if request.factor is not None:
         evidence = (
-            f"{request.units} of its units take {request.factor:.1f} times as long as those of the others"
+            f"{request.sub_epochs} of its sub-epochs take {request.factor:.1f} times as long as those of the "
+            f"others"
         )
     incident = Incident(
         time=now,

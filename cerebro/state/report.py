@@ -1,13 +1,14 @@
 """How well a fit run is scheduled: makespan so far, lower bound, gap and idle time; in numbers and in words.
 
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
-was: with the times its units took and the workers they ran on, no order of them could have ended earlier. In breaks
-(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. What other
+was: with the times its sub-epochs took and the workers they ran on, no order of them could have ended earlier. In
+breaks (`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. What
+other
 runs had of a device is absence, too: it is no idle time, and the bound (`cerebro.state.bound`) is of what was left.
 
-What a process takes to start and to import is no time of a unit. It is told apart. The makespan begins when the first
-unit's own work does. A process that starts later, beside workers that train, delays the run: that is in the makespan
-and not in the bound, so it shows as gap. Pure.
+What a process takes to start and to import is no time of a sub-epoch. It is told apart. The makespan begins when the
+first sub-epoch's own work does. A process that starts later, beside workers that train, delays the run: that is in the
+makespan and not in the bound, so it shows as gap. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
-from cerebro.state import breaks, taken, ways, wording
+from cerebro.state import breaks, parallel_plans, taken, wording
 from cerebro.state.bound import lower_bound, lower_bound_until
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import Model
@@ -33,14 +34,15 @@ class ScheduleNow:
     Attributes:
         epoch, epochs: the slowest model's present epoch, of so many; of a run whose models are not all known from the
             beginning, the furthest one's, of the most that a model was granted.
-        makespan_s: since the first unit's own work began; once no unit remains, to the last commit.
-        lower_bound_s: the larger of the longest model's and the busiest worker's training time, running units included.
-            The worker's is shared by its devices.
+        makespan_s: since the first sub-epoch's own work began; once no sub-epoch remains, to the last commit.
+        lower_bound_s: the larger of the longest model's and the busiest worker's training time, running sub-epochs
+            included. The worker's is shared by its devices.
         idle_s, device_s: time that devices had no task, of the time their workers were there.
         start_s: time of all devices that committed tasks waited for a process to start and to import.
         taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
-        lost_s: device-seconds of attempts at units that did not commit. They are in the makespan, and not in the bound.
-        is_growing: whether units remain, or may come.
+        lost_s: device-seconds of attempts at sub-epochs that did not commit. They are in the makespan, and not in the
+            bound.
+        is_growing: whether sub-epochs remain, or may come.
     """
 
     epoch: int
@@ -77,7 +79,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         run: a fit run of `state` that reports of all epochs before.
         epoch: from 1.
     """
-    # Of all epochs up to this one: a unit of a model that goes no further may have ended last.
+    # Of all epochs up to this one: a sub-epoch of a model that goes no further may have ended last.
     end = max((ended for known, ended in run.ends.items() if known <= epoch), default=0.0)
     zero = run.zero if end else end
     begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
@@ -93,13 +95,13 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
 
 def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | None:
     """How `run` has been scheduled up to `now` (the store's clock, seconds); `None` for a run that is no fit, or of
-    which no unit has started."""
+    which no sub-epoch has started."""
     zero = run.zero
     if not math.isfinite(zero):
         return None
     models = [model for model in run.models.values() if not model.is_cut_short]
     is_growing = run.is_open and not (run.has_known_end and all(model.is_trained for model in models))
-    begun = [unit.ended for unit in running(run, now)]
+    begun = [sub_epoch.ended for sub_epoch in running(run, now)]
     latest = run.worked if breaks.is_deserted(run, state.workers.values()) else now
     end = max([zero, run.newest_commit, *begun, *([latest] if is_growing else [])])
     begin = moment(run, zero, run.epochs[-1].makespan_s) if run.epochs else zero
@@ -140,7 +142,7 @@ def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
     return {
         worker.name: worker.most_devices
         for worker in state.workers.values()
-        if worker.name in run.trained_s or (worker.trains and not held.isdisjoint(worker.holdings))
+        if worker.name in run.trained_s or (worker.trains and not held.isdisjoint(worker.replicas))
     }
 
 
@@ -172,7 +174,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         f"idle {found.idle_s:.1f} s of {found.device_s:.1f} device-seconds; {_reached(run, found)}"
     ]
     if found.start_s:
-        lines.append(f"process starts: {found.start_s:.1f} device-seconds, which are no part of units")
+        lines.append(f"process starts: {found.start_s:.1f} device-seconds, which are no part of sub-epochs")
     if found.taken_s:
         lines.append(
             f"other runs had {found.taken_s:.1f} device-seconds of its workers, which count as absence"
@@ -182,7 +184,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
             f"attempts that did not commit had {found.lost_s:.1f} device-seconds, which the best does not count"
         )
     plan = plan_line(run)
-    return [*lines, *([plan] if plan else []), *ways.lines(run)]
+    return [*lines, *([plan] if plan else []), *parallel_plans.lines(run)]
 
 
 def _gap_text(found: ScheduleNow) -> str:
@@ -223,7 +225,7 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
     there: dict[str, tuple[float, float]] = {}
     for worker in state.workers.values():
         since, until = max(worker.joined, begin), end if worker.is_alive else min(worker.since, end)
-        if since < until and worker.trains and not held.isdisjoint(worker.holdings):
+        if since < until and worker.trains and not held.isdisjoint(worker.replicas):
             there[worker.name] = since, until
     idle = {
         name: state.workers[name].devices * taken.open_s(run, since, until)

@@ -29,15 +29,15 @@ class RunCounts:
     """Counters over the models and tasks of one run."""
 
     active: int = 0
-    """Models that have units or validations to do."""
+    """Models that have sub-epochs or validations to do."""
     reached: Counter[int] = field(default_factory=Counter)
     """Epochs that are completed -> how many of the models that are not cut short have completed so many."""
     unvalidated: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Active models with completed epochs that are not validated -> these epochs, ascending."""
     struck: int = 0
-    """Ways that are struck off, of all models together."""
+    """Ways that are ruled out, of all models together."""
     overflowed: set[str] = field(default_factory=set)
-    """Models that a way is struck off of because memory ran out."""
+    """Models that a way is ruled out of because memory ran out."""
     pending: OrderedDict[str, Task] = field(default_factory=OrderedDict)
     """The run's own tasks, if it is no fit, that are to be assigned: first those that came back, the newest of them
     first, then the others in order."""
@@ -49,14 +49,14 @@ class RunCounts:
     """Commits of the run's own tasks, if it is no fit; of one that was done again, each."""
     committed_s: float = 0.0
     """Seconds that these took together."""
-    units: int = 0
+    sub_epochs: int = 0
     """Visits of a fit."""
-    unit_devices: int = 0
+    sub_epoch_devices: int = 0
     """Devices that each of them took, added up."""
     _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Model that is in `unvalidated` -> how many epochs it had completed, and of how many validations there were."""
     _struck: dict[str, int] = field(default_factory=dict)
-    """Model -> how many of its ways were counted as struck off, if any was."""
+    """Model -> how many of its ways were counted as ruled out, if any was."""
     _kinds: dict[str | None, dict[str, tuple[bool, int]]] = field(default_factory=dict)
     """Model -> metric -> whether it is a ratio, and on which partition it was first returned."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
@@ -83,9 +83,9 @@ class RunCounts:
                 self.reached[now] += 1
         self._see_validations(model, completed if is_validated and is_active else 0)
         if model.struck or model.id in self._struck:
-            self._see_ways(model)
+            self._see_parallel_plans(model)
 
-    def _see_ways(self, model: Model) -> None:
+    def _see_parallel_plans(self, model: Model) -> None:
         count = len(model.struck)
         self.struck += count - self._struck.pop(model.id, 0)
         if count:
@@ -100,7 +100,7 @@ class RunCounts:
             return
         known = completed, len(model.validations)
         if self._validated.get(model.id) != known:
-            # Units come far more often than that an epoch is completed or validated.
+            # Sub-epochs come far more often than that an epoch is completed or validated.
             self._validated[model.id] = known
             epochs = range(1, completed + 1)
             self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validations)

@@ -123,8 +123,8 @@ class Run:
     state: RunState = RunState.QUEUED
     plan: Plan | None = None
     tasks: dict[str, Task] = field(default_factory=dict)
-    """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs; but a unit that was committed at
-    its first attempt is left to its visit. `task` finds those as well."""
+    """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs; but a sub-epoch that was committed
+    at its first attempt is left to its visit. `task` finds those as well."""
     open: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` with an open attempt, in the order of assignment."""
     exhausted: set[str] = field(default_factory=set)
@@ -137,15 +137,15 @@ class Run:
     has_added: bool = False
     """Whether models were added after it had started."""
     young: dict[str, Model] = field(default_factory=dict)
-    """Models with another one's weights that have committed fewer than two units of their own: they may still have to
-    read its checkpoint."""
+    """Models with another one's weights that have committed fewer than two sub-epochs of their own: they may still have
+    to read its checkpoint."""
     pruned: list[str] = field(default_factory=list)
     """Models that have lost checkpoints since they were trained last, in the order of the log; one may be there
     twice."""
     epochs: list[EpochCompleted] = field(default_factory=list)
     """How well each epoch was scheduled, once all models have trained it."""
     scheduler: str = ""
-    """Policy that dispatches a fit's units, as last chosen: any text, for only who dispatches knows them."""
+    """Policy that dispatches a fit's sub-epochs, as last chosen: any text, for only who dispatches knows them."""
     planner: bool = False
     """Whether the run may follow a plan; the newest choice of a user."""
     planned: SchedulePlanned | None = None
@@ -158,7 +158,7 @@ class Run:
     trials: dict[tuple[str, str], TrialOutcome] = field(default_factory=dict)
     """(group, way), as ids in `inspection` -> what a trial has shown, of this run or an earlier one."""
     audits: Audits = field(default_factory=Audits)
-    """Units that are done once more, by another worker, and compared."""
+    """Sub-epochs that are done once more, by another worker, and compared."""
     has_recalled: bool = False
     """Whether it is told which trials of earlier runs hold for it."""
     requested: float = 0.0
@@ -193,24 +193,24 @@ class Run:
     is_fresh: bool = True
     """Nothing of it was ever assigned."""
     origin: float = math.inf
-    """When its first unit started; infinite before."""
+    """When its first sub-epoch started; infinite before."""
     first_work: float = math.inf
-    """When the first of its units that have ended began its own work: by then its process had started. Of one that came
-    to nothing it is not known how long its process took, so it counts from its start."""
+    """When the first of its sub-epochs that have ended began its own work: by then its process had started. Of one that
+    came to nothing it is not known how long its process took, so it counts from its start."""
     trained_s: dict[str, float] = field(default_factory=dict)
     """Worker -> device-seconds of visits there."""
     visits_at: Counter[str] = field(default_factory=Counter)
     """Worker -> how many visits were there."""
     ends: dict[int, float] = field(default_factory=dict)
-    """Epoch -> when the newest of its units ended."""
+    """Epoch -> when the newest of its sub-epochs ended."""
     reported_until: float = 0.0
-    """When the newest of the units ended that the newest of `epochs` is of."""
+    """When the newest of the sub-epochs ended that the newest of `epochs` is of."""
     archive_after: int | None = ARCHIVE_AFTER
-    """With more units than that, older ones are archived (`cerebro.state.archive`); `None`: none ever are."""
+    """With more sub-epochs than that, older ones are archived (`cerebro.state.archive`); `None`: none ever are."""
     keeps_archived: bool = False
     """Whether those are kept beside: by who reads them all."""
     archived_until: float = 0.0
-    """All units that ended later are in the fold; 0: all are."""
+    """All sub-epochs that ended later are in the fold; 0: all are."""
     archived_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Worker -> (when it had joined, device-seconds since then of archived visits, with the start of their processes),
     as far as they were after `reported_until`."""
@@ -333,10 +333,10 @@ class Run:
         return self.task(TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch))
 
     def progress(self) -> tuple[int, int]:
-        """(tasks committed, tasks in all), where a unit on a set of partitions counts once for each. What models that
-        failed or were stopped lack is not due, so it counts as neither; but in a run that failed as a whole all counts,
-        or it would look complete. Units that a model has from another one are that one's. Without `has_known_end` all
-        is what models were granted so far."""
+        """(tasks committed, tasks in all), where a sub-epoch on a set of partitions counts once for each. What models
+        that failed or were stopped lack is not due, so it counts as neither; but in a run that failed as a whole all
+        counts, or it would look complete. Sub-epochs that a model has from another one are that one's. Without
+        `has_known_end` all is what models were granted so far."""
         if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
             tasks = self.own_tasks()
             return sum(task.state is TaskState.COMMITTED for task in tasks), len(tasks)
@@ -350,8 +350,8 @@ class Run:
 
     @property
     def zero(self) -> float:
-        """Where its makespan begins: when the first unit's own work began. Of units that run it is not known yet when
-        that was, so they count from their start. Infinite before the first."""
+        """Where its makespan begins: when the first sub-epoch's own work began. Of sub-epochs that run it is not known
+        yet when that was, so they count from their start. Infinite before the first."""
         running = [
             task.attempts[-1].started
             for task in self.open.values()
@@ -372,17 +372,17 @@ class Run:
             self.counts.see_task(key, task, is_new=is_new)
 
     def add(self, model: Model, visit: Visit, workers: Mapping[str, Worker]) -> None:
-        """A unit was committed."""
+        """A sub-epoch was committed."""
         model.add(visit)
         self._count(visit)
-        if model.id in self.young and model.own_units > 1:
+        if model.id in self.young and model.own_sub_epochs > 1:
             self.release_origin(model)
         if self._is_large and not model.visited % len(model.partitions):
             self._archive(model, workers)
 
     @property
     def _is_large(self) -> bool:
-        return self.archive_after is not None and self.counts.units > self.archive_after
+        return self.archive_after is not None and self.counts.sub_epochs > self.archive_after
 
     def _archive(self, model: Model, workers: Mapping[str, Worker]) -> None:
         epochs = model.completed_epochs - 1
@@ -401,8 +401,10 @@ class Run:
                 self.archived_s[worker] = joined, spent + (known if since == joined else 0.0)
         for audit in [*self.audits.open()]:
             # Where it was in the training is not known any more (`cerebro.state.positions`).
-            if audit.unit.model == model.id and audit.number < model.visits.archived:
-                self.audits.drop(audit.unit, "its epoch was archived before a worker was free to do it again")
+            if audit.sub_epoch.model == model.id and audit.number < model.visits.archived:
+                self.audits.drop(
+                    audit.sub_epoch, "its epoch was archived before a worker was free to do it again"
+                )
 
     def see_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:
         """An epoch of all models that go on is over."""
@@ -422,7 +424,7 @@ class Run:
             self.pruned.append(owner.id)  # no commit of its own removes it
 
     def owner_of_origin(self, young: Model) -> Model:
-        """Whose unit wrote the checkpoint that it began with: its parent, or what that goes on from."""
+        """Whose sub-epoch wrote the checkpoint that it began with: its parent, or what that goes on from."""
         owner = self.models[young.parent]
         while young.inherited <= owner.inherited:
             owner = self.models[owner.parent]
@@ -435,11 +437,11 @@ class Run:
                 yield young.visits[young.inherited - 1]
 
     def _count(self, visit: Visit) -> None:
-        self.counts.units += 1
+        self.counts.sub_epochs += 1
         self.newest_commit = max(self.newest_commit, visit.ended)
         self.ends[visit.epoch] = max(self.ends.get(visit.epoch, 0.0), visit.ended)
         for worker, devices in visit.places:
-            self.counts.unit_devices += len(devices)
+            self.counts.sub_epoch_devices += len(devices)
             self.trained_s[worker] = self.trained_s.get(worker, 0.0) + visit.seconds * len(devices)
             self.visits_at[worker] += 1
             if visit.start_s:
@@ -447,13 +449,13 @@ class Run:
 
     def _discount(self, lost: Visit) -> None:
         """The other way round; its model has it no more."""
-        self.counts.units -= 1
+        self.counts.sub_epochs -= 1
         self.newest_commit = max(
-            (model.visits[-1].ended for model in self.models.values() if model.own_units), default=0.0
+            (model.visits[-1].ended for model in self.models.values() if model.own_sub_epochs), default=0.0
         )
         self.ends[lost.epoch] = max(self._newest_of(lost.epoch), default=0.0)
         for worker, devices in lost.places:
-            self.counts.unit_devices -= len(devices)
+            self.counts.sub_epoch_devices -= len(devices)
             self.trained_s[worker] -= lost.seconds * len(devices)
             self.visits_at[worker] -= 1
             if not self.visits_at[worker]:
@@ -462,21 +464,21 @@ class Run:
                 self.starts.remove((worker, lost.started, lost.begun))
 
     def _newest_of(self, epoch: int) -> Iterator[float]:
-        """When the newest unit of an epoch ended, of each model with one of its own."""
+        """When the newest sub-epoch of an epoch ended, of each model with one of its own."""
         for model in self.models.values():
             until = model.visits_until(epoch)
             if until > max(model.visits_until(epoch - 1), model.inherited):
                 yield model.visits[until - 1].ended
 
     def take_back(self, model: Model) -> None:
-        """The newest unit of a model is to be done again, because its checkpoint is lost."""
+        """The newest sub-epoch of a model is to be done again, because its checkpoint is lost."""
         lost = model.take_back()
         key = lost.key(self.id, model.id)
         task = self.tasks.setdefault(
             str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])
         )
         task.reopen()
-        self.audits.drop(key, "its checkpoint was lost, and the unit is done again")
+        self.audits.drop(key, "its checkpoint was lost, and the sub-epoch is done again")
         self._discount(lost)
 
     def settle(self, model: Model) -> None:

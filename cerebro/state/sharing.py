@@ -3,8 +3,8 @@ why it waits. Pure.
 
 The controller says which runs it works on and what they have (`cerebro.contract.api.Attended`), because only it knows
 all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So a
-reader of the run's log takes what the run has from there (`Standing.as_logged`), as the controller does (`lanes_held`):
-the numbers then match the tasks on display.
+reader of the run's log takes what the run has from there (`QueuePosition.as_logged`), as the controller does
+(`lanes_held`): the numbers then match the tasks on display.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class QueuePosition:
     """Where an open run stands.
 
     Attributes:
@@ -113,12 +113,12 @@ class Standing:
         stay = f"; they keep them for {self.kept_s:.0f} s yet" if self.kept_s else ""
         return f"{have}, and {ahead} in turn{stay}"
 
-    def as_logged(self, state: ExperimentState) -> Standing:
+    def as_logged(self, state: ExperimentState) -> QueuePosition:
         """The same with what the run has by its experiment's log, which is newer than what was told of it."""
         run = state.runs.get(self.run)
         return self if run is None or not run.is_open else self.with_devices(lanes_held(state, run))
 
-    def with_devices(self, lanes: Collection[tuple[str, int]]) -> Standing:
+    def with_devices(self, lanes: Collection[tuple[str, int]]) -> QueuePosition:
         """Return the run's place with these devices (see `lanes_held`)."""
         if not self.is_attended:
             return self
@@ -159,7 +159,7 @@ class Standing:
         return f"{self.position}: due {self.due:.0%} of the cluster{rank}{project}, has {self.has}"
 
 
-def standings(queue: QueueAnswer) -> list[Standing]:
+def queue_positions(queue: QueueAnswer) -> list[QueuePosition]:
     """Where each open run stands, oldest first."""
     queued = {(entry.experiment, entry.run) for entry in queue.runs}
     attended = {
@@ -176,12 +176,12 @@ def standings(queue: QueueAnswer) -> list[Standing]:
             found.append(found_attended[key])
         elif entry in queue.attended.waiting:
             found.append(
-                Standing(experiment=entry.experiment, run=entry.run, is_attended=False, has_to_wait=True)
+                QueuePosition(experiment=entry.experiment, run=entry.run, is_attended=False, has_to_wait=True)
             )
             continue
         elif left > 0:
             left -= 1
-            found.append(Standing(experiment=entry.experiment, run=entry.run, is_attended=False))
+            found.append(QueuePosition(experiment=entry.experiment, run=entry.run, is_attended=False))
         else:
             place += 1
             found.append(_waiting(entry, place, ahead, queue.open_runs))
@@ -189,18 +189,18 @@ def standings(queue: QueueAnswer) -> list[Standing]:
     return found
 
 
-def standing_of(queue: QueueAnswer, experiment: str, run: str) -> Standing | None:
+def queue_position_of(queue: QueueAnswer, experiment: str, run: str) -> QueuePosition | None:
     """Where one run stands; `None` if it is not in the queue."""
-    return next((s for s in standings(queue) if (s.experiment, s.run) == (experiment, run)), None)
+    return next((s for s in queue_positions(queue) if (s.experiment, s.run) == (experiment, run)), None)
 
 
 def _attended(
     attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
-) -> dict[tuple[str, str], Standing]:
+) -> dict[tuple[str, str], QueuePosition]:
     """Of runs in the order of their turns."""
     ahead, taken, found = 0, sum(told.devices for told in attended.values()), {}
     for key, told in attended.items():
-        found[key] = Standing(
+        found[key] = QueuePosition(
             experiment=told.experiment,
             run=told.run,
             is_attended=True,
@@ -218,10 +218,10 @@ def _attended(
     return found
 
 
-def _waiting(entry: QueueEntry, place: int, ahead: int, most: int) -> Standing:
+def _waiting(entry: QueueEntry, place: int, ahead: int, most: int) -> QueuePosition:
     runs = f"{ahead} runs are" if ahead > 1 else "1 run is"
     reason = f"{runs} open before it; {most} may be open at once"
-    return Standing(
+    return QueuePosition(
         experiment=entry.experiment, run=entry.run, is_attended=False, place=place, place_reason=reason
     )
 

@@ -1,7 +1,7 @@
 """What others had of a run's devices, and what that leaves it. Pure.
 
 A device that had a task of another run was not there for this one. So that time is absence, as a break is: it is no
-idle time, and no order of the run's units could have used it. The log of a run tells of it (`DevicesTaken`).
+idle time, and no order of the run's sub-epochs could have used it. The log of a run tells of it (`DevicesTaken`).
 
 Others never have a device while the run itself does, so a bound that counts their time (`cerebro.state.bound`) holds
 for what the run did.

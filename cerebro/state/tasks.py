@@ -11,21 +11,21 @@ from enum import StrEnum
 from functools import lru_cache
 
 from cerebro.contract.events import (
+    SubEpochSaved,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, Member, TaskResult
-from cerebro.contract.ways import Way
 from cerebro.errors import IllegalEventError
 from cerebro.state import memory
 from cerebro.state.keys import TaskKey
 
-TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked | TaskAsked | UnitSaved
+TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked | TaskAsked | SubEpochSaved
 
 
 class TaskState(StrEnum):
@@ -50,8 +50,9 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
     (TaskState.RUNNING, "TaskAsked"): frozenset({TaskState.RUNNING}),
-    (TaskState.RUNNING, "UnitSaved"): frozenset({TaskState.RUNNING}),
-    # `Task.reopen`: the checkpoint a committed unit left is lost; a training partition may have to be made once more.
+    (TaskState.RUNNING, "SubEpochSaved"): frozenset({TaskState.RUNNING}),
+    # `Task.reopen`: the checkpoint a committed sub-epoch left is lost; a training partition may have to be made once
+    # more.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
     # No worker has the memory that it needs.
@@ -74,13 +75,13 @@ UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureK
 
 @lru_cache(maxsize=256)
 def _shared(devices: tuple[int, ...]) -> tuple[int, ...]:
-    """Equal ones as one object: there is an attempt for each unit of a long run."""
+    """Equal ones as one object: there is an attempt for each sub-epoch of a long run."""
     return devices
 
 
 @lru_cache(maxsize=256)
-def _shared_way(text: str) -> Way:
-    return Way.model_validate_json(text)
+def _shared_way(text: str) -> ParallelPlan:
+    return ParallelPlan.model_validate_json(text)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -102,10 +103,10 @@ class Attempt:
     """Seconds of it before its own work began, at most all of it; known once it is committed."""
     devices: tuple[int, ...] = (0,)
     """Of the worker, that it takes or took."""
-    way: Way | None = None
+    parallel_plan: ParallelPlan | None = None
     """How it uses them; `None`: on one, as user code is written."""
     others: tuple[Member, ...] = ()
-    """Of a unit on a set of partitions: the other workers of its gang. They have and lose the attempt together."""
+    """Of a sub-epoch on a set of partitions: the other workers of its gang. They have and lose the attempt together."""
 
     @property
     def has_failed(self) -> bool:
@@ -133,7 +134,7 @@ class Task:
     losses: int = 0
     """Attempts that were running when their worker was lost."""
     result: TaskResult | None = None
-    """Of ETL, tests and predictions. What a unit or a validation brought is with its model."""
+    """Of ETL, tests and predictions. What a sub-epoch or a validation brought is with its model."""
     device_failures: int = 0
     """Attempts that failed of their machine."""
     volume_failures: int = 0
@@ -153,7 +154,7 @@ class Task:
     is_interrupted: bool = False
     """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
     waits_until: float = 0.0
-    """Of a unit with a savepoint: for so long it is worth waiting for a holder of its partition."""
+    """Of a sub-epoch with a savepoint: for so long it is worth waiting for a holder of its partition."""
 
     @property
     def attempt(self) -> int:
@@ -192,7 +193,9 @@ class Task:
                 worker=worker,
                 assigned=event.time,
                 devices=_shared(event.devices),
-                way=_shared_way(event.way.model_dump_json()) if event.way else None,
+                parallel_plan=_shared_way(event.parallel_plan.model_dump_json())
+                if event.parallel_plan
+                else None,
                 others=event.others,
             )
         )

@@ -1,12 +1,12 @@
 """How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
 
 Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
-longest model's units left by the mean time of a unit, because a model is in one place at a time. What a process takes
-to start and to import is over once and for all, so it counts neither for throughput nor for a unit's time. Validations,
-and partitions made again, are neither in the work left nor in the throughput; they slow it down. The clock of all this
-stands still while a run is stopped or none of its workers is there (`cerebro.state.breaks`), and while it is paused.
-Nothing is known of queues ahead, of failures to come, or of models that cost more than those that ran lately. While a
-search is not over, nobody knows the work left, so nothing is said of the time.
+longest model's sub-epochs left by the mean time of a sub-epoch, because a model is in one place at a time. What a
+process takes to start and to import is over once and for all, so it counts neither for throughput nor for a sub-epoch's
+time. Validations, and partitions made again, are neither in the work left nor in the throughput; they slow it down. The
+clock of all this stands still while a run is stopped or none of its workers is there (`cerebro.state.breaks`), and
+while it is paused. Nothing is known of queues ahead, of failures to come, or of models that cost more than those that
+ran lately. While a search is not over, nobody knows the work left, so nothing is said of the time.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class TimeLeft:
 
     @property
     def words(self) -> str:
-        """In its largest unit."""
-        for length, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        """In its largest sub-epoch."""
+        for length, sub_epoch in ((86_400, "days"), (3600, "h"), (60, "min")):
             if self.seconds >= 2 * length:
-                return f"about {self.seconds / length:.0f} {unit} left"
+                return f"about {self.seconds / length:.0f} {sub_epoch} left"
         return f"about {self.seconds:.0f} s left"
 
 
@@ -57,19 +57,19 @@ class Throughput:
     that devices waited for processes to start; 0 while unknown."""
 
     rows_per_s: float
-    units_per_min: float
+    sub_epochs_per_min: float
     over_s: float
     left: TimeLeft | None
 
 
-class Units(Protocol):
+class SubEpochs(Protocol):
     """Counts over a fit run's models, for who keeps them anyway."""
 
     def progress(self) -> tuple[int, int]:
-        """Units committed, and units in all."""
+        """Sub-epochs committed, and sub-epochs in all."""
 
     def longest(self) -> int:
-        """Units due of the model of which most are."""
+        """Sub-epochs due of the model of which most are."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _nothing(_: str) -> None:
     return None
 
 
-IDLE = Throughput(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
+IDLE = Throughput(rows_per_s=0.0, sub_epochs_per_min=0.0, over_s=0.0, left=None)
 
 
 _WORK = {"fit": "train"}
@@ -124,7 +124,7 @@ class ThroughputMeter:
         self._commits: deque[_Span] = deque(maxlen=_COMMITS)
 
     def recall(self, state: ExperimentState) -> None:
-        """Take in what a fold tells of commits that were not seen here: of open fits, the newest units."""
+        """Take in what a fold tells of commits that were not seen here: of open fits, the newest sub-epochs."""
         visits = [
             (visit.ended, run, visit)
             for run in state.open_runs()
@@ -157,7 +157,7 @@ class ThroughputMeter:
             self._commits.append(_Span(run.id, worker, devices, started, begun, ended, rows))
 
     def see(self, state: ExperimentState, event: Event) -> None:
-        """An event is about to be folded: a unit that is committed then leaves the run's tasks."""
+        """An event is about to be folded: a sub-epoch that is committed then leaves the run's tasks."""
         if not isinstance(event, TaskCommitted):
             return
         run = state.runs.get(event.task.partition("/")[0])
@@ -179,16 +179,16 @@ class ThroughputMeter:
         run: Run,
         now: float,
         *,
-        units: Units | None = None,
+        sub_epochs: SubEpochs | None = None,
         newest: Callable[[str], LivePoint | None] = _nothing,
     ) -> Throughput:
         """Of a run that is open, at `now` (the store's clock).
 
         Args:
-            units: of a planned fit, counted already.
+            sub-epochs: of a planned fit, counted already.
             newest: task -> what its open attempt said last.
         """
-        table = units or (_Counted(run) if run.is_planned_fit else None)
+        table = sub_epochs or (_Counted(run) if run.is_planned_fit else None)
         clock = partial(breaks.worked_until, run)
         own = [commit.by(clock) for commit in self._commits if commit.run == run.id]
         told_at, now = now, clock(now)
@@ -216,7 +216,7 @@ class ThroughputMeter:
             left_s = max(max(0.0, rows_left) / rate, chain_s)
         return Throughput(
             rows_per_s=rate,
-            units_per_min=60 * len(recent) / over_s,
+            sub_epochs_per_min=60 * len(recent) / over_s,
             over_s=over_s,
             left=forecast_left(run, told_at)
             or (TimeLeft(seconds=left_s, ends_at=told_at + left_s) if left_s is not None else None),
@@ -260,7 +260,7 @@ def _share(started: float, ended: float, begin: float) -> float:
     return min(1.0, (ended - begin) / (ended - started)) if ended > max(started, begin) else 0.0
 
 
-def _rows_left(run: Run, table: Units | None) -> float | None:
+def _rows_left(run: Run, table: SubEpochs | None) -> float | None:
     """Rows to be done yet, running tasks included; `None` while that is not known."""
     if run.plan is None or not run.has_known_end:
         return None

@@ -1,7 +1,7 @@
-"""What ran where when in a fit run: its units and attempts as spans of time, as a schedule to judge.
+"""What ran where when in a fit run: its sub-epochs and attempts as spans of time, as a schedule to judge.
 
 Read off the log alone, so it is the same during a run, after it, and in a replay. Times are the store's clock in
-seconds, or seconds since the start of the run's first unit where it says so. Pure.
+seconds, or seconds since the start of the run's first sub-epoch where it says so. Pure.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import GangStrategy, Problem, Strategy
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Attempt, TaskState
 from cerebro.state.visits import Visit
 
 
-class TrainedUnit(NamedTuple):
-    """A unit that is committed, or that runs and has not ended yet. Store's clock.
+class TrainedSubEpoch(NamedTuple):
+    """A sub-epoch that is committed, or that runs and has not ended yet. Store's clock.
 
     Of a committed one it is known when its own work began, and it started then; one that runs, when its attempt did.
     """
@@ -36,10 +36,10 @@ class TrainedUnit(NamedTuple):
     is_running: bool = False
     devices: tuple[int, ...] = (0,)
     others: tuple[Member, ...] = ()
-    """Of a unit on a set of partitions: the workers beside `worker`, which reads `partition`."""
+    """Of a sub-epoch on a set of partitions: the workers beside `worker`, which reads `partition`."""
 
     @classmethod
-    def of(cls, model: str, visit: Visit) -> TrainedUnit:
+    def of(cls, model: str, visit: Visit) -> TrainedSubEpoch:
         """A committed one."""
         return cls(
             model,
@@ -78,19 +78,19 @@ class Try(NamedTuple):
     key: TaskKey
     attempt: Attempt
     visit: Visit | None
-    """What it left, if it was an attempt at a unit, was committed, and was not lost since."""
+    """What it left, if it was an attempt at a sub-epoch, was committed, and was not lost since."""
 
 
 def tries(run: Run, model: str = "") -> Iterator[Try]:
     """Every attempt at every task of `run`, or of one of its models; in no order, but for those at one task. Not of
-    archived units.
+    archived sub-epochs.
 
-    A committed unit's attempt comes with its visit. When it was assigned is known only if it was not the first.
+    A committed sub-epoch's attempt comes with its visit. When it was assigned is known only if it was not the first.
     """
     for task in run.tasks.values():
         if model in ("", task.key.model):
-            is_unit_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
-            for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
+            is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+            for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
                 yield Try(task.key, attempt, None)
     for name in (model,) if model else run.models:
         for visit in run.models[name].kept_visits if name in run.models else ():
@@ -99,15 +99,15 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
             yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
 
-def committed(run: Run) -> Iterator[TrainedUnit]:
-    """Committed units, model by model in the order of training, but for archived ones."""
+def committed(run: Run) -> Iterator[TrainedSubEpoch]:
+    """Committed sub-epochs, model by model in the order of training, but for archived ones."""
     for model in run.models.values():
         for visit in model.kept_visits:
-            yield TrainedUnit.of(model.id, visit)
+            yield TrainedSubEpoch.of(model.id, visit)
 
 
-def running(run: Run, now: float) -> Iterator[TrainedUnit]:
-    """Units that run, up to `now` (a clock that is a little behind the store's is read as the store's)."""
+def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
+    """Sub-epochs that run, up to `now` (a clock that is a little behind the store's is read as the store's)."""
     for task in run.open.values():
         key, attempt = task.key, task.attempts[-1]
         if key.kind != "train" or task.state is not TaskState.RUNNING:
@@ -116,7 +116,7 @@ def running(run: Run, now: float) -> Iterator[TrainedUnit]:
         assert key.epoch is not None
         assert key.partition is not None
         end = max(now, attempt.started)
-        yield TrainedUnit(
+        yield TrainedSubEpoch(
             key.model,
             key.epoch,
             key.partition,
@@ -150,8 +150,8 @@ def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
 
 
 def lost(run: Run) -> Iterator[Busy]:
-    """Attempts at units that ran and were not committed, without the start of their process. What they did was to be
-    done again, but for what a savepoint kept."""
+    """Attempts at sub-epochs that ran and were not committed, without the start of their process. What they did was to
+    be done again, but for what a savepoint kept."""
     for task in run.tasks.values():
         if task.key.kind != "train":
             continue
@@ -174,8 +174,8 @@ def starts(run: Run) -> Iterator[Busy]:
 def _unvisited(run: Run) -> Iterator[Attempt]:
     """Attempts that ran and left no visit."""
     for task in run.tasks.values():
-        is_unit_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
-        for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
+        is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+        for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
             if attempt.has_run:
                 yield attempt
 
@@ -183,12 +183,12 @@ def _unvisited(run: Run) -> Iterator[Attempt]:
 def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Problem, Schedule]:
     """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
-    Seconds since the first unit's own work began. The problem's times are means of those measured; as holders of a
+    Seconds since the first sub-epoch's own work began. The problem's times are means of those measured; as holders of a
     partition count the workers that served it (the fold has checked that they held it). A model that failed or was
     stopped is left out, because nothing more of it is due.
 
     Args:
-        devices: worker -> how many it had, as far as that is known; else as many as its units show.
+        devices: worker -> how many it had, as far as that is known; else as many as its sub-epochs show.
 
     Raises:
         InstanceError: nothing is committed yet, or models were trained for different numbers of epochs: a problem has
@@ -203,20 +203,21 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     index = {model.id: position for position, model in enumerate(models)}
     if run.archived_until:
         raise InstanceError(
-            f"older units of {run.id} are archived, so the fold has no schedule of all of them: `visits()` reads them "
+            f"older sub-epochs of {run.id} are archived, so the fold has no schedule of all of them: `visits()` reads "
+            f"them "
             "from the log, `cerebro status` tells makespan, bound and idle time"
         )
-    visits = [unit for unit in committed(run) if unit.model in index]
+    visits = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
     if not visits:
         raise InstanceError(
-            f"no unit of {run.id} is committed yet, so there is no schedule: wait for the first unit"
+            f"no sub-epoch of {run.id} is committed yet, so there is no schedule: wait for the first sub-epoch"
         )
-    names = {name for unit in visits for name, _ in unit.places}
+    names = {name for sub_epoch in visits for name, _ in sub_epoch.places}
     workers = {name: position for position, name in enumerate(sorted(names))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
     zero = run.zero
-    units = [
-        Unit(
+    sub_epochs = [
+        SubEpoch(
             model=index[visit.model],
             partition=partitions[visit.partition],
             worker=workers[visit.worker],
@@ -232,27 +233,29 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     for name, taken in (place for visit in visits for place in visit.places):
         used[name] = max(used[name], *(device + 1 for device in taken))
     served: dict[int, set[int]] = {position: set() for position in partitions.values()}
-    for partition, worker in (place for unit in units for place in unit.places):
+    for partition, worker in (place for sub_epoch in sub_epochs for place in sub_epoch.places):
         served[partition].add(worker)
     problem = Problem(
         models=tuple(index),
         workers=tuple(workers),
         gpus=tuple(used[name] for name in workers),
-        strategies=_times(units, len(models), len(workers)),
+        strategies=_times(sub_epochs, len(models), len(workers)),
         holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
         epochs=models[0].epochs,
-        gangs=_gangs(units, len(models)) if any(unit.others for unit in units) else (),
+        gangs=_gangs(sub_epochs, len(models)) if any(sub_epoch.others for sub_epoch in sub_epochs) else (),
     )
-    return problem, Schedule.of(units)
+    return problem, Schedule.of(sub_epochs)
 
 
-def _gangs(units: list[Unit], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
+def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
     """One for each number of workers, and of GPUs of each, that trained a model together, with its mean time."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
-    for unit in units:
-        if unit.others:
-            members = len(unit.places)
-            measured[unit.model, members, unit.gpus].append((unit.end - unit.start) / members)
+    for sub_epoch in sub_epochs:
+        if sub_epoch.others:
+            members = len(sub_epoch.places)
+            measured[sub_epoch.model, members, sub_epoch.gpus].append(
+                (sub_epoch.end - sub_epoch.start) / members
+            )
     found: list[list[GangStrategy]] = [[] for _ in range(models)]
     for (model, members, gpus), times in measured.items():
         found[model].append(
@@ -261,12 +264,14 @@ def _gangs(units: list[Unit], models: int) -> tuple[tuple[GangStrategy, ...], ..
     return tuple(map(tuple, found))
 
 
-def _times(units: list[Unit], models: int, workers: int) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
-    """Mean time of each model on each worker; where it has not been, its mean elsewhere, or that of all units."""
+def _times(
+    sub_epochs: list[SubEpoch], models: int, workers: int
+) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
+    """Mean time of each model on each worker; where it has not been, its mean elsewhere, or that of all sub-epochs."""
     measured: dict[tuple[int | None, int | None], list[float]] = defaultdict(list)
-    for unit in units:
-        for pair in ((unit.model, unit.worker), (unit.model, None), (None, None)):
-            measured[pair].append(unit.end - unit.start)
+    for sub_epoch in sub_epochs:
+        for pair in ((sub_epoch.model, sub_epoch.worker), (sub_epoch.model, None), (None, None)):
+            measured[pair].append(sub_epoch.end - sub_epoch.start)
 
     def mean(model: int, worker: int) -> float:
         found = measured.get((model, worker)) or measured.get((model, None)) or measured[None, None]

@@ -24,7 +24,7 @@ def turnaround_s(run: Run) -> float:
     A pause starts when both the model and the device have ended their previous sub-epochs. Breaks of the run do not
     count.
     """
-    models = [model for model in run.models.values() if model.own_units][-_MODELS:]
+    models = [model for model in run.models.values() if model.own_sub_epochs][-_MODELS:]
     ends: dict[tuple[str, int], list[float]] = {}
     starts = []
     for model in models:

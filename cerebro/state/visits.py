@@ -1,4 +1,4 @@
-"""A visit: what is remembered of a committed unit."""
+"""A visit: what is remembered of a committed sub-epoch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from operator import mul
 from typing import NamedTuple, TypeVar
 
 from cerebro.contract.metrics import Part, Terms, merged
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
-from cerebro.contract.ways import Way
 from cerebro.state.keys import TaskKey
 from cerebro.state.tasks import Attempt
 
@@ -20,9 +20,9 @@ _Tuple = TypeVar("_Tuple", tuple[str, ...], tuple[int, ...])
 
 
 class Visit(NamedTuple):
-    """A committed unit. Times are the store's clock in seconds; `load_s` to `start_s` are as the worker took them.
+    """A committed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are as the worker took them.
 
-    There is one for each unit of a long run, so it is flat, and what many have in common they share.
+    There is one for each sub-epoch of a long run, so it is flat, and what many have in common they share.
     """
 
     epoch: int
@@ -53,10 +53,11 @@ class Visit(NamedTuple):
     peak_bytes: int = 0
     peak_gpu_bytes: int = 0
     """Most memory that its process, and torch on its GPUs, had at once; 0 if that is not known."""
-    way: Way | None = None
+    parallel_plan: ParallelPlan | None = None
     """How it used its devices; `None`: one, as user code is written."""
     others: tuple[Member, ...] = ()
-    """Of a unit on a set of partitions: the workers beside `worker`, with the partition and the devices of each."""
+    """Of a sub-epoch on a set of partitions: the workers beside `worker`, with the partition and the devices of
+    each."""
     reported: str = ""
     """Name of what it reported while it ran, if the log has its curve."""
     course: bytes = b""
@@ -74,7 +75,7 @@ class Visit(NamedTuple):
     def of(
         cls, *, epoch: int, partition: int, attempt: Attempt, result: TaskResult, checkpoint: CheckpointRef
     ) -> Visit:
-        """What a committed attempt at a unit is remembered as."""
+        """What a committed attempt at a sub-epoch is remembered as."""
         timings = result.timings
         return cls(
             epoch,
@@ -98,7 +99,7 @@ class Visit(NamedTuple):
             _shared(attempt.devices),
             result.peak_bytes,
             result.peak_gpu_bytes,
-            attempt.way,
+            attempt.parallel_plan,
             attempt.others,
             sys.intern(result.curve.name) if result.curve else "",
             array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
@@ -109,7 +110,7 @@ class Visit(NamedTuple):
         )
 
     def key(self, run: str, model: str) -> TaskKey:
-        """Of the unit, in a run."""
+        """Of the sub-epoch, in a run."""
         return TaskKey(
             run=run,
             kind="train",
@@ -131,7 +132,7 @@ class Visit(NamedTuple):
             has_run=True,
             start_s=self.start_s,
             devices=self.devices,
-            way=self.way,
+            parallel_plan=self.parallel_plan,
             others=self.others,
         )
 
@@ -154,7 +155,7 @@ class Visit(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The same, to be put together with those of other units."""
+        """The same, to be put together with those of other sub-epochs."""
         terms = map(Terms, self.terms[::2], self.terms[1::2])
         return Part(self.metrics, dict(zip(self.ratios, terms, strict=True)), self.rows)
 
@@ -179,7 +180,7 @@ class Visit(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """What the unit itself took: from then to its commit."""
+        """What the sub-epoch itself took: from then to its commit."""
         return self.ended - self.begun
 
 

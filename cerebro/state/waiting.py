@@ -11,7 +11,7 @@ from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
 from cerebro.state.search_reports import own_procedure
-from cerebro.state.sharing import Standing
+from cerebro.state.sharing import QueuePosition
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.workers import Worker, answers_searches
 
@@ -72,7 +72,7 @@ def _missing_draws(run: Run) -> str:
     return f"{_WAITING}{count} value{'' if count == 1 else 's'} of the sampler" if count else ""
 
 
-def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") -> str:
+def reason_to_wait(told: str, queue_position: QueuePosition | None, otherwise: str = "") -> str:
     """Of the reasons why a run does not go on the one that users are told.
 
     Args:
@@ -80,7 +80,7 @@ def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") ->
         standing: where the run stands among those of all experiments.
         otherwise: what is said if neither tells a reason.
     """
-    return told or (standing.reason if standing is not None else "") or otherwise
+    return told or (queue_position.reason if queue_position is not None else "") or otherwise
 
 
 def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:

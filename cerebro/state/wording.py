@@ -139,7 +139,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def is_at_work(value: Model, owner: Run) -> bool:
-    """Whether its training unit runs on a worker now."""
+    """Whether its training sub-epoch runs on a worker now."""
     task = owner.tasks.get(value.busy) if value.busy else None
     return task is not None and task.state is TaskState.RUNNING
 
@@ -147,13 +147,13 @@ def is_at_work(value: Model, owner: Run) -> bool:
 def attempt(value: Task, there: int = 1) -> str:
     """What an open attempt does, by which way, and on which of the devices that are `there` on its worker."""
     where = on_devices(value.attempts[-1].devices, there)
-    return f"{by_way(value)} ({where})" if where else by_way(value)
+    return f"{by_parallel_plan(value)} ({where})" if where else by_parallel_plan(value)
 
 
-def by_way(value: Task) -> str:
+def by_parallel_plan(value: Task) -> str:
     """What an open attempt does, and by which way if that was chosen."""
-    way = value.attempts[-1].way
-    return f"{task(value.key)} by {way.label}" if way else task(value.key)
+    parallel_plan = value.attempts[-1].parallel_plan
+    return f"{task(value.key)} by {parallel_plan.label}" if parallel_plan else task(value.key)
 
 
 def on_devices(taken: tuple[int, ...], there: int) -> str:
@@ -182,7 +182,7 @@ def task(key: TaskKey) -> str:
     if key.kind == "inspect":
         return "inspects the models"
     if key.kind == "trial":
-        return f"tries {key.way} with the models of {key.group}"
+        return f"tries {key.parallel_plan} with the models of {key.group}"
     if key.kind == "search":
         draws = (key.question or "").startswith("draw")
         return "draws values for the search" if draws else "asks the search procedure what it orders"

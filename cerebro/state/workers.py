@@ -1,6 +1,6 @@
 """The workers as a log knows them, and the volumes that they hold partitions on.
 
-Workers of one volume share one set of holdings: what one of them makes, the others can train on.
+Workers of one volume share one set of replicas: what one of them makes, the others can train on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
-from cerebro.contract.records import Holding
+from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.contract.records import Replica
 from cerebro.contract.tasks import Failure
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
@@ -61,7 +61,7 @@ class Worker:
     kinds: frozenset[str]
     volume: str
     """Its shard volume, which it may share."""
-    holdings: set[tuple[str, int]]
+    replicas: set[tuple[str, int]]
     """(data set, partition) of complete training partitions on its volume: one object for all workers of the volume."""
     is_alive: bool = True
     """It has joined, and was not lost since."""
@@ -152,7 +152,7 @@ def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
             _lose(workers, event)
         case WorkerRemoved():
             _remove(workers, event)
-        case HoldingsChanged():
+        case ReplicasChanged():
             _hold(workers, event)
 
 
@@ -167,21 +167,21 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
     known = workers.get(event.worker)
     volume = event.volume or event.worker
     sharing = [worker for worker in on_volume(workers, volume) if worker is not known]
-    holdings = _pairs(event.holdings)
+    replicas = _pairs(event.replicas)
     is_same = known is not None and known.incarnation == event.incarnation
     if known and is_same:
         # The same process came back: what it made since it registered is not in its registration.
-        holdings |= known.holdings
-    holdings = holdings.union(*(other.holdings for other in sharing if other.is_alive))
+        replicas |= known.replicas
+    replicas = replicas.union(*(other.replicas for other in sharing if other.is_alive))
     for other in sharing:
-        other.holdings = holdings
+        other.replicas = replicas
     workers[event.worker] = Worker(
         name=event.worker,
         incarnation=event.incarnation,
         weight=event.weight,
         kinds=frozenset(event.kinds),
         volume=volume,
-        holdings=holdings,
+        replicas=replicas,
         joined=event.time,
         since=event.time,
         devices=event.devices,
@@ -208,15 +208,15 @@ def _remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
     worker = workers.get(event.worker)
     if worker is None or worker.is_alive:
         raise IllegalEventError(f"{event.worker} was removed without having been lost")
-    worker.is_removed, worker.lost, worker.holdings = True, event.reason, set()
+    worker.is_removed, worker.lost, worker.replicas = True, event.reason, set()
 
 
-def _hold(workers: dict[str, Worker], event: HoldingsChanged) -> None:
+def _hold(workers: dict[str, Worker], event: ReplicasChanged) -> None:
     gained, lost = _pairs(event.gained), _pairs(event.lost)
     sharing = on_volume(workers, event.volume)
-    holdings = gained.union(*(worker.holdings for worker in sharing)) - (lost - gained)
+    replicas = gained.union(*(worker.replicas for worker in sharing)) - (lost - gained)
     for worker in sharing:
-        worker.holdings = holdings
+        worker.replicas = replicas
 
 
 def on_volume(workers: dict[str, Worker], volume: str) -> list[Worker]:
@@ -224,5 +224,5 @@ def on_volume(workers: dict[str, Worker], volume: str) -> list[Worker]:
     return [worker for worker in workers.values() if worker.volume == volume and not worker.is_removed]
 
 
-def _pairs(holdings: Iterable[Holding]) -> set[tuple[str, int]]:
-    return {(holding.dataset, holding.partition) for holding in holdings}
+def _pairs(replicas: Iterable[Replica]) -> set[tuple[str, int]]:
+    return {(replica.dataset, replica.partition) for replica in replicas}

@@ -1,4 +1,4 @@
-"""Techniques: how one unit of training uses the devices of its worker.
+"""Techniques: how one sub-epoch of training uses the devices of its worker.
 
 A technique never changes what is trained: batch size, order of rows, number of steps and precision are the model's.
 What a user's loop computes on one device, it computes by every technique, up to rounding. Importing this needs no

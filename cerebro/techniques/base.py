@@ -1,7 +1,7 @@
 """The interface of a technique, and what it is told. Free of torch: the controller and the client read it.
 
 A technique's methods come in two kinds. `variants`, `is_applicable` and `memory` are pure: they answer from facts about
-the model and its place. The others run in each rank's process, with torch, while a unit is trained.
+the model and its place. The others run in each rank's process, with torch, while a sub-epoch is trained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Devices of one worker that a unit would take.
+    """Devices of one worker that a sub-epoch would take.
 
     Attributes:
         size: number of devices, all of one kind.
@@ -53,7 +53,7 @@ class ModelFacts:
         block_bytes: parameters of its largest repeated block; 0 where there is none.
         batch_size: rows of a global batch.
         layers: modules that are repeated, by class name: how often.
-        optimizer_bytes: of the optimizer's state; `None` until a unit or a trial has told.
+        optimizer_bytes: of the optimizer's state; `None` until a sub-epoch or a trial has told.
         activation_bytes: at the peak of a batch on one device; `None` until a trial has told.
         num_modules: modules with parameters that `create_models` returned.
         coupled: name of a module whose result for a row depends on the other rows of its batch; empty: none is known.
@@ -134,8 +134,8 @@ class Group(ABC):
 
 
 class Technique(ABC):
-    """How a unit uses the devices of its worker. Made without arguments, or by users with parameters that they fix for
-    a run, such as ``Fsdp(reshard=False)``; where it works, all parameters come as `Params`.
+    """How a sub-epoch uses the devices of its worker. Made without arguments, or by users with parameters that they fix
+    for a run, such as ``Fsdp(reshard=False)``; where it works, all parameters come as `Params`.
 
     A user's own is a subclass, which travels to the workers as a spec does.
 

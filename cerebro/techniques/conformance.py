@@ -3,9 +3,10 @@
 What is checked, on so many ranks of this machine:
 
 - *gradient*: at the first step of the optimizer it is the gradient of one device;
-- *hops*: units by the technique, before and after units on one device, train the model that one device trains;
+- *hops*: sub-epochs by the technique, before and after sub-epochs on one device, train the model that one device
+  trains;
 - *files*: a state that is restored and saved again is the same to the bit, under the same names;
-- *failing rank*: where one rank raises, no rank says that the unit is done.
+- *failing rank*: where one rank raises, no rank says that the sub-epoch is done.
 
 Runs `cerebro.worker.training.conforming`, by its name: what trains lies above this.
 """

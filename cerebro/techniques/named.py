@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.parallel_plans import ParallelPlan, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques.base import Technique
 from cerebro.techniques.checkpointing import Checkpointing
@@ -20,7 +20,9 @@ KINDS: Mapping[str, type[Technique]] = {
 }
 
 
-def resolve(named: str | Way | TechniqueChoice, opened: Callable[[str], Any] | None = None) -> Technique:
+def resolve(
+    named: str | ParallelPlan | TechniqueChoice, opened: Callable[[str], Any] | None = None
+) -> Technique:
     """The technique that a name, a choice or a way stands for.
 
     Args:
@@ -32,7 +34,13 @@ def resolve(named: str | Way | TechniqueChoice, opened: Callable[[str], Any] | N
     Raises:
         SpecError: there is none of this name, it has no such parameter, or what was opened is no technique.
     """
-    name = named if isinstance(named, str) else named.technique if isinstance(named, Way) else named.name
+    name = (
+        named
+        if isinstance(named, str)
+        else named.technique
+        if isinstance(named, ParallelPlan)
+        else named.name
+    )
     code = None if isinstance(named, str) else named.code
     fixed = named.params if isinstance(named, TechniqueChoice) else {}
     if code is None:
@@ -49,6 +57,6 @@ def resolve(named: str | Way | TechniqueChoice, opened: Callable[[str], Any] | N
                 f"what was sent as technique {name!r} is {given!r}, expected a Technique of this name"
             )
         kind = found
-    if isinstance(named, Way):
+    if isinstance(named, ParallelPlan):
         kind.checked(named.params)
     return kind(**fixed)

@@ -1,8 +1,8 @@
 """Rank groups: the processes that train one model together, joined by torch.distributed on one machine.
 
 They find each other by a file in a folder of theirs, so there is no port to race for, and speak over the loopback
-interface. A group outlives a unit: joining takes longer than a small unit does. Ranks of several workers, a *wide*
-group, find each other at a port that is free, and speak over the interface that their worker is reached by.
+interface. A group outlives a sub-epoch: joining takes longer than a small sub-epoch does. Ranks of several workers, a
+*wide* group, find each other at a port that is free, and speak over the interface that their worker is reached by.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RankGroup(Group):
         Args:
             folder: private to the group and there already; `None`: this process is alone.
             device: this rank's, such as ``cuda:0`` (of the devices that the process sees) or ``cpu``.
-            timeout_s: of each collective call. Longer than a hanging unit is waited for: who ends it is the agent.
+            timeout_s: of each collective call. Longer than a hanging sub-epoch is waited for: who ends it is the agent.
 
         Raises:
             ConflictError: this process is in a group already.
@@ -202,7 +202,7 @@ def _full_named(folder: Path | None) -> Iterator[None]:
 
 
 class Alone(Group):
-    """One process that uses all devices of the unit: a group of one, which nobody is waited for."""
+    """One process that uses all devices of the sub-epoch: a group of one, which nobody is waited for."""
 
     def __init__(self, devices: tuple[str, ...]) -> None:
         self.device, self.devices = devices[0], devices

@@ -1,4 +1,4 @@
-"""Techniques of one device that change nothing: what a unit without a way runs by."""
+"""Techniques of one device that change nothing: what a sub-epoch without a way runs by."""
 
 from __future__ import annotations
 

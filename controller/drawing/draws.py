@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from cerebro.contract import api
 from cerebro.contract.events import RunPaused, ValuesDrawn
 from cerebro.state import Run, RunState
-from controller.advisor import ChildHelper, Helper
 from controller.core import Core
 from controller.decide import Step
+from controller.planner_process import ChildHelper, Helper
 
 _SOON_S = 0.02
 """A draw that is being made is looked for so often."""

@@ -39,7 +39,8 @@ RULES: Final = (
 """The rules of the controller's Role: every request this package makes needs one of them, and nothing else is asked."""
 
 RESIZE_RULES: Final = ({"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},)
-"""Further ones, where the memory of workers may be raised (``brain.resize``). How many workers there will be is not
+"""Further ones, where the memory of workers may be raised (``autoscaler.resize``). How many workers there will be is
+not
 known beforehand, so no rule can name their pods: it holds for all pods of the namespace."""
 
 
@@ -108,7 +109,7 @@ _CURES: Mapping[int, str] = {
 """What to do about an answer that trying again does not change."""
 
 _NO_RESIZE: Mapping[int, str] = {
-    403: "; the controller's Role lacks pods/resize: `helm upgrade` with brain.resize=true grants it",
+    403: "; the controller's Role lacks pods/resize: `helm upgrade` with autoscaler.resize=true grants it",
     404: "; the pod is gone, or the server offers no pods/resize, as those before Kubernetes 1.33",
     405: "; the server offers no pods/resize, as those before Kubernetes 1.33",
 }

@@ -194,7 +194,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
 
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
-    unit: 1 << 10 * (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    sub_epoch: 1 << 10 * (power + 1) for power, sub_epoch in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
 }
 """Of quantities of memory. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
 

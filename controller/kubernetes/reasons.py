@@ -3,7 +3,7 @@
 `{}` in a text is the message Kubernetes gives with the word. Cures name keys of the chart's values.
 
 Kinds: `PREEMPTED` where the task cannot be what brought the end about; `CRASH`, a lost worker, where it may be: these
-are counted, so that a unit which brings down one pod after another is given up in the end.
+are counted, so that a sub-epoch which brings down one pod after another is given up in the end.
 """
 
 from __future__ import annotations

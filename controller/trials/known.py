@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cerebro.contract.parallel_plans import SINGLE
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.trials import Inspection
-from cerebro.contract.ways import SINGLE
 from cerebro.state import Model, ModelState, Run, Worker
+from controller.sub_epoch_times import SubEpochTimes, technique_of
 from controller.trials.selection import is_there_a_choice
 from controller.trials.situation import Situation
-from controller.unit_times import UnitTimes, technique_of
 
 
-def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situation:
+def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situation:
     """What the run knows and has left to do, to choose trials by."""
     inspection, request = run.inspection, run.fit_request
     assert inspection is not None
@@ -26,31 +26,33 @@ def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situatio
     return Situation(
         inspection=inspection,
         left=left_in(run),
-        unit=_units(run),
+        sub_epoch=_sub_epochs(run),
         batch_s=_batch_s(run, times, workers),
         outcomes=run.trials,
-        struck=struck_off(run, inspection),
+        struck=ruled_out(run, inspection),
         fits=_fitting(run, inspection),
         under_way={
-            (key.group, key.way)
+            (key.group, key.parallel_plan)
             for task in run.open.values()
-            if (key := task.key).kind == "trial" and key.group is not None and key.way is not None
+            if (key := task.key).kind == "trial" and key.group is not None and key.parallel_plan is not None
         },
         devices=devices,
         wanted=None if techniques is None else frozenset(each.name for each in techniques),
     )
 
 
-def is_worth_inspecting(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
+def is_worth_inspecting(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> bool:
     """Whether anything could be gained by looking at the run's models."""
     if run.exhausted or run.counts.overflowed:
-        return True  # before anything is counted: it may be asked after each unit that runs out of memory
+        return (
+            True  # before anything is counted: it may be asked after each sub-epoch that runs out of memory
+        )
     if all(worker.devices == 1 for worker in workers):
         return False
     return is_there_a_choice(
         [worker.devices for worker in workers],
         left_in(run),
-        _units(run),
+        _sub_epochs(run),
         _batch_s(run, times, workers),
     )
 
@@ -60,8 +62,8 @@ def left_in(run: Run) -> dict[str, float]:
     return {name: left for name, model in run.models.items() if (left := _batches_left(run, model)) > 0}
 
 
-def _units(run: Run) -> dict[str, float]:
-    """Model -> batches of its longest unit."""
+def _sub_epochs(run: Run) -> dict[str, float]:
+    """Model -> batches of its longest sub-epoch."""
     if not isinstance(run.plan, FitPlan):
         return {}
     rows = max(run.plan.partitions.values())
@@ -90,13 +92,13 @@ def _batches_left(run: Run, model: Model) -> float:
     return (rows + (model.epochs - model.epoch) * sum(run.plan.partitions.values())) / _batch_size(model)
 
 
-def _batch_s(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Mapping[str, float]:
-    """Model -> seconds of a batch on one device, or by the way of its last unit where it does not fit one, of those
-    whose units have shown it."""
+def _batch_s(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Mapping[str, float]:
+    """Model -> seconds of a batch on one device, or by the way of its last sub-epoch where it does not fit one, of
+    those whose sub-epochs have shown it."""
     estimates, found = times.estimates, {}
     for name, model in run.models.items():
         is_single = SINGLE.label not in model.struck or not model.visits
-        technique = "" if is_single else technique_of(model.visits[-1].way)
+        technique = "" if is_single else technique_of(model.visits[-1].parallel_plan)
         if workers and estimates.knows(name, technique):
             size = _batch_size(model)
             seconds = [
@@ -106,26 +108,28 @@ def _batch_s(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Mapping[s
     return found
 
 
-def struck_off(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways that units have failed by, of a model of the group that has not changed since."""
+def ruled_out(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
+    """Ways that sub-epochs have failed by, of a model of the group that has not changed since."""
     return {
         (group.id, known.id)
         for group in inspection.groups
         for model in group.models
         if run.models[model].struck and not run.models[model].has_changed
-        for known in group.ways
-        if known.way.label in run.models[model].struck
+        for known in group.parallel_plans
+        if known.parallel_plan.label in run.models[model].struck
     }
 
 
 def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways by which units of the group were committed, of models that have not changed since."""
+    """Ways by which sub-epochs of the group were committed, of models that have not changed since."""
     found = set()
     for group in inspection.groups:
         labels = {
-            visits[-1].way.label if visits[-1].way is not None else "single"
+            visits[-1].parallel_plan.label if visits[-1].parallel_plan is not None else "single"
             for model in group.models
             if (visits := run.models[model].visits) and not run.models[model].has_changed
         }
-        found |= {(group.id, known.id) for known in group.ways if known.way.label in labels}
+        found |= {
+            (group.id, known.id) for known in group.parallel_plans if known.parallel_plan.label in labels
+        }
     return found

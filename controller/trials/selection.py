@@ -1,13 +1,13 @@
 """Which trial is worth its time, if any is. Pure; knows nothing of torch, processes and the store.
 
 A trial is worth it where there is a choice, and the choice could make the run shorter. Whether a model can be trained
-at all, units find out: where one runs out of memory, the next one, by the next way, is itself the trial. So:
+at all, sub-epochs find out: where one runs out of memory, the next one, by the next way, is itself the trial. So:
 
 - A way that cannot fit is not tried: its state alone, with what a trial of its group has shown of the optimizer's state
   and of activations, is more than `FULL` of a device or of the host.
-- A way on k devices trains at most k times as fast, so all it can do is to shorten long chains: the units of a model
-  come one after another. Only models are tried whose chain, by the narrowest way that fits and without one unit of it,
-  is longer than `LONG` of the load bound, which is all work spread evenly over all devices.
+- A way on k devices trains at most k times as fast, so all it can do is to shorten long chains: the sub-epochs of a
+  model come one after another. Only models are tried whose chain, by the narrowest way that fits and without one
+  sub-epoch of it, is longer than `LONG` of the load bound, which is all work spread evenly over all devices.
 - The makespan is asked for with optimistic times, a speed-up in proportion to the devices over the nearest way that was
   measured. If the group without its own hope makes it longer by less than `WORTH`, there is no trial.
 
@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cerebro.contract.trials import KnownWay, ModelGroup
+from cerebro.contract.trials import KnownParallelPlan, ModelGroup
 from controller.trials.memory import is_hopeless, may_fit
 from controller.trials.situation import (
     Measured,
     Situation,
     is_like,
-    is_struck_off,
+    is_ruled_out,
     left_of,
     measured,
     outcome_of,
@@ -40,8 +40,8 @@ from controller.trials.times import (
     load_s_of,
     lower_s,
     optimistic_s,
+    parallel_plans_of,
     times_of,
-    ways_of,
 )
 
 LONG = 0.8
@@ -62,7 +62,7 @@ class Wanted:
     """
 
     group: ModelGroup
-    known: KnownWay
+    known: KnownParallelPlan
     model: str
 
     @property
@@ -74,21 +74,21 @@ class Wanted:
 def is_there_a_choice(
     devices: Sequence[int],
     left: Mapping[str, float],
-    unit: Mapping[str, float],
+    sub_epoch: Mapping[str, float],
     batch_s: Mapping[str, float],
 ) -> bool:
     """Whether anything could be gained by looking at the models of a run at all.
 
     Args:
         devices: of each worker that trains.
-        left, unit, batch_s: as in `Situation`.
+        left, sub-epoch, batch_s: as in `Situation`.
     """
     if max(devices, default=0) < 2 or not left:
         return False
     typical = sum(batch_s.values()) / len(batch_s) if batch_s else 1.0
     chains = {model: batches * batch_s.get(model, typical) for model, batches in left.items()}
     longest = max(chains, key=lambda model: chains[model])
-    one_less = chains[longest] - unit.get(longest, 0.0) * batch_s.get(longest, typical)
+    one_less = chains[longest] - sub_epoch.get(longest, 0.0) * batch_s.get(longest, typical)
     is_long = one_less > LONG * sum(chains.values()) / sum(devices)
     return is_long and is_worth_a_trial(left[longest], batch_s.get(longest))
 
@@ -111,7 +111,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
         makespan: of what is left; `lower_s` by default.
     """
     devices = sum(sum(sizes) for sizes in situation.devices.values())
-    ask = makespan or (lambda ways: lower_s(ways, devices))
+    ask = makespan or (lambda parallel_plans: lower_s(parallel_plans, devices))
     groups = [group for group in situation.inspection.groups if left_of(situation, group)]
     if not any(size > 1 for sizes in situation.devices.values() for size in sizes):
         return
@@ -133,7 +133,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
             yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, ask))
 
 
-def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownWay]:
+def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
     """Ways of which no trial has told yet, and that may fit."""
     for known in there(situation, group):
         is_known = outcome_of(situation, group, known) is not None
@@ -151,53 +151,57 @@ class _Asked(NamedTuple):
     makespan: Makespan
 
 
-def _hopes(situation: Situation, group: ModelGroup) -> list[tuple[KnownWay, float]]:
+def _hopes(situation: Situation, group: ModelGroup) -> list[tuple[KnownParallelPlan, float]]:
     """Ways whose turn it is, and seconds of a batch at the best."""
     return [
         (known, optimistic_s(situation, group, known))
         for known in _untried(situation, group)
-        if known.way.size > 1 and _is_next(situation, group, known)
+        if known.parallel_plan.size > 1 and _is_next(situation, group, known)
     ]
 
 
-def _with(times: Mapping[Width, float], hopes: Iterable[tuple[KnownWay, float]]) -> dict[Width, float]:
+def _with(
+    times: Mapping[Width, float], hopes: Iterable[tuple[KnownParallelPlan, float]]
+) -> dict[Width, float]:
     found = dict(times)
     for known, seconds in hopes:
-        width = Width(known.place, known.way.size)
+        width = Width(known.place, known.parallel_plan.size)
         found[width] = min(seconds, found.get(width, seconds))
     return found
 
 
 def _worthwhile(
-    situation: Situation, group: ModelGroup, hopes: Sequence[tuple[KnownWay, float]], asked: _Asked
+    situation: Situation, group: ModelGroup, hopes: Sequence[tuple[KnownParallelPlan, float]], asked: _Asked
 ) -> Iterator[Wanted]:
-    without = asked.makespan(ways_of(situation, {**asked.best, group.id: asked.times[group.id]}))
+    without = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: asked.times[group.id]}))
     found: list[tuple[float, Wanted]] = []
     for known, seconds in hopes:
         alone = _with(asked.times[group.id], [(known, seconds)])
-        after = asked.makespan(ways_of(situation, {**asked.best, group.id: alone}))
+        after = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: alone}))
         if after < without * (1 - WORTH):
             wanted = Wanted(group=group, known=known, model=_model(situation, group))
             found.append((after, wanted))
     # Few devices first; between equals decides the order of the inspection, which is that of the techniques.
-    yield from (wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.way.size, pair[0])))
+    yield from (
+        wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.parallel_plan.size, pair[0]))
+    )
 
 
 def _is_being_tried(situation: Situation, group: ModelGroup) -> bool:
     return any(name == group.id for name, _ in situation.under_way)
 
 
-def _is_next(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
+def _is_next(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
     """Whether the way's number of devices is the next one to try: no larger one was measured, and the next smaller one
     was, or cannot be used."""
-    size, sizes = known.way.size, measured(situation, group, known)
+    size, sizes = known.parallel_plan.size, measured(situation, group, known)
     if max(sizes, default=0) > size:
         return False
     usable = [
-        other.way.size
+        other.parallel_plan.size
         for other in there(situation, group)
-        if is_like(other, known) and other.way.size < size
-        if may_fit(situation, group, other) and not is_struck_off(situation, group, other)
+        if is_like(other, known) and other.parallel_plan.size < size
+        if may_fit(situation, group, other) and not is_ruled_out(situation, group, other)
     ]
     return not usable or max(usable) in sizes
 

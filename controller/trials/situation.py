@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cerebro.contract.trials import Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup, TrialOutcome
 
 
 class Measured(NamedTuple):
     """A way of a group: ids as in `Inspection`."""
 
     group: str
-    way: str
+    parallel_plan: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,14 @@ class Situation:
 
     Attributes:
         left: model -> batches that it has left to train on, of models that have any.
-        unit: model -> batches of its longest unit: so much longer than the load bound a chain may be just because units
+        sub-epoch: model -> batches of its longest sub-epoch: so much longer than the load bound a chain may be just
+        because sub-epochs
             are not divided.
-        batch_s: model -> seconds of a batch by the way that its units have had, as far as that is known; the others
-            are like them on average.
+        batch_s: model -> seconds of a batch by the way that its sub-epochs have had, as far as that is known; the
+            others are like them on average.
         outcomes: of trials.
-        struck: ways that units have failed by.
-        fits: ways that units were committed by.
+        struck: ways that sub-epochs have failed by.
+        fits: ways that sub-epochs were committed by.
         under_way: trials that are open.
         devices: index of a kind of devices, as in `inspection` -> how many each worker has that is there.
         wanted: techniques that the user has named; `None`: whatever keeps the numbers of one device.
@@ -36,7 +37,7 @@ class Situation:
 
     inspection: Inspection
     left: Mapping[str, float]
-    unit: Mapping[str, float] = field(default_factory=dict)
+    sub_epoch: Mapping[str, float] = field(default_factory=dict)
     batch_s: Mapping[str, float] = field(default_factory=dict)
     outcomes: Mapping[tuple[str, str], TrialOutcome] = field(default_factory=dict)
     struck: Collection[tuple[str, str]] = ()
@@ -51,46 +52,48 @@ def left_of(situation: Situation, group: ModelGroup) -> list[float]:
     return [left for model in group.models if (left := situation.left.get(model, 0.0)) > 0]
 
 
-def there(situation: Situation, group: ModelGroup) -> Iterator[KnownWay]:
-    """Ways that can be used now: applicable, not struck off, wanted, and with a worker that has the devices."""
-    for known in group.ways:
+def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
+    """Ways that can be used now: applicable, not ruled out, wanted, and with a worker that has the devices."""
+    for known in group.parallel_plans:
         if known.reason or (group.id, known.id) in situation.struck:
             continue
-        if max(situation.devices.get(known.place, ()), default=0) < known.way.size:
+        if max(situation.devices.get(known.place, ()), default=0) < known.parallel_plan.size:
             continue
         is_wanted = (
-            known.is_automatic if situation.wanted is None else known.way.technique in situation.wanted
+            known.is_automatic
+            if situation.wanted is None
+            else known.parallel_plan.technique in situation.wanted
         )
         if is_wanted:
             yield known
 
 
-def outcome_of(situation: Situation, group: ModelGroup, known: KnownWay) -> TrialOutcome | None:
+def outcome_of(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> TrialOutcome | None:
     """What a trial of the way has shown."""
     return situation.outcomes.get((group.id, known.id))
 
 
-def is_like(one: KnownWay, other: KnownWay) -> bool:
+def is_like(one: KnownParallelPlan, other: KnownParallelPlan) -> bool:
     """Whether they differ in the number of devices alone."""
-    return (one.way.technique, one.way.params, one.place) == (
-        other.way.technique,
-        other.way.params,
+    return (one.parallel_plan.technique, one.parallel_plan.params, one.place) == (
+        other.parallel_plan.technique,
+        other.parallel_plan.params,
         other.place,
     )
 
 
-def measured(situation: Situation, group: ModelGroup, known: KnownWay) -> dict[int, float]:
+def measured(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> dict[int, float]:
     """Devices -> seconds of a batch by ways that are like this one."""
     return {
-        other.way.size: outcome.batch_s
-        for other in group.ways
+        other.parallel_plan.size: outcome.batch_s
+        for other in group.parallel_plans
         if is_like(other, known)
         and (outcome := outcome_of(situation, group, other)) is not None
         and outcome.is_usable
     }
 
 
-def is_struck_off(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
-    """Whether a trial, or a unit, has come to nothing by the way."""
+def is_ruled_out(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
+    """Whether a trial, or a sub-epoch, has come to nothing by the way."""
     outcome = outcome_of(situation, group, known)
     return (group.id, known.id) in situation.struck or (outcome is not None and bool(outcome.reason))

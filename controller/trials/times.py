@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cerebro.contract.trials import KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.trials import KnownParallelPlan, ModelGroup, TrialOutcome
 from controller.trials.memory import may_fit
 from controller.trials.situation import Situation, left_of, measured, outcome_of, there
 
@@ -21,13 +21,14 @@ class Width(NamedTuple):
 
 
 def base_s(situation: Situation, group: ModelGroup) -> float:
-    """Seconds of a batch by the way that units have had; of models that have had none, as all others on average."""
+    """Seconds of a batch by the way that sub-epochs have had; of models that have had none, as all others on
+    average."""
     own, known = known_s(situation, group), list(situation.batch_s.values())
     return own or (sum(known) / len(known) if known else 1.0)
 
 
 def known_s(situation: Situation, group: ModelGroup) -> float | None:
-    """Seconds of a batch as units of the group have shown it; `None`: none has."""
+    """Seconds of a batch as sub-epochs of the group have shown it; `None`: none has."""
     own = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
     return sum(own) / len(own) if own else None
 
@@ -37,21 +38,23 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
     found: dict[Width, float] = {}
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)
-        key = Width(known.place, known.way.size)
+        key = Width(known.place, known.parallel_plan.size)
         if outcome is not None and counts(situation, group, outcome):
             found[key] = min(found.get(key, outcome.batch_s), outcome.batch_s)
-        elif outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
+        elif (
+            outcome is None and known.parallel_plan.technique == "single" and may_fit(situation, group, known)
+        ):
             found.setdefault(key, base_s(situation, group))
-    if not found:  # one device, as user code is written, does not fit: units have found a way that does
+    if not found:  # one device, as user code is written, does not fit: sub-epochs have found a way that does
         for known in there(situation, group):
             if (group.id, known.id) in situation.fits and outcome_of(situation, group, known) is None:
-                found[Width(known.place, known.way.size)] = base_s(situation, group)
+                found[Width(known.place, known.parallel_plan.size)] = base_s(situation, group)
     return found
 
 
 def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bool:
-    """Whether units may be given a way of this outcome: of ways that the user has not named, one that is not verified
-    only if there is no other."""
+    """Whether sub-epochs may be given a way of this outcome: of ways that the user has not named, one that is not
+    verified only if there is no other."""
     if not outcome.is_usable:
         return False
     if outcome.is_verified or situation.wanted is not None:
@@ -59,12 +62,12 @@ def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bo
     return not any(_is_right(situation, group, known) for known in there(situation, group))
 
 
-def _is_right(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
+def _is_right(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
     """Whether the way can be used, and is known to compute what one device does."""
     outcome = outcome_of(situation, group, known)
     if outcome is not None:
         return outcome.is_usable and outcome.is_verified
-    return known.way.technique == "single" and may_fit(situation, group, known)
+    return known.parallel_plan.technique == "single" and may_fit(situation, group, known)
 
 
 def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:
@@ -74,11 +77,11 @@ def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:
 
 
 def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float]) -> float:
-    """Seconds of its longest model's units one after another but for one of them, by the narrowest way."""
+    """Seconds of its longest model's sub-epochs one after another but for one of them, by the narrowest way."""
     if not times:
         return 0.0
     lengths = (
-        situation.left[model] - situation.unit.get(model, 0.0)
+        situation.left[model] - situation.sub_epoch.get(model, 0.0)
         for model in group.models
         if situation.left.get(model, 0.0) > 0
     )
@@ -98,7 +101,7 @@ def load_s_of(
     return sum(work) / max(1, devices)
 
 
-def ways_of(
+def parallel_plans_of(
     situation: Situation, times: Mapping[str, Mapping[Width, float]]
 ) -> dict[str, list[tuple[int, float]]]:
     """For each model with something left its ways, as `Makespan` takes them."""
@@ -111,29 +114,33 @@ def ways_of(
     }
 
 
-def optimistic_s(situation: Situation, group: ModelGroup, known: KnownWay) -> float:
+def optimistic_s(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> float:
     """Seconds of a batch, were the speed-up over the nearest narrower way in proportion to the devices."""
-    narrower = {k: s for k, s in measured(situation, group, known).items() if k < known.way.size}
+    narrower = {k: s for k, s in measured(situation, group, known).items() if k < known.parallel_plan.size}
     if not narrower:
         narrower = {
             key.size: seconds
             for key, seconds in times_of(situation, group).items()
-            if key.place == known.place and key.size < known.way.size
+            if key.place == known.place and key.size < known.parallel_plan.size
         }
     if not narrower:
         narrower = {1: base_s(situation, group)}
     size = max(narrower)
-    return narrower[size] * size / known.way.size
+    return narrower[size] * size / known.parallel_plan.size
 
 
-def lower_s(ways: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> float:
+def lower_s(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> float:
     """Seconds that all models take at least: the longest chain by each one's fastest way, and all work by each one's
     cheapest way over all devices; of a model that is to be shortened to the makespan, what that costs.
 
     The least C with: each model has a way of at most C seconds, and the cheapest such ways fill no more than C seconds
     of all devices. Their work falls by steps as C grows, so C is looked for from one step to the next.
     """
-    models = [sorted((seconds, size * seconds) for size, seconds in each) for each in ways.values() if each]
+    models = [
+        sorted((seconds, size * seconds) for size, seconds in each)
+        for each in parallel_plans.values()
+        if each
+    ]
     if not models:
         return 0.0
     limit = max(each[0][0] for each in models)

@@ -16,7 +16,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.openapi import CSV, JSON, SVG, Operation
 from cerebro.contract.records import WorkerStatus
 from cerebro.figures import Figure
-from cerebro.state import Standing
+from cerebro.state import QueuePosition
 from dispatcher.analysis import figures
 from dispatcher.api.gateway import PREFIX
 from dispatcher.checkpoints import view as checkpoints
@@ -39,7 +39,7 @@ from dispatcher.pages.drawing import Drawing
 from dispatcher.reading.from_log import FromLog
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.rungs import view as rungs
-from dispatcher.schedule import units
+from dispatcher.schedule import sub_epochs
 from dispatcher.schedule import view as schedule
 from dispatcher.schedule.figure import ScheduleFigureQuery
 from dispatcher.schedule.figure import schedule as schedule_figure
@@ -89,11 +89,11 @@ class ClusterQuery(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class LogsView:
-    """Ends of logs, or with a search the lines that were found. `units`: attempts that were chosen from."""
+    """Ends of logs, or with a search the lines that were found. `sub_epochs`: attempts that were chosen from."""
 
     chunks: tuple[Chunk, ...]
     found: Hits | None
-    units: int
+    sub_epochs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Asked:
     model: str
     now: float
     statuses: tuple[WorkerStatus, ...]
-    standings: tuple[Standing, ...] = ()
+    queue_positions: tuple[QueuePosition, ...] = ()
     """Of the experiment's open runs, where `Route.of_workers` says so, too."""
 
 
@@ -169,7 +169,7 @@ ROUTES: dict[str, Route] = {
             now=asked.now,
             fit=asked.query.fit,
             statuses=asked.statuses,
-            standings=asked.standings,
+            queue_positions=asked.queue_positions,
         ),
         of_workers=True,
     ),
@@ -238,12 +238,12 @@ ROUTES: dict[str, Route] = {
         query=FailedRowsQuery,
         answer=data.FailedRowsView,
     ),
-    f"{_ONE}/units": Route(
-        view="units",
-        summary="Units and their attempts, newest first; of long runs by stretches of time.",
-        query=units.UnitQuery,
-        answer=units.UnitsView,
-        build=lambda f, asked: units.units(f, asked.query, asked.now),
+    f"{_ONE}/sub_epochs": Route(
+        view="sub_epochs",
+        summary="Sub-epochs and their attempts, newest first; of long runs by stretches of time.",
+        query=sub_epochs.SubEpochQuery,
+        answer=sub_epochs.SubEpochsView,
+        build=lambda f, asked: sub_epochs.sub_epochs(f, asked.query, asked.now),
     ),
     f"{_ONE}/logs": Route(view="logs", summary="What attempts printed.", query=LogsQuery, answer=LogsView),
     f"{_ONE}/checkpoints": Route(

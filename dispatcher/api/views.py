@@ -167,11 +167,13 @@ class Api:
     def _built(self, route: Route, build: Build, query: Any, name: str, model: str = "") -> Response:
         reader = self._reader
         statuses = reader.workers() if route.of_workers else ()
-        standings = reader.standings(name) if route.of_workers else ()
-        asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses, standings=standings)
+        queue_positions = reader.queue_positions(name) if route.of_workers else ()
+        asked = Asked(
+            query=query, model=model, now=reader.now(), statuses=statuses, queue_positions=queue_positions
+        )
 
         def version() -> object:
-            beside = (reader.workers.version(), reader.standings(name)) if route.of_workers else ()
+            beside = (reader.workers.version(), reader.queue_positions(name)) if route.of_workers else ()
             return reader.version(name), beside
 
         def answer(read_model: ReadModel) -> object:
@@ -186,12 +188,12 @@ class Api:
     def _logs(self, name: str, asked: LogsQuery, chosen: Chosen) -> LogsView:
         reader = self._services.logs
         if asked.is_search:
-            return LogsView(chunks=(), found=reader.search(name, chosen, asked), units=len(chosen))
+            return LogsView(chunks=(), found=reader.search(name, chosen, asked), sub_epochs=len(chosen))
         if asked.after >= 0 and asked.task and chosen:
             return LogsView(
-                chunks=(reader.since(name, chosen[-1], asked.after),), found=None, units=len(chosen)
+                chunks=(reader.since(name, chosen[-1], asked.after),), found=None, sub_epochs=len(chosen)
             )
-        return LogsView(chunks=tuple(reader.newest(name, chosen)), found=None, units=len(chosen))
+        return LogsView(chunks=tuple(reader.newest(name, chosen)), found=None, sub_epochs=len(chosen))
 
 
 def _asked(kind: type[Query]) -> Query:

@@ -24,7 +24,7 @@ class CheckpointRow:
 
     Attributes:
         model, index: whose it is, and that model's position in the plan.
-        epoch: the epoch that its unit belongs to. is_epoch_end: all units of that epoch are in it.
+        epoch: the epoch that its sub-epoch belongs to. is_epoch_end: all sub-epochs of that epoch are in it.
         value: the objective at that epoch; None unless it is the epoch's end and the value is known.
         is_best: it is the model's best epoch.
         name: path on the volume. checksum: xxh3-64 of the file. size: bytes. written: seconds since the epoch.
@@ -69,7 +69,9 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
             run="", metric="", mode="", rows=(), best=None, model=model, page=1, pages=1, models=0
         )
     sign = 1 if run.request.mode == "max" else -1
-    with_files = [row for row in read_model.table(run).rows() if row.units_done and _is_any_left(run, row.id)]
+    with_files = [
+        row for row in read_model.table(run).rows() if row.sub_epochs_done and _is_any_left(run, row.id)
+    ]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]
     shown = page_of(chosen, page, PAGE)
@@ -113,12 +115,14 @@ def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     model, request = run.models[row.id], run.request
     assert isinstance(request, FitRequest)
     needed = run.kept_checkpoints(model)
-    units = (unit for unit in range(model.inherited, len(model.visits)) if model.visits.knows(unit))
-    for unit in reversed([*units]):
-        visit = model.visits[unit]
+    sub_epochs = (
+        sub_epoch for sub_epoch in range(model.inherited, len(model.visits)) if model.visits.knows(sub_epoch)
+    )
+    for sub_epoch in reversed([*sub_epochs]):
+        visit = model.visits[sub_epoch]
         if visit.checkpoint.name not in needed:
             continue
-        is_end = unit + 1 == model.visits_until(visit.epoch) and visit.epoch <= model.completed_epochs
+        is_end = sub_epoch + 1 == model.visits_until(visit.epoch) and visit.epoch <= model.completed_epochs
         value = model.metric(request.metric, visit.epoch, validated=run.is_validated) if is_end else None
         is_best = is_end and visit.epoch == row.best_epoch
         yield CheckpointRow(
@@ -132,21 +136,21 @@ def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
             checksum=visit.checkpoint.checksum,
             size=visit.checkpoint.size,
             written=visit.ended,
-            kept=tuple(_reasons(run, model, unit, is_best=is_best, is_end=is_end)),
+            kept=tuple(_reasons(run, model, sub_epoch, is_best=is_best, is_end=is_end)),
         )
 
 
-def _reasons(run: Run, model: Model, unit: int, *, is_best: bool, is_end: bool) -> Iterable[str]:
+def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: bool) -> Iterable[str]:
     newest = len(model.visits) - 1
     if is_best:
         yield "best epoch"
-    if unit == newest:
-        yield "last state" if model.is_trained else "the next unit starts from it"
-    if unit == newest - 1:
+    if sub_epoch == newest:
+        yield "last state" if model.is_trained else "the next sub-epoch starts from it"
+    if sub_epoch == newest - 1:
         yield "in case the newest one cannot be read"
-    name = model.visits[unit].file
+    name = model.visits[sub_epoch].file
     for young in run.young.values():
         if young.visits[young.inherited - 1].file == name:
             yield f"{young.id} goes on from it"
-    if is_end and run.is_validated and model.may_be_validated(model.visits[unit].epoch):
+    if is_end and run.is_validated and model.may_be_validated(model.visits[sub_epoch].epoch):
         yield "to be validated"

@@ -10,13 +10,13 @@ from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import Troubles
 from cerebro.state import (
     ExperimentState,
+    QueuePosition,
     Run,
     RunState,
-    Standing,
     TaskKey,
     explained,
+    queue_positions,
     reason_to_wait,
-    standings,
     waiting_for,
     wording,
 )
@@ -160,7 +160,7 @@ class QueueRow:
     position: int
     experiment: str
     run: str
-    standing: Standing
+    queue_position: QueuePosition
     told: RunSummary
     reason: str
 
@@ -170,16 +170,16 @@ _PLANNED = "the controller plans it"
 
 def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
-    for position, each in enumerate(standings(queued), start=1):
+    for position, each in enumerate(queue_positions(queued), start=1):
         known = summaries.get(each.experiment)
         told = known.runs.get(each.run, RunSummary()) if known else RunSummary()
         lanes = known.held.get(each.run) if known else None
-        standing = each if lanes is None else each.with_devices(lanes)
+        queue_position = each if lanes is None else each.with_devices(lanes)
         yield QueueRow(
             position=position,
-            experiment=standing.experiment,
-            run=standing.run,
-            standing=standing,
+            experiment=queue_position.experiment,
+            run=queue_position.run,
+            queue_position=queue_position,
             told=told,
-            reason=reason_to_wait(told.reason, standing, _PLANNED if told.is_queued else ""),
+            reason=reason_to_wait(told.reason, queue_position, _PLANNED if told.is_queued else ""),
         )

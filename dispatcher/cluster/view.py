@@ -102,7 +102,7 @@ class WorkerCard:
         is_quarantined: it is given nothing.
         checked: when its machine was last checked, seconds since the epoch; `None`: never.
         history: processor share per slot, oldest first.
-        busy: the share of its devices' time with a unit, per slot.
+        busy: the share of its devices' time with a sub-epoch, per slot.
     """
 
     name: str
@@ -334,7 +334,7 @@ def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]
     """Volume -> partitions on it: workers that share one each tell of what they know."""
     found: dict[str, set[tuple[str, int]]] = {}
     for status in statuses:
-        held = {(each.dataset, each.partition) for each in status.record.holdings}
+        held = {(each.dataset, each.partition) for each in status.record.replicas}
         found.setdefault(status.record.volume or status.record.worker, set()).update(held)
     return found
 

@@ -19,7 +19,7 @@ from dispatcher.tabs.tabs import Tabs
 
 TOPS = (1, 5, 10, 20, 50, 100)
 AXES = (("epoch", "epochs"), ("row", "rows"), ("time", "time"))
-SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "within units"))
+SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "within sub-epochs"))
 DEFAULT_TOP = 10
 
 

@@ -20,7 +20,7 @@ from dispatcher.reading.live_series import Reported
 from dispatcher.reading.read_model import ReadModel
 
 Source = Literal["valid", "train", "live"]
-"""Validations; means over the units of an epoch; values as user code reported them within units."""
+"""Validations; means over the sub-epochs of an epoch; values as user code reported them within sub-epochs."""
 
 MAX_POINTS = 100_000
 """Of all curves of an answer."""
@@ -95,7 +95,7 @@ def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
         found = epoch_curves(run, metric, models=wanted, split=source, axis=asked.axis)
     note = "" if found else _why_none(run, metric, source)
     if source == "live" and found and any(run.models[curve.model].archived_epochs for curve in found):
-        note = "Of older epochs the means are drawn: what their units reported is in TensorBoard."
+        note = "Of older epochs the means are drawn: what their sub-epochs reported is in TensorBoard."
     points = min(asked.points, max(FEWEST, MAX_POINTS // max(1, len(found))))
     return CurvesView(
         run=run.id,
@@ -133,7 +133,7 @@ def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str,
     archived = model.archived_epochs
     line = read_model.live.line(run.id, row.id, metric)
     points = [(place.of(point), point.value) for point in line if point.span.epoch > archived]
-    # Where their units lie in an epoch, the log alone has.
+    # Where their sub-epochs lie in an epoch, the log alone has.
     points += epoch_means(run, model, metric, axis, archived)
     broke = read_model.live.broke(run.id, row.id, metric)
     if not points and broke is None:
@@ -163,7 +163,7 @@ class _Places:
         self._done = done
 
     def of(self, point: Reported) -> float:
-        """A unit that is not committed yet begins where the committed ones end."""
+        """A sub-epoch that is not committed yet begins where the committed ones end."""
         if self._axis == "time":
             return point.time - self._zero
         span = point.span
@@ -190,7 +190,7 @@ def _cut(curve: Curve, points: int, asked: CurveQuery) -> Curve:
 
 def _why_none(run: Run, metric: str, source: Source) -> str:
     if source == "live":
-        return f"No model of {run.id} has reported {metric!r} within a unit."
+        return f"No model of {run.id} has reported {metric!r} within a sub-epoch."
     if not any(model.completed_epochs for model in run.models.values()):
         return f"{metric!r} is drawn once a model has completed its first epoch."
     return f"No epoch with {metric!r} is complete in what is asked for."

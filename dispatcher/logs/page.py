@@ -100,7 +100,7 @@ def _shown(services: Services, head: Header, found: _Found) -> Mapping[str, obje
         "query": found.query,
         "levels": LEVELS,
         "is_mounted": services.logs.is_mounted,
-        "units": [(unit, services.logs.size(head.name, unit)) for unit in page.rows],
+        "sub_epochs": [(sub_epoch, services.logs.size(head.name, sub_epoch)) for sub_epoch in page.rows],
         "page": page.page,
         "pages": page.pages,
         "chunks": [],

@@ -1,4 +1,4 @@
-"""A button that asks where the process of a unit is: the answer stands at the end of the attempt's log."""
+"""A button that asks where the process of a sub-epoch is: the answer stands at the end of the attempt's log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def ask_stacks(name: str) -> ResponseReturnValue:
         task = request.form.get("task", "")
         if not 0 < len(task) <= _LONGEST:
-            raise BadRequestError("the form names no unit")
+            raise BadRequestError("the form names no sub-epoch")
         with slots.taken(wait_s=_ANSWER_S):
             try:
                 ask = partial(stacks_of, services.store, name, task, within_s=_ANSWER_S)

@@ -20,7 +20,7 @@ from dispatcher.logs.terminal import LEVELS
 
 LONGEST_QUERY = 200
 PAGE = 50
-"""Units on one page of their list."""
+"""Sub-epochs on one page of their list."""
 MOST_NEW = 60
 """Logs that one answer to a follower reads of; the next ones come with the next answer."""
 _LONGEST_CURSOR = 32_000
@@ -32,7 +32,7 @@ class LogQuery(Contract):
 
     Attributes:
         fit: id of a run, such as ``fit-1`` or ``etl-1``; all runs if empty.
-        task: a unit's key, such as ``fit-1/train/m03/e2/p0``. attempt: of that task; 0: the newest.
+        task: a sub-epoch's key, such as ``fit-1/train/m03/e2/p0``. attempt: of that task; 0: the newest.
         q: text to find, or with `regex` a regular expression.
         level: of `terminal.LEVELS`.
     """
@@ -54,7 +54,7 @@ class LogQuery(Contract):
 
 class LogPageQuery(LogQuery):
     """What the page shows: `at`: byte offset in the log of the one attempt, to be shown in its context, -1: the log's
-    end. `page`: of the list of units."""
+    end. `page`: of the list of sub-epochs."""
 
     at: int = Field(-1, ge=-1, le=MAX_SEQ)
     page: int = Field(1, ge=1, le=1_000_000)
@@ -142,7 +142,8 @@ def runs_of(state: ExperimentState, query: LogQuery) -> list[Run]:
 
 
 def waits_for(state: ExperimentState, task: str) -> str:
-    """What a unit that has not started waits for, in words; empty if it has started, or there is no such unit."""
+    """What a sub-epoch that has not started waits for, in words; empty if it has started, or there is no such
+    sub-epoch."""
     try:
         key = TaskKey.parse(task)
     except ValueError:
@@ -169,9 +170,9 @@ def _model_waits(run: Run, key: TaskKey) -> str:
     if model.state is not ModelState.ACTIVE:
         return f"{model.id} is {wording.model(model, run)}."
     if key.epoch != model.epoch:
-        return f"{model.id} is in epoch {model.epoch}; this unit belongs to epoch {key.epoch}."
+        return f"{model.id} is in epoch {model.epoch}; this sub-epoch belongs to epoch {key.epoch}."
     if model.busy:
-        return f"{model.id} is at another unit first: it {wording.task(TaskKey.parse(model.busy))}."
+        return f"{model.id} is at another sub-epoch first: it {wording.task(TaskKey.parse(model.busy))}."
     return ""
 
 
@@ -202,7 +203,7 @@ def _of_run(run: Run, model: str, since: float = 0.0) -> Iterator[_Try]:
     """The attempts that started at `since` or later, in no order."""
     for task in run.tasks.values():
         if model in ("", task.key.model):
-            # A unit that is done is a visit as well.
+            # A sub-epoch that is done is a visit as well.
             is_visit = task.state is TaskState.COMMITTED and task.key.kind == "train"
             for attempt in task.attempts[:-1] if is_visit else task.attempts:
                 if attempt.started and attempt.started >= since:
@@ -210,7 +211,7 @@ def _of_run(run: Run, model: str, since: float = 0.0) -> Iterator[_Try]:
     for name in (model,) if model else run.models:
         for visit in reversed(run.models[name].kept_visits if name in run.models else ()):
             if visit.started < since:
-                break  # a model's units follow each other
+                break  # a model's sub-epochs follow each other
             yield visit.started, run.id, None, name, visit
 
 

@@ -12,7 +12,8 @@ from cerebro.state.models import is_same
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeRow:
-    """A hyper-parameter that has the value `after` in the place of `before`; `since`: from which unit on, in words."""
+    """A hyper-parameter that has the value `after` in the place of `before`; `since`: from which sub-epoch on, in
+    words."""
 
     name: str
     before: Any
@@ -21,7 +22,8 @@ class ChangeRow:
 
 
 def changes(model: Model) -> tuple[ChangeRow, ...]:
-    """Newest first. A value that a warm clone has in the place of its parent's is one, too, at its own first unit."""
+    """Newest first. A value that a warm clone has in the place of its parent's is one, too, at its own first
+    sub-epoch."""
     return () if len(model.terms) == 1 else tuple(reversed(list(_changes(model))))
 
 
@@ -37,13 +39,13 @@ def _changes(model: Model) -> Iterator[ChangeRow]:
 
 def _spans(model: Model) -> Iterator[tuple[int, str]]:
     """Which of its terms it is trained with, and since when."""
-    for unit, terms in model.begun:
-        yield terms, _unit(model, unit)
+    for sub_epoch, terms in model.begun:
+        yield terms, _sub_epoch(model, sub_epoch)
     if model.busy:
-        yield model.given, f"{_unit(model, len(model.visits))}, its present one"
-    yield len(model.terms) - 1, "its next unit"
+        yield model.given, f"{_sub_epoch(model, len(model.visits))}, its present one"
+    yield len(model.terms) - 1, "its next sub-epoch"
 
 
-def _unit(model: Model, unit: int) -> str:
-    epoch = model.epochs_before(unit) + 1
-    return f"epoch {epoch}, unit {unit - model.visits_until(epoch - 1) + 1}"
+def _sub_epoch(model: Model, sub_epoch: int) -> str:
+    epoch = model.epochs_before(sub_epoch) + 1
+    return f"epoch {epoch}, sub-epoch {sub_epoch - model.visits_until(epoch - 1) + 1}"

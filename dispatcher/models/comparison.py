@@ -46,7 +46,7 @@ def comparison(table: ModelTable, chosen: Sequence[str]) -> Comparison:
         _line("best", [model.best for model in models]),
         _line("at epoch", [model.best_epoch for model in models]),
         *(_line(name, [model.metrics.get(name) for model in models]) for name in metrics),
-        _line("units", [f"{model.units_done}/{model.units}" for model in models]),
+        _line("sub-epochs", [f"{model.sub_epochs_done}/{model.sub_epochs}" for model in models]),
         _line("compute, s", [round(model.compute_s, 1) for model in models]),
         _line("redone", [model.redone for model in models]),
     )

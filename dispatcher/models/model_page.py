@@ -1,4 +1,4 @@
-"""One model: its curve, epochs, units with all attempts, what may be done with it; arrow keys lead to the next."""
+"""One model: its curve, epochs, sub-epochs with all attempts, what may be done with it; arrow keys lead to the next."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
 from dispatcher.reading.from_log import made
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.schedule.units import UnitQuery, units
+from dispatcher.schedule.sub_epochs import SubEpochQuery, sub_epochs
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs, newest_command
 
-_UNITS = 50
+_SUB_EPOCHS = 50
 _LONGEST_LINE = 300
 """Characters of the newest line of a log."""
 
@@ -46,8 +46,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             shown = {
                 "view": found,
                 "model": found.summary,
-                "units": units(
-                    read_model, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS), now
+                "sub_epochs": sub_epochs(
+                    read_model, parsed_query(SubEpochQuery, run=found.run, model=model, size=_SUB_EPOCHS), now
                 ),
                 "figure": figure_url(
                     header.name, "curves", fit=found.run, models=_with_parent(found), top="0"
@@ -58,7 +58,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
         def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
             shown, open_logs = found
-            shown = {**shown, "units": made(shown["units"], services.past)}
+            shown = {**shown, "sub_epochs": made(shown["sub_epochs"], services.past)}
             return {**shown, "output": _newest(services.logs, name, open_logs)}
 
         def sizes() -> list[object]:

@@ -12,7 +12,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Model, Run, ways
+from cerebro.state import Model, Run, parallel_plans
 from cerebro.state.pruning import gone_text
 from dispatcher.access.rights import offered
 from dispatcher.models.changes import ChangeRow, changes
@@ -40,13 +40,13 @@ class ColumnHead:
 class ModelRow:
     """One model: what every row has, and `cells` in the order of the columns that were asked for. `failed_at`: the
     attempt at which it failed, if that is known; `changed`: in words, the values that it is trained with now and was
-    not from its first unit on."""
+    not from its first sub-epoch on."""
 
     id: str
     index: int
     state: str
-    units_done: int
-    units: int
+    sub_epochs_done: int
+    sub_epochs: int
     cells: tuple[Cell, ...]
     failure: Failure | None
     failed_at: FailedAttempt | None
@@ -76,7 +76,7 @@ class ModelsView(Paged):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
-    """One epoch of a model: metrics of its units together; what validation returned; its last checkpoint, and
+    """One epoch of a model: metrics of its sub-epochs together; what validation returned; its last checkpoint, and
     whether that file is kept: most are removed once nothing needs them."""
 
     epoch: int
@@ -90,16 +90,16 @@ class EpochRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WayRow:
-    """A way to train a model; `seconds` are those of a unit on average, None while there is none. `struck_off` says why
-    it cannot be used, and is empty if it can. A trial has shown `batch_s`, the seconds of a batch, 0 if there was none,
-    and `is_verified`, whether the gradient is that of one device."""
+class ParallelPlanRow:
+    """A way to train a model; `seconds` are those of a sub-epoch on average, None while there is none. `ruled_out` says
+    why it cannot be used, and is empty if it can. A trial has shown `batch_s`, the seconds of a batch, 0 if there was
+    none, and `is_verified`, whether the gradient is that of one device."""
 
-    way: str
+    parallel_plan: str
     devices: int
-    units: int
+    sub_epochs: int
     seconds: float | None
-    struck_off: str
+    ruled_out: str
     is_next: bool
     batch_s: float
     is_verified: bool | None
@@ -108,11 +108,11 @@ class WayRow:
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
     """One model of a fit run and the epochs that it completed itself; `previous` and `next` are its neighbours' ids,
-    `failed_at` is the attempt at which it failed, if that is known. `ways`: those first that are tried first; none
-    where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search has
-    stopped it; empty if none has. `hyperparams`: with which its next unit is trained; `changes`: those of them that it
-    did not have from its first unit on, newest first; `priority`: of its units. `gone`: that its newest
-    checkpoint was removed, and why; empty if it was not."""
+    `failed_at` is the attempt at which it failed, if that is known. `parallel_plans`: those first that are tried first;
+    none where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search
+    has stopped it; empty if none has. `hyperparams`: with which its next sub-epoch is trained; `changes`: those of them
+    that it did not have from its first sub-epoch on, newest first; `priority`: of its sub-epochs. `gone`: that its
+    newest checkpoint was removed, and why; empty if it was not."""
 
     run: str
     metric: str
@@ -124,7 +124,7 @@ class ModelView:
     epochs: tuple[EpochRow, ...]
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
-    ways: tuple[WayRow, ...]
+    parallel_plans: tuple[ParallelPlanRow, ...]
     hyperparams: Hyperparameters
     changes: tuple[ChangeRow, ...]
     priority: str
@@ -206,7 +206,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         ),
         failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(offered(read_model.state, run, found))),
-        ways=tuple(_ways(run, found)),
+        parallel_plans=tuple(_parallel_plans(run, found)),
         hyperparams=found.hyperparams,
         changes=changes(found),
         priority=shown(found.priority),
@@ -216,14 +216,14 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
     )
 
 
-def _ways(run: Run, model: Model) -> Iterator[WayRow]:
-    for found in ways.told(run, model) if ways.has_more_than_one(run, model) else ():
-        yield WayRow(
-            way=found.way.label,
-            devices=found.way.size,
-            units=found.units,
+def _parallel_plans(run: Run, model: Model) -> Iterator[ParallelPlanRow]:
+    for found in parallel_plans.told(run, model) if parallel_plans.has_more_than_one(run, model) else ():
+        yield ParallelPlanRow(
+            parallel_plan=found.parallel_plan.label,
+            devices=found.parallel_plan.size,
+            sub_epochs=found.sub_epochs,
             seconds=found.seconds,
-            struck_off=found.struck_off,
+            ruled_out=found.ruled_out,
             is_next=found.is_next,
             batch_s=found.batch_s,
             is_verified=found.is_verified,
@@ -251,8 +251,8 @@ def _row(
         id=row.id,
         index=row.index,
         state=row.state,
-        units_done=row.units_done,
-        units=row.units,
+        sub_epochs_done=row.sub_epochs_done,
+        sub_epochs=row.sub_epochs,
         cells=tuple(told(column.cell(row)) for column in columns),
         failure=row.failure,
         failed_at=failed_at,

@@ -108,7 +108,7 @@ class Overview:
     forecast: tuple[str, tuple[str, ...]] | None = None
     """When the fit is expected to end, or was beside when it did; and what more is to be said, in words."""
     audits: tuple[str, ...] = ()
-    """What came of units that were done once more, in words: how many, then each that differs."""
+    """What came of sub-epochs that were done once more, in words: how many, then each that differs."""
 
 
 def overview(
@@ -204,7 +204,7 @@ def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
         known = point if point and point.attempt == newest.number else None
         yield RunningTask(
             key=str(task.key),
-            what=wording.by_way(task),
+            what=wording.by_parallel_plan(task),
             worker=newest.worker,
             devices=wording.on_devices(newest.devices, device_count(read_model.state, newest.worker)),
             model=task.key.model or "",

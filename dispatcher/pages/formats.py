@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from cerebro.usercode.archive import human_bytes
 
 MISSING = "\N{EN DASH}"
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SUB_EPOCHS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def number(value: float | int | None) -> str:
@@ -33,13 +33,13 @@ def count(value: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: ``1 h 4 min``, ``12 s``."""
+    """Two sub-epochs at most: ``1 h 4 min``, ``12 s``."""
     if seconds is None:
         return MISSING
     left, parts = max(0, round(seconds)), []
-    for length, unit in _UNITS:
+    for length, sub_epoch in _SUB_EPOCHS:
         if left >= length:
-            parts.append(f"{left // length} {unit}")
+            parts.append(f"{left // length} {sub_epoch}")
             left %= length
         elif parts:
             break
@@ -91,7 +91,7 @@ def share(value: float) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """An age in its largest unit: ``3 min ago``."""
+    """An age in its largest sub-epoch: ``3 min ago``."""
     if seconds is None:
         return MISSING
     return "now" if seconds < 1 else f"{' '.join(duration(seconds).split(' ')[:2])} ago"

@@ -43,9 +43,14 @@ FIXED: dict[str, Column] = {
         Column("state", "State", "text", lambda row: row.state),
         Column("epoch", "Epoch", "count", lambda row: row.epoch),
         Column("epochs", "Epochs", "count", lambda row: row.epochs),
-        Column("units_done", "Units done", "count", lambda row: row.units_done),
-        Column("units", "Units", "count", lambda row: row.units),
-        Column("progress", "Progress", "share", lambda row: row.units_done / row.units if row.units else 0.0),
+        Column("sub_epochs_done", "Sub-epochs done", "count", lambda row: row.sub_epochs_done),
+        Column("sub_epochs", "Sub-epochs", "count", lambda row: row.sub_epochs),
+        Column(
+            "progress",
+            "Progress",
+            "share",
+            lambda row: row.sub_epochs_done / row.sub_epochs if row.sub_epochs else 0.0,
+        ),
         Column("latest", "Latest", "number", lambda row: row.latest),
         Column("latest_epoch", "Latest at epoch", "count", lambda row: row.latest_epoch),
         Column("best", "Best", "number", lambda row: row.best),
@@ -57,7 +62,7 @@ FIXED: dict[str, Column] = {
         Column("redone", "Redone", "count", lambda row: row.redone),
         Column("compute_s", "Compute", "duration", lambda row: row.compute_s),
         Column("started", "Started", "time", lambda row: row.started or None),
-        Column("ended", "Newest unit", "time", lambda row: row.ended or None),
+        Column("ended", "Newest sub-epoch", "time", lambda row: row.ended or None),
         Column("failure", "Failure", "text", lambda row: row.failure.message if row.failure else None),
     )
 }

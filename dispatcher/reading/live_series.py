@@ -25,14 +25,14 @@ MAX_LINES = 50_000
 LONGEST, SHORTEST = 2_000, 16
 """Points to which a line is cut, when it has twice as many; as far as `MAX_POINTS` allows."""
 
-_WIDTH = 4  # unit, rows, time, value
+_WIDTH = 4  # sub-epoch, rows, time, value
 _SWEPT = 50
 """Lines looked at beside each page of points: those of models that have ended get no points that would cut them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """An attempt at a unit that a line has points of."""
+    """An attempt at a sub-epoch that a line has points of."""
 
     epoch: int
     partition: int
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported:
-    """A value that user code reported: `rows` rows into the unit, at `time` (the store's clock, seconds)."""
+    """A value that user code reported: `rows` rows into the sub-epoch, at `time` (the store's clock, seconds)."""
 
     span: Span
     rows: int
@@ -53,7 +53,7 @@ class Reported:
 class _Line:
     points: array[float] = field(default_factory=lambda: array("d"))
     broke: tuple[float, float, float] | None = None
-    """Unit, rows and time of the first value that is not finite; such values are not kept."""
+    """Sub-epoch, rows and time of the first value that is not finite; such values are not kept."""
 
     def __len__(self) -> int:
         return len(self.points) // _WIDTH
@@ -61,11 +61,11 @@ class _Line:
     def cut(self, points: int) -> None:
         self.points = self._chosen(kept(self.points[3::_WIDTH], points))
 
-    def drop(self, unit: int) -> None:
-        units = self.points[0::_WIDTH]
-        if unit in units:
-            self.points = self._chosen([index for index, of in enumerate(units) if of != unit])
-        if self.broke and self.broke[0] == unit:
+    def drop(self, sub_epoch: int) -> None:
+        sub_epochs = self.points[0::_WIDTH]
+        if sub_epoch in sub_epochs:
+            self.points = self._chosen([index for index, of in enumerate(sub_epochs) if of != sub_epoch])
+        if self.broke and self.broke[0] == sub_epoch:
             self.broke = None
 
     def _chosen(self, indices: Iterable[int]) -> array[float]:
@@ -131,8 +131,8 @@ class LiveSeries:
             return
         points = line.points
         for index in range(0, len(points), _WIDTH):
-            unit, rows, time, value = points[index : index + _WIDTH]
-            yield Reported(span=known.spans[int(unit)], rows=int(rows), time=time, value=value)
+            sub_epoch, rows, time, value = points[index : index + _WIDTH]
+            yield Reported(span=known.spans[int(sub_epoch)], rows=int(rows), time=time, value=value)
 
     def broke(self, run: str, model: str, metric: str) -> Reported | None:
         """Where the metric was first not finite."""
@@ -140,13 +140,13 @@ class LiveSeries:
         line = known.lines.get(metric) if known else None
         if known is None or line is None or line.broke is None:
             return None
-        unit, rows, time = line.broke
-        return Reported(span=known.spans[int(unit)], rows=int(rows), time=time, value=math.nan)
+        sub_epoch, rows, time = line.broke
+        return Reported(span=known.spans[int(sub_epoch)], rows=int(rows), time=time, value=math.nan)
 
     # --- mechanism -------------------------------------------------------------------------------
 
     def _take(self, point: LivePoint) -> None:
-        if point.task != self._key[0]:  # points of a unit come in a row
+        if point.task != self._key[0]:  # points of a sub-epoch come in a row
             self._key = point.task, TaskKey.parse(point.task)
         key = self._key[1]
         if key.kind != "train" or key.model is None:
@@ -154,17 +154,17 @@ class LiveSeries:
         model = self._models.get((key.run, key.model))
         if model is None:
             model = self._models[key.run, key.model] = _Model()
-        unit = self._unit(model, key, point.attempt)
-        if unit is None:
+        sub_epoch = self._sub_epoch(model, key, point.attempt)
+        if sub_epoch is None:
             return
         for name, value in point.values.items():
             line = model.lines.get(name) or self._begin(model, name)
             if line is None:
                 continue
             if not math.isfinite(value):
-                line.broke = line.broke or (unit, point.rows, point.time)
+                line.broke = line.broke or (sub_epoch, point.rows, point.time)
                 continue
-            line.points.extend((unit, point.rows, point.time, value))
+            line.points.extend((sub_epoch, point.rows, point.time, value))
             self._points += 1
             if len(line) > 2 * LONGEST:
                 self._cut(line, LONGEST)
@@ -176,7 +176,7 @@ class LiveSeries:
         self._lines.append(line)
         return line
 
-    def _unit(self, model: _Model, key: TaskKey, attempt: int) -> int | None:
+    def _sub_epoch(self, model: _Model, key: TaskKey, attempt: int) -> int | None:
         """Position of the attempt in `model.spans`; `None` for one that another has taken the place of."""
         for index in range(len(model.spans) - 1, -1, -1):
             span = model.spans[index]
@@ -193,10 +193,10 @@ class LiveSeries:
         model.spans.append(Span(epoch=key.epoch, partition=key.partition, attempt=attempt))
         return len(model.spans) - 1
 
-    def _drop(self, model: _Model, unit: int) -> None:
+    def _drop(self, model: _Model, sub_epoch: int) -> None:
         for line in model.lines.values():
             before = len(line)
-            line.drop(unit)
+            line.drop(sub_epoch)
             self._points -= before - len(line)
 
     def _cut(self, line: _Line, points: int) -> None:

@@ -31,11 +31,11 @@ class ModelTable:
         self._changed: dict[str, None] = dict.fromkeys(run.models)
         self._rows: dict[str, ModelSummary] = {}
         self._left: dict[str, int] = {}
-        """Model -> units that are due of it yet."""
+        """Model -> sub-epochs that are due of it yet."""
         self._lengths: Counter[int] = Counter()
-        """So many units due -> of how many models."""
+        """So many sub-epochs due -> of how many models."""
         self._done = 0
-        """Units committed."""
+        """Sub-epochs committed."""
         self._epochs: dict[str, int] = {}
         """Model -> epochs that it completed itself."""
         self._all_epochs = 0
@@ -119,7 +119,7 @@ class ModelTable:
         return self._all_epochs
 
     def longest(self) -> int:
-        """Units due of the model of which most are."""
+        """Sub-epochs due of the model of which most are."""
         self._refresh()
         return max((left for left, models in self._lengths.items() if models), default=0)
 
@@ -167,8 +167,8 @@ class ModelTable:
         if old is not None:
             self._counts[old.state] -= 1
             self._lengths[self._left[row.id]] -= 1
-            self._done -= old.units_done
-        self._done += row.units_done
+            self._done -= old.sub_epochs_done
+        self._done += row.sub_epochs_done
         model = self._run.models[row.id]
         if old is None:
             self._done -= model.visited - model.own_visited

@@ -60,7 +60,7 @@ TICK_S = 15.0
 _POINT_WEIGHT = 1 / 8
 """A live point takes so much of an event's memory."""
 _SCHEDULE_SHARE = 0.002
-"""Of the time, at most, that is spent on finding out how well a run is scheduled: it looks at every unit."""
+"""Of the time, at most, that is spent on finding out how well a run is scheduled: it looks at every sub-epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,8 @@ class ReadModel:
         run = run or self.state.active_run()
         if run is None or not run.is_open:
             return IDLE
-        units = self.table(run) if run.is_planned_fit else None
-        return self._throughput.throughput(run, now, units=units, newest=self.live.newest.get)
+        sub_epochs = self.table(run) if run.is_planned_fit else None
+        return self._throughput.throughput(run, now, sub_epochs=sub_epochs, newest=self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
         """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
-from cerebro.state import Standing, standings
+from cerebro.state import QueuePosition, queue_positions
 from cerebro.state.snapshots import restored
 from dispatcher.reading.background import Background
 from dispatcher.reading.circuit_breaker import CircuitBreaker
@@ -127,9 +127,9 @@ class Reader(CircuitBreaker):
         )
         """Open runs; none if the store is away and never answered."""
 
-    def standings(self, experiment: str) -> tuple[Standing, ...]:
+    def queue_positions(self, experiment: str) -> tuple[QueuePosition, ...]:
         """Where the open runs of an experiment stand beside all that are open."""
-        return tuple(each for each in standings(self.queue()) if each.experiment == experiment)
+        return tuple(each for each in queue_positions(self.queue()) if each.experiment == experiment)
 
     # --- one experiment --------------------------------------------------------------------------
 

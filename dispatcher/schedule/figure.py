@@ -33,7 +33,7 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
     found = stretch(read_model, run, asked, now)
     if found is not None and found.is_in_log:
         return _of_log(read_model, run, asked, found)
-    spans, beside = figures.spans(run, now), figures.beside_units(run, now)
+    spans, beside = figures.spans(run, now), figures.beside_sub_epochs(run, now)
     landmarks = figures.landmarks(read_model.state, run, now)
     if found is not None and (found.is_chosen or found.kept_since):
         since_s, until_s = found.seconds
@@ -57,7 +57,7 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
 
 
 def _of_log(read_model: ReadModel, run: Run, asked: ScheduleFigureQuery, found: Stretch) -> FromLog[Figure]:
-    """The same of a stretch that the fold lacks units of."""
+    """The same of a stretch that the fold lacks sub-epochs of."""
     workers, models = figures.worker_rows(read_model.state, ()), list(run.models)
     landmarks = figures.landmarks(read_model.state, run, found.end)
 
@@ -81,7 +81,7 @@ def _of_log(read_model: ReadModel, run: Run, asked: ScheduleFigureQuery, found: 
 
 def _why_none(run: str, found: Stretch | None, *problems: str) -> str:
     if problems:
-        return f"No unit can be shown: {'; '.join(problems)}."
+        return f"No sub-epoch can be shown: {'; '.join(problems)}."
     if found is not None and found.is_chosen:
-        return f"No unit of {run} ran then."
-    return f"No unit of {run} has started yet, and no plan is followed."
+        return f"No sub-epoch of {run} ran then."
+    return f"No sub-epoch of {run} has started yet, and no plan is followed."

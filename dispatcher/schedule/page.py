@@ -1,4 +1,5 @@
-"""The schedule of a fit run: units over workers as they ran, how close to the bound, and which scheduler chose them."""
+"""The schedule of a fit run: sub-epochs over workers as they ran, how close to the bound, and which scheduler chose
+them."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
 from dispatcher.reading.from_log import made
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.schedule.units import UnitQuery, units
+from dispatcher.schedule.sub_epochs import SubEpochQuery, sub_epochs
 from dispatcher.schedule.view import schedule
 from dispatcher.schedule.window import WindowQuery
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
-_UNITS = 50
+_SUB_EPOCHS = 50
 _RULES = {
     "random": "any model on any worker",
     "fifo": "who has waited longest",
@@ -40,7 +41,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @live_route(pages, "/experiments/<name:name>/schedule", "schedule")
     def page(name: str) -> Response:
         def finish(_: Header, found: Mapping[str, object]) -> Mapping[str, object]:
-            return {**found, "units": made(found["units"], tabs.services.past)}
+            return {**found, "sub_epochs": made(found["sub_epochs"], tabs.services.past)}
 
         return tabs.answer(name, "schedule", "schedule/schedule.html", _fill, finish)
 
@@ -49,7 +50,9 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     model, asked = request.args.get("model", ""), parsed_query(WindowQuery)
     return {
         "view": schedule(read_model, fit=header.fit, now=now),
-        "units": units(read_model, parsed_query(UnitQuery, run=header.fit, size=_UNITS), now),
+        "sub_epochs": sub_epochs(
+            read_model, parsed_query(SubEpochQuery, run=header.fit, size=_SUB_EPOCHS), now
+        ),
         "model": model,
         "policies": _POLICIES,
         "figure": figure_url(

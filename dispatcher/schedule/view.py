@@ -47,7 +47,8 @@ class EpochScheduleRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleView:
-    """The schedule of one planned fit run; `summary` is `None` before its first unit starts, `epochs` newest first.
+    """The schedule of one planned fit run; `summary` is `None` before its first sub-epoch starts, `epochs` newest
+    first.
 
     `scheduler` is the policy that dispatches, `planner` whether a planner may replace it, `plan` says which plan is
     followed instead, empty while none is.
@@ -78,7 +79,7 @@ def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleVie
 
 
 def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSummary | None:
-    """The same in a few numbers; `None` before its first unit starts."""
+    """The same in a few numbers; `None` before its first sub-epoch starts."""
     found = read_model.schedule_now(run, now)
     return _summary(run, found) if found else None
 

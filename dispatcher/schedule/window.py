@@ -1,7 +1,7 @@
 """Which stretch of a run's time is looked at, whether that takes the log, and how to go on from there. Pure.
 
-The fold of a long run keeps its newer units alone (`cerebro.state.archive`). A window that reaches further back is read
-from the log.
+The fold of a long run keeps its newer sub-epochs alone (`cerebro.state.archive`). A window that reaches further back is
+read from the log.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cerebro.state import Run
 from cerebro.state.log_pages import MOST, Log, Window
 from dispatcher.reading.read_model import ReadModel
 
-UNITS = 1000
+SUB_EPOCHS = 1000
 """Of a window that is offered: that many bars can be told apart."""
 
-_MOST_UNITS = MOST // 4
+_MOST_SUB_EPOCHS = MOST // 4
 """Of one of which one model alone is shown: as many as are read at once, with room for attempts that failed."""
 _LEAST_S = 1.0
 
 
 class WindowQuery(Contract):
-    """A stretch of a run. Seconds since its first unit started; the beginning, or now, where they are left out."""
+    """A stretch of a run. Seconds since its first sub-epoch started; the beginning, or now, where they are left out."""
 
     since: float | None = Field(None, ge=0, allow_inf_nan=False)
     until: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -38,9 +38,9 @@ class Stretch:
 
     Attributes:
         log: of the experiment.
-        zero: when the run's first unit started. end: now, or when the run ended.
-        kept_since: from then on the fold has all units; 0: it has all.
-        units: of the run, that are committed.
+        zero: when the run's first sub-epoch started. end: now, or when the run ended.
+        kept_since: from then on the fold has all sub-epochs; 0: it has all.
+        sub-epochs: of the run, that are committed.
         is_chosen: whether the address says since when, or until when.
     """
 
@@ -51,7 +51,7 @@ class Stretch:
     until: float
     end: float
     kept_since: float
-    units: int
+    sub_epochs: int
     is_chosen: bool
 
     @property
@@ -61,7 +61,7 @@ class Stretch:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Since when and until when, since the first unit."""
+        """Since when and until when, since the first sub-epoch."""
         return self.since - self.zero, self.until - self.zero
 
 
@@ -70,7 +70,7 @@ Links = Mapping[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowView:
-    """How a window is shown. Times are seconds since the run's first unit.
+    """How a window is shown. Times are seconds since the run's first sub-epoch.
 
     Attributes:
         since_s, until_s: the window. end_s: of the run, so far.
@@ -92,7 +92,8 @@ class WindowView:
 
 
 def stretch(read_model: ReadModel, run: Run, asked: WindowQuery, now: float) -> Stretch | None:
-    """What is looked at; `None` while no unit of the run has started. Without a window it is all that the fold has."""
+    """What is looked at; `None` while no sub-epoch of the run has started. Without a window it is all that the fold
+    has."""
     if not math.isfinite(run.origin):
         return None
     record, zero, kept_since = read_model.record, run.origin, run.archived_until
@@ -109,7 +110,7 @@ def stretch(read_model: ReadModel, run: Run, asked: WindowQuery, now: float) -> 
         until=until,
         end=end,
         kept_since=kept_since,
-        units=run.counts.units,
+        sub_epochs=run.counts.sub_epochs,
         is_chosen=is_chosen,
     )
 
@@ -119,7 +120,7 @@ def shown(found: Stretch, read: Window | None = None, *, of_model: bool = False)
 
     Args:
         read: what was read of the log, if that was needed.
-        of_model: the units of one model alone are shown.
+        of_model: the sub-epochs of one model alone are shown.
     """
     since_s, until_s = found.seconds
     end_s = found.end - found.zero
@@ -127,8 +128,8 @@ def shown(found: Stretch, read: Window | None = None, *, of_model: bool = False)
         since_s = read.since - found.zero
     length = max(_LEAST_S, until_s - since_s)
     if not found.is_chosen:
-        wanted = _MOST_UNITS if of_model else UNITS
-        length = max(_LEAST_S, end_s * min(1.0, wanted / max(1, found.units)))
+        wanted = _MOST_SUB_EPOCHS if of_model else SUB_EPOCHS
+        length = max(_LEAST_S, end_s * min(1.0, wanted / max(1, found.sub_epochs)))
     middle = (since_s + until_s) / 2
     is_whole = since_s <= 0 and until_s >= end_s
     return WindowView(
@@ -154,7 +155,7 @@ def _newer(found: Stretch, until_s: float, length: float, end_s: float) -> Links
 def _closer(found: Stretch, middle: float, length: float, end_s: float) -> Links:
     if found.is_chosen:
         return _link(middle - length / 4, middle + length / 4, end_s) if length > _LEAST_S else {}
-    return _link(end_s - length, end_s, end_s) if found.units > UNITS and length < end_s else {}
+    return _link(end_s - length, end_s, end_s) if found.sub_epochs > SUB_EPOCHS and length < end_s else {}
 
 
 def _link(since_s: float, until_s: float, end_s: float) -> Links:
@@ -165,7 +166,7 @@ def _link(since_s: float, until_s: float, end_s: float) -> Links:
 def _notes(found: Stretch, read: Window | None) -> list[str]:
     notes = []
     if not found.is_chosen and found.kept_since:
-        notes.append("Units that ended before are in the log: go to older ones.")
+        notes.append("Sub-epochs that ended before are in the log: go to older ones.")
     if read is None:
         return notes
     if read.is_cut:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cerebro.commands.rules import resumable
 from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
-from cerebro.state import Run, RunState, Standing, reason_to_wait, waiting_for, wording
+from cerebro.state import QueuePosition, Run, RunState, reason_to_wait, waiting_for, wording
 from cerebro.state.throughput import TimeLeft
 from dispatcher.access.rights import offered
 from dispatcher.reading.read_model import ReadModel
@@ -62,7 +62,7 @@ class Header:
     project: str
     left: TimeLeft | None
     best: Best | None
-    standing: Standing | None
+    queue_position: QueuePosition | None
     priority: str
     priorities: tuple[str, ...]
     is_archived: bool
@@ -80,7 +80,7 @@ def header(
     now: float,
     fit: str = "",
     statuses: tuple[WorkerStatus, ...] = (),
-    standings: tuple[Standing, ...] = (),
+    queue_positions: tuple[QueuePosition, ...] = (),
 ) -> Header:
     """The head at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
     state, record = read_model.state, read_model.record
@@ -88,16 +88,16 @@ def header(
     done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
     may = offered(state) | (offered(state, run) if run else frozenset())
-    own = (each.as_logged(state) for each in standings)
-    standing = next((each for each in own if run and run.is_open and each.run == run.id), None)
-    waits = reason_to_wait(waiting_for(state, run), standing) if run else ""
+    own = (each.as_logged(state) for each in queue_positions)
+    queue_position = next((each for each in own if run and run.is_open and each.run == run.id), None)
+    waits = reason_to_wait(waiting_for(state, run), queue_position) if run else ""
     return Header(
         name=record.name,
         author=record.author,
         project=record.project,
         created=record.created,
         state=word,
-        note=_note(run, standing, waits) or wording.failed_since(state),
+        note=_note(run, queue_position, waits) or wording.failed_since(state),
         waits=waits,
         run=run.id if run else "",
         kind=run.kind if run else "",
@@ -111,7 +111,7 @@ def header(
         searches=chosen is not None and chosen.search is not None,
         left=read_model.throughput(now).left,
         best=best(read_model, chosen),
-        standing=standing,
+        queue_position=queue_position,
         priority=shown(run.priority) if run and run.is_open else "",
         priorities=_priorities(run),
         is_archived=state.is_archived,
@@ -133,13 +133,13 @@ def _priorities(run: Run | None) -> tuple[str, ...]:
     return tuple(map(shown, sorted(numbers)))
 
 
-def _note(run: Run | None, standing: Standing | None, waits: str) -> str:
+def _note(run: Run | None, queue_position: QueuePosition | None, waits: str) -> str:
     if run is None:
         return ""
     if run.state is RunState.STOPPING:
-        return "units that run are being taken back"
+        return "sub-epochs that run are being taken back"
     if run.state is RunState.QUEUED:
-        place = f"{standing.position}: " if standing and standing.place else ""
+        place = f"{queue_position.position}: " if queue_position and queue_position.place else ""
         return place + waits if waits else "waits for the controller to plan it"
     return run.error or run.reason or wording.shortfall(run)
 

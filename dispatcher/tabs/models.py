@@ -72,7 +72,7 @@ def failed_attempts(run: Run, models: Collection[str]) -> dict[str, FailedAttemp
         model, newest = task.key.model or "", task.attempts[-1] if task.attempts else None
         if model not in wanted or newest is None or not newest.has_run or task.failure != wanted[model]:
             continue
-        # A message may come twice, as of a unit that was retried; the model was given up at the last.
+        # A message may come twice, as of a sub-epoch that was retried; the model was given up at the last.
         if model not in found or newest.ended > found[model][0]:
             known = FailedAttempt(task=key, attempt=newest.number, what=wording.task(task.key))
             found[model] = newest.ended, known

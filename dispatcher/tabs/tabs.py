@@ -59,10 +59,12 @@ class Tabs:
         reader, fit = self.services.reader, request.args.get("fit", "")
 
         def build() -> str:
-            statuses, standings, now = reader.workers(), reader.standings(name), reader.now()
+            statuses, queue_positions, now = reader.workers(), reader.queue_positions(name), reader.now()
 
             def both(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
-                head = header(read_model, now=now, fit=fit, statuses=statuses, standings=standings)
+                head = header(
+                    read_model, now=now, fit=fit, statuses=statuses, queue_positions=queue_positions
+                )
                 return head, newest_command(read_model.state, head.run), view(read_model, head, now)
 
             head, acted, found = reader.look(name, both)
@@ -84,7 +86,7 @@ class Tabs:
             return (
                 reader.version(name),
                 reader.workers.version(),
-                reader.standings(name),
+                reader.queue_positions(name),
                 reader.outage,
                 beside(),
             )

@@ -69,7 +69,7 @@ def worker_rows(
             doing=(lost,) if lost else doing,
             since=min((task.attempts[-1].started for task in running), default=None),
             next=tuple(wording.attempt(task, devices) for task in waiting),
-            partitions=len(worker.holdings) if worker else 0,
+            partitions=len(worker.replicas) if worker else 0,
             reported=now - status.silent_s if status and word == "lost" else None,
             lost=lost,
         )

@@ -25,7 +25,7 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
         case CommandKind.CLONE_MODEL:
             yield from _of_clone(run, models[0], command)
         case CommandKind.CHANGE_MODEL:
-            yield "The new values hold from its next unit that has not started; one that runs ends with the old ones."
+            yield "The new values hold from its next sub-epoch that has not started; one that runs ends with the old ones."
         case CommandKind.EXTEND_MODEL:
             yield from (
                 _of_extended(model, command.epochs)
@@ -33,7 +33,7 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
                 if command.epochs is not None and command.epochs != model.epochs
             )
         case CommandKind.PRIORITIZE:
-            yield "Units of models of a higher priority go first wherever they can. Nothing that runs is interrupted."
+            yield "Sub-epochs of models of a higher priority go first wherever they can. Nothing that runs is interrupted."
     is_warm_or_changed = command.warm or command.kind is CommandKind.CHANGE_MODEL
     if is_warm_or_changed and _RATES & command.hyperparams.keys():
         yield "Values of an optimizer take effect in one that is given to checkpoint.track."
@@ -61,8 +61,10 @@ def _of_clone(run: Run, model: Model, command: Command) -> Iterator[str]:
         if not command.hyperparams:
             yield f"All values are those of {model.id}."
     else:
-        units = additions.units_at(run, model, Origin.model_validate({"model": model.id, "at": command.at}))
-        begun = model.partitions_until(units)
+        sub_epochs = additions.sub_epochs_at(
+            run, model, Origin.model_validate({"model": model.id, "at": command.at})
+        )
+        begun = model.partitions_until(sub_epochs)
         done, parts = begun / len(model.partitions), len(model.partitions)
         part = f" and {begun % parts} of {parts} partitions of the next" if begun % parts else ""
         left = epochs - math.floor(done)
@@ -83,9 +85,7 @@ def _of_extended(model: Model, epochs: int) -> str:
 
 def _anew(run: Run, epochs: int) -> str:
     parts = len(run.fit_rows)
-    return (
-        f"It begins with new weights: {epochs} epoch{'' if epochs == 1 else 's'}, {epochs * parts:,} units."
-    )
+    return f"It begins with new weights: {epochs} epoch{'' if epochs == 1 else 's'}, {epochs * parts:,} sub-epochs."
 
 
 def _twin(run: Run, hyperparams: Hyperparameters) -> Iterator[str]:

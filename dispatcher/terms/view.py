@@ -207,11 +207,11 @@ def _offered(run: Run, model: Model) -> Iterator[Start]:
         new = NewModel(hyperparams=model.hyperparams, epochs=model.epochs, origin=origin)
         if additions.origin_refusal(run, new):
             continue
-        units = additions.units_at(run, model, origin)
-        if at not in ("last", "best") and units in told:
+        sub_epochs = additions.sub_epochs_at(run, model, origin)
+        if at not in ("last", "best") and sub_epochs in told:
             continue
-        told.add(units)
-        begun = model.partitions_until(units)
+        told.add(sub_epochs)
+        begun = model.partitions_until(sub_epochs)
         epochs, rest = divmod(begun, len(model.partitions))
         far = f"epoch {epochs}" + (
             f" and {rest} of {len(model.partitions)} partitions of the next" if rest else ""

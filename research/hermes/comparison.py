@@ -16,8 +16,8 @@ from research.hermes import sharing
 from research.hermes.jobs import GPUS, NETWORKS, VARIANTS, Job, Workload, make_jobs, oracle_s
 from research.hermes.sharing import Outcome
 
-AT_UNITS = ("lrptw", "fifo", "rr", "slaq", "hermes", "promising")
-"""Dispatch policies that are compared at unit boundaries if none are named."""
+AT_SUB_EPOCHS = ("lrptw", "fifo", "rr", "slaq", "hermes", "promising")
+"""Dispatch policies that are compared at sub-epoch boundaries if none are named."""
 
 Engine = Callable[[Sequence[Job], str, str, Workload], Outcome]
 """(jobs, policy, network, workload) -> what comes of it."""
@@ -81,7 +81,7 @@ def compare(
     Args:
         policies: all that there are if none is named.
         seeds: of the jobs, and of the noise of their losses.
-        engine: dispatches units, by the policies that `run_fit` takes; without one, GPUs are shared in time.
+        engine: dispatches sub-epochs, by the policies that `run_fit` takes; without one, GPUs are shared in time.
 
     Raises:
         InstanceError: a policy that is not known.
@@ -91,7 +91,7 @@ def compare(
         if name not in known:
             raise InstanceError(f"{scenario.name} has no policy {name!r}: choose one of {', '.join(known)}")
     told = list(seeds)
-    chosen = policies or (AT_UNITS if engine else known)
+    chosen = policies or (AT_SUB_EPOCHS if engine else known)
     return tuple(_row(scenario.work, name, told, engine or shared) for name in chosen)
 
 

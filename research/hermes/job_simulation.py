@@ -1,8 +1,8 @@
-"""The controller's own core on Hermes's jobs, in virtual time: a job is a model, a quantum is a unit.
+"""The controller's own core on Hermes's jobs, in virtual time: a job is a model, a quantum is a sub-epoch.
 
-Nothing is preempted: a model trains a unit on each GPU's partition to its end, epoch by epoch, and hops. Each unit
-shows the losses of its job as a worker would, and the policy learns from them what live policies learn. ``python
--m research simulate --core`` runs it.
+Nothing is preempted: a model trains a sub-epoch on each GPU's partition to its end, epoch by epoch, and hops. Each
+sub-epoch shows the losses of its job as a worker would, and the policy learns from them what live policies learn.
+``python -m research simulate --core`` runs it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ROWS = 1_000
 """Of a partition."""
 _HIDDEN = 0.5
 """Share of a switch that a hop does not wait for: the next model is loaded while the present one trains."""
-_LEASE_UNITS = 2
-"""A lease is as long as so many units: heartbeats are most of the work, and nobody is lost here."""
+_LEASE_SUB_EPOCHS = 2
+"""A lease is as long as so many sub-epochs: heartbeats are most of the work, and nobody is lost here."""
 
 
 def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS) -> Outcome:
@@ -34,25 +34,25 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
 
     Args:
         policy: the name of a dispatch policy.
-        epochs: of each job, of a unit on each GPU's partition.
+        epochs: of each job, of a sub-epoch on each GPU's partition.
     """
     models = [f"m{number:02}" for number in range(len(jobs))]
     by_name = dict(zip(models, jobs, strict=True))
     workers = [f"worker-{number}" for number in range(GPUS)]
-    units = epochs * GPUS
+    sub_epochs = epochs * GPUS
 
     def fixed_s(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
-        return START_S if body.unit == 0 else (1 - _HIDDEN) * NETWORKS[network].switch_s * work.switch
+        return START_S if body.sub_epoch == 0 else (1 - _HIDDEN) * NETWORKS[network].switch_s * work.switch
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
-        return fixed_s(body, worker) + by_name[body.model].total_s / units
+        return fixed_s(body, worker) + by_name[body.model].total_s / sub_epochs
 
     def curve(body: TrainTask, seconds: float) -> Curve:
         job = by_name[body.model]
         before = job.progress.done
-        samples = condensed(job.train(job.total_s / units).samples, MAX_POINTS)
+        samples = condensed(job.train(job.total_s / sub_epochs).samples, MAX_POINTS)
         return Curve(
             name="loss",
             points=tuple(CurvePoint((t - before) * job.total_s, loss, number) for t, loss, number in samples),
@@ -73,23 +73,25 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
         partitions=dict.fromkeys(range(GPUS), _ROWS),
     )
     scenario = Scenario(
-        holdings={name: [number] for number, name in enumerate(workers)},
-        unit_time=unit_time,
+        replicas={name: [number] for number, name in enumerate(workers)},
+        sub_epoch_time=sub_epoch_time,
         fixed_s=fixed_s,
         curve=curve,
-        lease_s=_LEASE_UNITS * fmean(job.total_s for job in jobs) / units,
+        lease_s=_LEASE_SUB_EPOCHS * fmean(job.total_s for job in jobs) / sub_epochs,
     )
     state = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan)).run_whole()
     visits = {name: model.visits for name, model in state.runs["fit-1"].models.items()}
     return Outcome(
-        to_goal_s=fmean(_reached(job, visits[name], units) for name, job in by_name.items() if job.is_good),
+        to_goal_s=fmean(
+            _reached(job, visits[name], sub_epochs) for name, job in by_name.items() if job.is_good
+        ),
         makespan_s=max(visit.ended for each in visits.values() for visit in each),
         switches=sum(len(each) for each in visits.values()),
     )
 
 
-def _reached(job: Job, visits: Sequence[Visit], units: int) -> float:
+def _reached(job: Job, visits: Sequence[Visit], sub_epochs: int) -> float:
     """When the job reached its goal."""
-    number = min(int(job.goal / job.total * units), units - 1)
+    number = min(int(job.goal / job.total * sub_epochs), sub_epochs - 1)
     visit = visits[number]
-    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s
+    return visit.started + visit.load_s + (job.goal / job.total - number / sub_epochs) * job.total_s

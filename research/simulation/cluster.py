@@ -1,7 +1,7 @@
 """Simulated workers, and the controller's core driven against them in virtual time.
 
-Deterministic: the same arguments give the same log. Workers take the time of a unit from a function, may fail, go away
-and come back as the scenario says. The controller may crash between any two of its steps: it is then rebuilt
+Deterministic: the same arguments give the same log. Workers take the time of a sub-epoch from a function, may fail, go
+away and come back as the scenario says. The controller may crash between any two of its steps: it is then rebuilt
 from the log.
 """
 
@@ -28,23 +28,23 @@ from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed, restored, snapshot_format
 from controller import cluster_decision
-from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
 from controller.arrivals import Arrivals
-from controller.brain.brain import Brain, Seen
-from controller.brain.rest import Rest
-from controller.brain.use import use_of
+from controller.autoscaler.autoscaler import Autoscaler, Seen
+from controller.autoscaler.rest import Rest
+from controller.autoscaler.use import use_of
+from controller.cluster_log import ClusterLog
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
 from controller.drawing.draws import Draws
 from controller.health import evidence, left_out, suspects
 from controller.history import priors
-from controller.ledger import Ledger
 from controller.machines import Machines
 from controller.memory_limits import MemoryLimits
 from controller.opened import Experiments, Opened, ended
 from controller.orchestrator import Memory
+from controller.planner_process.planner_process import Helper, PlannerProcess, without_plan
 from controller.sharing import Asked, Sharing
 from controller.taken import TakenTime
 from research.simulation.inline import InlineSampler
@@ -64,7 +64,7 @@ class Simulation:
 
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
-        brain: looks ahead for the run; what it asks for is `asked_for`'s to do.
+        autoscaler: looks ahead for the run; what it asks for is `asked_for`'s to do.
         neighbours: runs of other experiments that share the workers, and further runs of the first one.
         most_open: so many runs are worked on at once; others wait in the queue.
         sharing: who decides next; a new one by default.
@@ -77,15 +77,15 @@ class Simulation:
         plan: RunStarted,
         helper: Helper | None = None,
         *,
-        brain: Brain | None = None,
+        autoscaler: Autoscaler | None = None,
         neighbours: Sequence[Neighbour] = (),
         most_open: int = 8,
         sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
-        self._scenario, self._plan, self._brain = scenario, plan, brain
+        self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
         self.seen = Seen()
         self.asked_for: Callable[[int], None] = lambda _: None
-        """Is told how many workers the brain asks for."""
+        """Is told how many workers the autoscaler asks for."""
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in asked}
         self._most_open, self._new_sharing = most_open, sharing
@@ -119,7 +119,7 @@ class Simulation:
         return self.store.events(EXPERIMENT)
 
     def run_whole(self) -> ExperimentState:
-        """`run`, with all units at hand, also those that a fold archives."""
+        """`run`, with all sub-epochs at hand, also those that a fold archives."""
         state = self.run()
         if any(run.archived_until for run in state.runs.values()):
             return fold(state.name, self.log, keeps_archived=True)
@@ -190,16 +190,16 @@ class Simulation:
             for name, record in self._records.items()
         }
         self.experiments = Experiments(self._most_open)
-        self.ledger = Ledger(_Mortal(self))
-        if self._brain is not None:
-            self._brain.see_workers(lambda: self.ledger.state.absences)
+        self.cluster_log = ClusterLog(_Mortal(self))
+        if self._autoscaler is not None:
+            self._autoscaler.see_workers(lambda: self.cluster_log.state.absences)
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.arrivals = Arrivals()
         self.rest = Rest(self._scenario.rest, before=self.store.troubles().before_rest)
         most = self._scenario.most_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
-        self.advisor = Advisor(self._helper) if self._helper else None
+        self.planner_process = PlannerProcess(self._helper) if self._helper else None
         self._draws = Draws(InlineSampler())
 
     def _open(self) -> dict[str, Core]:
@@ -239,7 +239,7 @@ class Simulation:
         except _DiedError:
             self._start_controller()
             return True
-        snapshot = self.ledger.on(snapshot)
+        snapshot = self.cluster_log.on(snapshot)
         if self._rest_or_wake(cores, snapshot):
             return True
         for asked in self.sharing.round(cores, self.now):
@@ -290,7 +290,7 @@ class Simulation:
         states = [core.state for core in cores.values()]
         ending = {life for state in states for life in cluster_decision.ending(state)}
         busy = {name for state in states for name in cluster_decision.busy(state)}
-        return self.ledger.tend(self._term, snapshot, ending=ending, busy=busy)
+        return self.cluster_log.tend(self._term, snapshot, ending=ending, busy=busy)
 
     def _keep(self) -> bool:
         """Make snapshots of logs that have grown, and cut off what is in them; false if the controller died."""
@@ -339,8 +339,8 @@ class Simulation:
         if self._scenario.history is not None and run.models and not core.expects(run):
             core.expect(run, priors(self._scenario.history, core.state, run))
         planned, ahead = self._planned(asked), self._look_ahead(asked)
-        if self._brain is not None:
-            snapshot = replace(snapshot, leaving=snapshot.leaving | self._brain.leaving(core.state))
+        if self._autoscaler is not None:
+            snapshot = replace(snapshot, leaving=snapshot.leaving | self._autoscaler.leaving(core.state))
         steps = core.decide(asked.on(snapshot), run)
         self.limits.grow(core.to_grow(snapshot, run))
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
@@ -353,19 +353,23 @@ class Simulation:
         return steps
 
     def _look_ahead(self, asked: Asked) -> ForecastMade | None:
-        if self._brain is None or asked.core is not self.core:
+        if self._autoscaler is None or asked.core is not self.core:
             return None
-        ahead = self._brain.look(asked.core, self.now, lambda: self.seen)
+        ahead = self._autoscaler.look(asked.core, self.now, lambda: self.seen)
         if ahead is not None and ahead.asked_for is not None:
             self.asked_for(ahead.asked_for)
         return ahead
 
     def _planned(self, asked: Asked) -> SchedulePlanned | None:
         if not asked.is_alone:
-            if self.advisor:
-                self.advisor.forget()
+            if self.planner_process:
+                self.planner_process.forget()
             return without_plan(asked.run)
-        return self.advisor.advise(asked.core) if self.advisor and asked.core is self.core else None
+        return (
+            self.planner_process.advise(asked.core)
+            if self.planner_process and asked.core is self.core
+            else None
+        )
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
         self.writes += 1
@@ -410,7 +414,7 @@ class Simulation:
     def _etl_started(self) -> RunStarted:
         parts = (
             PartitionPlan(partition=partition, worker=f"{name}-etl", rows=1)
-            for name, held in self._scenario.holdings.items()
+            for name, held in self._scenario.replicas.items()
             for partition in held
         )
         return RunStarted(run="etl-1", plan=EtlPlan(dataset=DATASET, splits={"train": tuple(parts)}))
@@ -441,26 +445,26 @@ class _Resizes:
 
 
 class _Mortal:
-    """The store as the controller's `Ledger` has it: to write is to die, if the scenario says so."""
+    """The store as the controller's `ClusterLog` has it: to write is to die, if the scenario says so."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+    def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """As the store has it."""
-        return self._simulation.store.ledger(after, wait_s=wait_s)
+        return self._simulation.store.cluster_log(after, wait_s=wait_s)
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
         """As the store has it."""
         return self._simulation.store.snapshot(experiment, of_format)
 
-    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+    def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
         """As the store does; before it, or before its answer, the controller may die."""
         simulation = self._simulation
         if simulation.dies():
             raise _DiedError
         simulation.writes += 1
-        answer = simulation.store.write_ledger(request)
+        answer = simulation.store.write_cluster_log(request)
         if simulation.dies():
             raise _DiedError
         return answer

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cerebro.contract.events import Event
-from cerebro.contract.history import UnitHistory, UnitKey
+from cerebro.contract.history import SubEpochHistory, SubEpochKey
 from cerebro.state import ExperimentState
 from controller.history import shown
 
 
 def history_of(
-    log: Iterable[Event], known: Mapping[str, UnitHistory] | None = None
-) -> dict[str, UnitHistory]:
+    log: Iterable[Event], known: Mapping[str, SubEpochHistory] | None = None
+) -> dict[str, SubEpochHistory]:
     """What the events of a log have shown, put to what was known."""
     state, rows = ExperimentState(name="simulated"), dict(known or {})
     for event in log:
@@ -20,12 +20,12 @@ def history_of(
         found = shown(state, event)
         if found is not None:
             key = str(
-                UnitKey.of(
+                SubEpochKey.of(
                     code=found.code,
                     dataset=found.dataset,
                     hyperparams=found.hyperparams,
                     device=found.device,
-                    way=found.way,
+                    parallel_plan=found.parallel_plan,
                 )
             )
             rows[key] = rows[key].with_more(found.row) if key in rows else found.row

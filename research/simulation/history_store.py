@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
 from research.simulation.machine_store import VirtualMachineStore
@@ -15,7 +15,7 @@ class VirtualHistoryStore(VirtualMachineStore):
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
-        self._units: dict[str, UnitHistory] = {}
+        self._sub_epochs: dict[str, SubEpochHistory] = {}
         self._counted: dict[str, int] = {}
         """Experiment -> number of the newest event of its log that is counted."""
 
@@ -25,7 +25,7 @@ class VirtualHistoryStore(VirtualMachineStore):
 
     def history(self) -> History:
         """All that is known."""
-        return History(units=dict(self._units))
+        return History(sub_epochs=dict(self._sub_epochs))
 
     def count_history(self, request: HistoryRequest) -> HistoryAnswer:
         """Count what events have shown, unless they are counted already."""
@@ -34,16 +34,16 @@ class VirtualHistoryStore(VirtualMachineStore):
         upto = self._counted.get(request.experiment, 0)
         if upto != request.after:
             return HistoryAnswer(upto=upto, is_counted=False)
-        for key, row in request.units.items():
-            before = self._units.pop(key, None)
-            self._units[key] = before.with_more(row) if before is not None else row
+        for key, row in request.sub_epochs.items():
+            before = self._sub_epochs.pop(key, None)
+            self._sub_epochs[key] = before.with_more(row) if before is not None else row
         self._counted[request.experiment] = request.upto
         return HistoryAnswer(upto=request.upto, is_counted=True)
 
     def forget_history(self) -> int:
         """Remove all rows."""
-        forgotten = len(self._units)
-        self._units.clear()
+        forgotten = len(self._sub_epochs)
+        self._sub_epochs.clear()
         return forgotten
 
     def code(self, sha256: str) -> CodeRecord:

@@ -65,7 +65,7 @@ class VirtualMachineStore(VirtualWorkerStore):
         self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """How long its units take."""
+        """How long its sub-epochs take."""
         self._require_term(request.term)
         change = quarantine.paced(worker, request, self.workers(), self._health, self._now())
         self._keep_health(worker, change)

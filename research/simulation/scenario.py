@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro.contract.events import RunStarted
-from cerebro.contract.history import UnitHistory
+from cerebro.contract.history import SubEpochHistory
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
-from controller.brain.rest import RestRules
+from controller.autoscaler.rest import RestRules
 from controller.searching import EVERYWHERE
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"
 
-UnitTime = Callable[[TaskBody, str], float]
+SubEpochTime = Callable[[TaskBody, str], float]
 """(task, worker) -> seconds."""
 Outcome = Callable[[TaskBody, int, str], Failure | None]
 """(task, attempt, worker) -> why the attempt fails, or `None`."""
@@ -54,12 +54,13 @@ class Scenario:
     """What is simulated.
 
     Attributes:
-        holdings: worker -> partitions it holds, or is to make if there is ETL.
-        unit_time: how long a task takes.
-        fixed_s: of that, what a unit takes whatever its rows, as its worker tells; without, a worker tells no parts.
+        replicas: worker -> partitions it holds, or is to make if there is ETL.
+        sub_epoch_time: how long a task takes.
+        fixed_s: of that, what a sub-epoch takes whatever its rows, as its worker tells; without, a worker tells no
+            parts.
         outcome: which attempts fail.
         check: what a worker finds wrong with its machine.
-        curve: what a unit that is to tell its curve has reported, given its seconds.
+        curve: what a sub-epoch that is to tell its curve has reported, given its seconds.
         outages: workers that go away for a while.
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
@@ -79,9 +80,9 @@ class Scenario:
             0: never.
     """
 
-    holdings: Mapping[str, Sequence[int]]
-    unit_time: UnitTime = lambda body, worker: 1.0
-    fixed_s: UnitTime | None = None
+    replicas: Mapping[str, Sequence[int]]
+    sub_epoch_time: SubEpochTime = lambda body, worker: 1.0
+    fixed_s: SubEpochTime | None = None
     outcome: Outcome = lambda body, attempt, worker: None
     check: Callable[[str], str] = lambda worker: ""
     """What a worker's check of its machine finds wrong; empty: nothing."""
@@ -89,7 +90,7 @@ class Scenario:
     state_of: Callable[[TaskBody, int, str], str] = lambda body, attempt, worker: "-"
     """(task, attempt, worker) -> what training leaves: texts that are equal where the states are, to the bit."""
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
-    """What the function of a unit or a validation returns."""
+    """What the function of a sub-epoch or a validation returns."""
     peak_bytes: Callable[[TaskBody], int] = lambda body: 0
     """The most memory that a task was seen to take; 0: not known."""
     outages: Sequence[WorkerOutage] = ()
@@ -105,9 +106,9 @@ class Scenario:
     unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False
-    """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""
+    """Whether sub-epochs have savepoints, in batches of one row: at notice, and when they are asked for."""
     deaf: frozenset[str] = frozenset()
-    """Workers whose units come to no batch: they give nothing back that they are asked for."""
+    """Workers whose sub-epochs come to no batch: they give nothing back that they are asked for."""
     inspection: Inspection | None = None
     """What an inspection finds; `None`: no worker inspects, so none tries."""
     is_apart: bool = False
@@ -122,7 +123,7 @@ class Scenario:
     """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
-    history: Mapping[str, UnitHistory] | None = None
+    history: Mapping[str, SubEpochHistory] | None = None
     """What earlier runs have shown (`research.simulation.history`); `None`: runs ask nothing of it."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

@@ -82,5 +82,5 @@ class VirtualSegmentStore(VirtualHistoryStore):
     def _own(self, experiment: str) -> list[Event]:
         """Events of a log that are its own."""
         if not experiment:
-            return [*self._ledger]
+            return [*self._cluster_log]
         return [event for event in self._log(experiment) if event.seq in self._numbers[experiment]]

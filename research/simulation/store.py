@@ -152,7 +152,7 @@ class VirtualStore(VirtualSegmentStore):
             *(self._numbers, self._segments, self._snapshots, self._decided),
         ):
             known.pop(name, None)
-        for table in (self._tasks, self._runs, self._notes, self._model_units):
+        for table in (self._tasks, self._runs, self._notes, self._model_sub_epochs):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
         self._audit.append(AuditEntry(time=self._now(), by=by, what=f"deleted experiment {name}"))
@@ -230,23 +230,23 @@ class VirtualStore(VirtualSegmentStore):
         news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
         return api.WatchAnswer(events=news, cluster=self._notifications)
 
-    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+    def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """Events of the cluster's log with seq > `after`; never blocks."""
-        return tuple(self._ledger[after:])
+        return tuple(self._cluster_log[after:])
 
-    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+    def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
         """Append the controller's events to the cluster's log, unless it has something after the request's cursor."""
         if request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
-        is_written = request.after == len(self._ledger)
+        is_written = request.after == len(self._cluster_log)
         for event in request.events if is_written else ():
-            numbered = {"seq": len(self._ledger) + 1, "time": self._now()}
-            self._ledger.append(event.model_copy(update=numbered))
+            numbered = {"seq": len(self._cluster_log) + 1, "time": self._now()}
+            self._cluster_log.append(event.model_copy(update=numbered))
             if isinstance(event, WorkerJoined):
                 self._present[event.worker] = event.incarnation
             elif isinstance(event, WorkerLost | WorkerRemoved):
                 self._present[event.worker] = ""
-        return api.LedgerAnswer(is_written=is_written, events=self.ledger(request.after))
+        return api.ClusterLogAnswer(is_written=is_written, events=self.cluster_log(request.after))
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically."""
@@ -316,9 +316,9 @@ class VirtualStore(VirtualSegmentStore):
             return refused("there is news")
         run, kind, *rest = step.task.split("/")
         model = f"{run}/{rest[0]}" if kind == "train" else ""
-        unit = self._model_units.get((experiment, model), step.task)
-        if unit != step.task and self._tasks[experiment, unit].state in ("assigned", "running"):
-            return refused(f"{unit} is open")
+        sub_epoch = self._model_sub_epochs.get((experiment, model), step.task)
+        if sub_epoch != step.task and self._tasks[experiment, sub_epoch].state in ("assigned", "running"):
+            return refused(f"{sub_epoch} is open")
         # Of a task that ended long ago nothing is kept but what the log says: for who has read that.
         floor = self._floor(experiment) if task.state == "new" else 0
         if floor > after:
@@ -340,7 +340,7 @@ class VirtualStore(VirtualSegmentStore):
             return refused(problem)
         self._tasks[experiment, step.task] = row
         if model:
-            self._model_units[experiment, model] = step.task
+            self._model_sub_epochs[experiment, model] = step.task
         for number, (name, _, devices) in enumerate(row.places):
             worker = self._workers[name]
             for place in worker.places(devices):
@@ -350,7 +350,7 @@ class VirtualStore(VirtualSegmentStore):
         members = tuple(
             Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
         )
-        self._append(experiment, TaskAssigned(**named, way=step.way, others=members))
+        self._append(experiment, TaskAssigned(**named, parallel_plan=step.parallel_plan, others=members))
         return DONE
 
     def _unfit(self, name: str, incarnation: str, devices: tuple[int, ...], depth: int) -> str:

@@ -16,10 +16,10 @@ from cerebro.contract.events import (
     Event,
     LivePoint,
     RunRequested,
+    SubEpochSaved,
     TaskCommitted,
     TaskFailed,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import (
@@ -107,7 +107,7 @@ class Tables:
         """As they are read: with the cluster's events, as far as somebody has looked."""
         self._newest: defaultdict[str, int] = defaultdict(int)
         """Number of the newest event that is the experiment's own."""
-        self._ledger: list[ClusterEvent] = []
+        self._cluster_log: list[ClusterEvent] = []
         self._numbers: defaultdict[str, set[int]] = defaultdict(set)
         """Numbers of the events that are the experiment's own."""
         self._segments: defaultdict[str, list[Segment]] = defaultdict(list)
@@ -117,11 +117,11 @@ class Tables:
         self._merged: defaultdict[str, int] = defaultdict(int)
         """How many of the cluster's events are in an experiment's log."""
         self._present: dict[str, str] = {}
-        """Worker -> its incarnation, as the ledger says; empty for one that is not there."""
+        """Worker -> its incarnation, as the cluster log says; empty for one that is not there."""
         self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
         self._tasks: defaultdict[tuple[str, str], TaskRow] = defaultdict(TaskRow)
-        self._model_units: dict[tuple[str, str], str] = {}
-        """(experiment, RUN/MODEL) -> the newest unit of the model that was assigned."""
+        self._model_sub_epochs: dict[tuple[str, str], str] = {}
+        """(experiment, RUN/MODEL) -> the newest sub-epoch of the model that was assigned."""
         self._decided: defaultdict[str, int] = defaultdict(int)
         """Number of the newest event that no worker reported."""
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
@@ -146,9 +146,9 @@ class Tables:
     def _log(self, experiment: str) -> list[Event]:
         """The experiment's events and the cluster's, in the order in which they were written."""
         log = self._logs[experiment]
-        for event in self._ledger[self._merged[experiment] :]:
+        for event in self._cluster_log[self._merged[experiment] :]:
             log.append(event.model_copy(update={"seq": len(log) + 1}))
-        self._merged[experiment] = len(self._ledger)
+        self._merged[experiment] = len(self._cluster_log)
         return log
 
     def _append(self, experiment: str, event: Event) -> int:
@@ -156,6 +156,6 @@ class Tables:
         log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
         self._newest[experiment] = len(log)
         self._numbers[experiment].add(len(log))
-        if not isinstance(event, TaskStarted | UnitSaved | TaskCommitted | TaskFailed):
+        if not isinstance(event, TaskStarted | SubEpochSaved | TaskCommitted | TaskFailed):
             self._decided[experiment] = len(log)
         return len(log)

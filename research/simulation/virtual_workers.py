@@ -16,8 +16,8 @@ from cerebro.contract.health import CheckResult, Probe
 from cerebro.contract.records import (
     COMPUTES,
     Device,
-    Holding,
     PodRef,
+    Replica,
     WorkerRecord,
 )
 from cerebro.contract.search_questions import SearchAnswer
@@ -114,7 +114,7 @@ class VirtualWorkers:
                 disk=set() if scenario.has_pods else set(held),
                 memory=scenario.memory.get(name, 0),
             )
-            for name, held in scenario.holdings.items()
+            for name, held in scenario.replicas.items()
         }
         self._workers = {}
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
@@ -202,7 +202,7 @@ class VirtualWorkers:
         self.deliver()
 
     def _register(self, pod: _Pod) -> None:
-        held = tuple(Holding(dataset=DATASET, partition=partition) for partition in sorted(pod.disk))
+        held = tuple(Replica(dataset=DATASET, partition=partition) for partition in sorted(pod.disk))
         for worker in self._on(pod):
             worker.cursor, worker.queue, worker.running = 0, [], []
             ref = PodRef(name=pod.name, uid=f"{pod.name}#{pod.number}", container=worker.kinds[0])
@@ -214,7 +214,7 @@ class VirtualWorkers:
                     cores=1,
                     kinds=worker.kinds,
                     devices=self._devices(worker),
-                    holdings=held,
+                    replicas=held,
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
                     pod=ref if self._scenario.has_pods or self._scenario.memory else None,
@@ -344,7 +344,7 @@ class VirtualWorkers:
         self._report(worker, [*self._saved(worker, item), fail])
 
     def _saved(self, worker: _Worker, item: InboxItem) -> list[api.Report]:
-        """The savepoint of a running unit, if it has got further than it was."""
+        """The savepoint of a running sub-epoch, if it has got further than it was."""
         is_running = _name_of(item) in self._paces
         if not self._scenario.saves or not isinstance(item.body, TrainTask) or not is_running:
             return []
@@ -369,7 +369,9 @@ class VirtualWorkers:
                 worker.running.append(item)
                 is_search = isinstance(item.body, SearchTask)
                 seconds = (
-                    self._scenario.search_s if is_search else self._scenario.unit_time(item.body, worker.name)
+                    self._scenario.search_s
+                    if is_search
+                    else self._scenario.sub_epoch_time(item.body, worker.name)
                 )
                 if isinstance(item.body, TrainTask):
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
@@ -422,7 +424,7 @@ class VirtualWorkers:
         if isinstance(body, TrainTask):
             if body.with_curve:
                 curve = self._scenario.curve(body, self._paces[_name_of(item)][1])
-            name = f"{body.model}/u{body.unit}-a{item.attempt}"
+            name = f"{body.model}/u{body.sub_epoch}-a{item.attempt}"
             left = self._scenario.state_of(body, item.attempt, worker)
             checkpoint, resumed = CheckpointRef(name=name, checksum=left, size=1), _resumed(body)
             if self._scenario.fixed_s is not None:

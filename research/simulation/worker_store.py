@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
+from cerebro.contract.events import Event, LivePoint, SubEpochSaved, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.records import (
-    BRAIN,
+    AUTOSCALER,
     SizeRequest,
     Troubles,
     UsageSample,
@@ -95,8 +95,8 @@ class VirtualWorkerStore(Tables):
         known.reported, known.free = self._now(), request.checkpoint_free_bytes
         known.running = request.running
         known.leaving = known.leaving or request.leaving
-        if request.holdings is not None:
-            known.record = known.record.model_copy(update={"holdings": request.holdings})
+        if request.replicas is not None:
+            known.record = known.record.model_copy(update={"replicas": request.replicas})
         if request.live and request.live not in known.recent:
             known.recent = [request.live, *known.recent[:7]]
             for experiment, points in request.live.items():
@@ -183,7 +183,7 @@ class VirtualWorkerStore(Tables):
         """Ask for so many workers, in place of any earlier request."""
         if request.problem:
             self._require_request(request.workers)
-        elif not request.workers and not request.pause and request.by != BRAIN and self._queue:
+        elif not request.workers and not request.pause and request.by != AUTOSCALER and self._queue:
             raise ConflictError(no_workers_for([f"{each.experiment}/{each.run}" for each in self._queue]))
         else:
             self._notifications += 1
@@ -211,7 +211,7 @@ def _event(worker: str, step: api.Report) -> Event | None:
     if isinstance(step, api.Start):
         return TaskStarted(task=step.task, attempt=step.attempt, worker=worker)
     if isinstance(step, api.Save):
-        return UnitSaved(task=step.task, attempt=step.attempt, worker=worker, savepoint=step.savepoint)
+        return SubEpochSaved(task=step.task, attempt=step.attempt, worker=worker, savepoint=step.savepoint)
     if isinstance(step, api.Commit):
         return TaskCommitted(task=step.task, attempt=step.attempt, worker=worker, result=step.result)
     if isinstance(step, api.Fail):

@@ -175,7 +175,9 @@ def test_workers_that_are_quarantined_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, is_quarantined: bool
 ) -> None:
     """With the reason, and how a worker is given tasks again."""
-    mark = Quarantine(is_on=is_quarantined, reason="2 units failed of its machine", by="controller", time=1.0)
+    mark = Quarantine(
+        is_on=is_quarantined, reason="2 sub-epochs failed of its machine", by="controller", time=1.0
+    )
     known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
     store = SimpleNamespace(
         workers=lambda: [_worker(number, threads=1) for number in (0, 1)], workers_health=lambda: known
@@ -183,7 +185,7 @@ def test_workers_that_are_quarantined_are_named(
     monkeypatch.setattr(cluster, "remote_client", lambda environment: store)
     found = cluster.machines(case())
     assert found.verdict is (Verdict.WARN if is_quarantined else Verdict.OK)
-    assert ("worker-1 is quarantined: 2 units failed" in found.message) == is_quarantined
+    assert ("worker-1 is quarantined: 2 sub-epochs failed" in found.message) == is_quarantined
 
 
 def test_experiments_that_are_quarantined_are_named(

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from cerebro.cli import forget, main, recommend
-from cerebro.contract.history import HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.history import HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs import KvsClient
 from research.simulation.store import VirtualStore
@@ -15,17 +15,19 @@ from research.simulation.store import VirtualStore
 
 @pytest.fixture
 def store() -> VirtualStore:
-    """With two rows: of three units, and of two whose memory nobody measured."""
+    """With two rows: of three sub-epochs, and of two whose memory nobody measured."""
     made = VirtualStore(lambda: 0.0)
     made.create_experiment(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
-    keys = [str(UnitKey.of(code="c", dataset="d", hyperparams={"lr": lr}, device=None)) for lr in (0.1, 0.2)]
+    keys = [
+        str(SubEpochKey.of(code="c", dataset="d", hyperparams={"lr": lr}, device=None)) for lr in (0.1, 0.2)
+    ]
     rows = (
-        UnitHistory(units=3, log_rate=0.0, peak_bytes=1000),
-        UnitHistory(units=2, log_rate=0.0),
+        SubEpochHistory(sub_epochs=3, log_rate=0.0, peak_bytes=1000),
+        SubEpochHistory(sub_epochs=2, log_rate=0.0),
     )
     term = made.lead("c", 60.0).term
-    units = dict(zip(keys, rows, strict=True))
-    made.count_history(HistoryRequest(term=term, experiment="one", after=0, upto=5, units=units))
+    sub_epochs = dict(zip(keys, rows, strict=True))
+    made.count_history(HistoryRequest(term=term, experiment="one", after=0, upto=5, sub_epochs=sub_epochs))
     return made
 
 
@@ -37,7 +39,7 @@ def test_the_history_is_forgotten(
     for told in ("2 rows of the history forgotten", "0 rows of the history forgotten"):
         assert main(["forget", "history"]) == 0
         assert capsys.readouterr().out.startswith(told)
-    assert not store.history().units
+    assert not store.history().sub_epochs
 
 
 def test_anything_else_is_not_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +49,6 @@ def test_anything_else_is_not_forgotten(capsys: pytest.CaptureFixture[str]) -> N
     assert "history" in capsys.readouterr().err
 
 
-def test_recommendations_rest_on_the_units_of_all_runs(store: VirtualStore) -> None:
-    """Each unit with the largest peak of those that are alike; experiments may be gone by then."""
+def test_recommendations_rest_on_the_sub_epochs_of_all_runs(store: VirtualStore) -> None:
+    """Each sub-epoch with the largest peak of those that are alike; experiments may be gone by then."""
     assert recommend._peaks(cast(KvsClient, store)) == [1000] * 3

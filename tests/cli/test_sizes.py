@@ -19,7 +19,7 @@ from cerebro.errors import BadRequestError
         ("7 MiB", 7 << 20),
     ],
 )
-def test_a_size_is_read_in_either_unit(text: str, number: int) -> None:
+def test_a_size_is_read_in_either_sub_epoch(text: str, number: int) -> None:
     """Powers of ten, and of two with an i."""
     assert bytes_of(text) == number
 

@@ -35,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Telling:
     return made
 
 
-def with_running_unit() -> tuple[Event, ...]:
+def with_running_sub_epoch() -> tuple[Event, ...]:
     story = Story(workers=1)
     story.fit(models=2)
     story.start(TaskKey.parse("fit-1/train/m00/e1/p0"), 0)
@@ -45,8 +45,8 @@ def with_running_unit() -> tuple[Event, ...]:
 def test_the_stacks_of_what_runs_are_printed(
     store: Telling, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the unit, the attempt and its worker."""
-    monkeypatch.setattr(store, "events", lambda name, after=0, **_: with_running_unit()[after:])
+    """With the sub-epoch, the attempt and its worker."""
+    monkeypatch.setattr(store, "events", lambda name, after=0, **_: with_running_sub_epoch()[after:])
     assert main(["stacks", "one", "m00"]) == 0
     assert capsys.readouterr().out == "fit-1/train/m00/e1/p0, attempt 1 on worker-0:\nin train\n"
 

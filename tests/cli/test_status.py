@@ -20,11 +20,11 @@ from cerebro.contract.records import (
     SILENT_S,
     ExperimentRecord,
     ExperimentSummary,
-    Holding,
     Hyperparameters,
     Locator,
     Locators,
     PodRef,
+    Replica,
     Troubles,
     WorkerRecord,
     WorkerStatus,
@@ -37,7 +37,7 @@ from cerebro.state.experiment import ExperimentState, fold
 from cerebro.state.throughput import ThroughputMeter
 from research.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
-from tests.state.stories import unit
+from tests.state.stories import sub_epoch
 from tests.state.test_beside import evaluation, half_trained
 
 
@@ -53,9 +53,9 @@ def test_workers_are_listed_by_name() -> None:
 
 def test_workers_of_one_volume_hold_the_same_partitions() -> None:
     """What one container of a pod made is counted for the other, which trains on it."""
-    made = (Holding(dataset="d", partition=0), Holding(dataset="d", partition=2))
+    made = (Replica(dataset="d", partition=0), Replica(dataset="d", partition=2))
     etl, train = (
-        one.model_copy(update={"record": one.record.model_copy(update={"volume": "pod-0", "holdings": held})})
+        one.model_copy(update={"record": one.record.model_copy(update={"volume": "pod-0", "replicas": held})})
         for one, held in ((_worker("pod-0-etl", None), made), (_worker("pod-0", None), made[:1]))
     )
     for line in cli_status.worker_lines([etl, train])[1:]:
@@ -142,9 +142,9 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
     """The schedule so far, and a row for each completed epoch."""
     story = TimedStory()
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     story.report(1)
-    story.begins(unit(2, 0), 0, 42.0)
+    story.begins(sub_epoch(2, 0), 0, 42.0)
     lines = state_lines(story.state, now=story.zero + 44.0)
     assert lines[5:9] == [
         "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
@@ -166,11 +166,11 @@ def _shared() -> api.QueueAnswer:
 
 
 def _followed() -> FollowedLog:
-    """A fit after one of its two units, the only one of the last five minutes, as the second one begins."""
+    """A fit after one of its two sub-epochs, the only one of the last five minutes, as the second one begins."""
     story, meter = TimedStory(), ThroughputMeter()
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
-    story.begins(unit(2, 0), 0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
+    story.begins(sub_epoch(2, 0), 0, 40.0)
     state = ExperimentState(name="one")
     for event in story.log:
         meter.see(state, event)
@@ -222,8 +222,12 @@ def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:
     assert line in lines
     (run,) = json.loads(json.dumps(cli_queue.experiment_json(log, _shared(), {}, now)))["runs"]
     assert (run["run"], run["state"], run["done"], run["total"]) == ("fit-1", "running", 1, 2)
-    assert (run["standing"]["due"], run["standing"]["devices"], run["standing"]["of"]) == (0.8, 1, 4)
-    assert run["standing"]["left_s"] == pytest.approx(300.0)
+    assert (run["queue_position"]["due"], run["queue_position"]["devices"], run["queue_position"]["of"]) == (
+        0.8,
+        1,
+        4,
+    )
+    assert run["queue_position"]["left_s"] == pytest.approx(300.0)
     assert run["schedule"]["lower_bound_s"] == pytest.approx(40.0)
 
 
@@ -322,7 +326,7 @@ def test_an_experiment_without_runs_says_so() -> None:
 
 
 def test_numbers_are_rounded_for_people() -> None:
-    """Each in its largest unit."""
+    """Each in its largest sub-epoch."""
     assert [cli_text.size(n) for n in (0, 999, 38e6, 1.25e9)] == ["0 B", "999 B", "38 MB", "1.2 GB"]
     spans = [cli_text.duration(s) for s in (-1, 59, 60, 7200, 200_000)]
     assert spans == ["0 s", "59 s", "1 min", "2 h", "2 days"]
@@ -355,7 +359,7 @@ def _state() -> ExperimentState:
     )
 
 
-def test_how_many_workers_are_on_their_way_is_said_below_them() -> None:
+def test_how_many_workers_are_on_their_parallel_plan_is_said_below_them() -> None:
     """And what keeps the others."""
     store = VirtualStore(lambda: 0.0)
     store.set_troubles(Troubles(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4"))

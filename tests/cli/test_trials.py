@@ -15,8 +15,8 @@ from tests.state.stories import Story
 from tests.state.test_measured import INSPECT, started
 
 
-def test_each_way_is_told_with_what_was_measured_or_the_reason() -> None:
-    """Measured, struck off, not applicable and not tried; in the order of the inspection."""
+def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> None:
+    """Measured, ruled out, not applicable and not tried; in the order of the inspection."""
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
     told = lines(inspected(outcome).run)
     assert told == [
@@ -33,13 +33,18 @@ def test_each_way_is_told_with_what_was_measured_or_the_reason() -> None:
     assert (line.split()[-2:], reason.strip()) == (["struck", "off"], "another gradient")
 
 
-def test_a_way_that_does_not_apply_says_why() -> None:
+def test_a_parallel_plan_that_does_not_apply_says_why() -> None:
     """As its technique does."""
     story = Story(devices=2)
     story.fit()
     group = FOUND.groups[0]
-    ways = (group.ways[0].model_copy(update={"reason": "no blocks"}), *group.ways[1:])
-    found = FOUND.model_copy(update={"groups": (group.model_copy(update={"ways": ways}),)})
+    parallel_plans = (
+        group.parallel_plans[0].model_copy(update={"reason": "no blocks"}),
+        *group.parallel_plans[1:],
+    )
+    found = FOUND.model_copy(
+        update={"groups": (group.model_copy(update={"parallel_plans": parallel_plans}),)}
+    )
     named = started(story, INSPECT)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=found)}))
     assert (rows(story.run)[0].state, rows(story.run)[0].reason) == ("not applicable", "no blocks")

@@ -53,7 +53,7 @@ class Linear(SubEpochSpec):
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong
-        self.units = 0
+        self.sub_epochs = 0
 
     def create_models(self, hyperparams: Any) -> list[Any]:
         return [torch.nn.Linear(2, 3)]
@@ -62,10 +62,10 @@ class Linear(SubEpochSpec):
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         if "optimizer" in checkpoint:
-            if self.wrong == "second unit":
+            if self.wrong == "second sub-epoch":
                 raise KeyError("no such state")
             optimizer.load_state_dict(checkpoint["optimizer"])
-        self.units += 1
+        self.sub_epochs += 1
         for inputs, labels in dataloader:
             loss = functional.cross_entropy(network(inputs), labels)
             optimizer.zero_grad()
@@ -92,12 +92,12 @@ class Linear(SubEpochSpec):
 
 
 class Placed(Linear):
-    """Tells where its units are, as metrics."""
+    """Tells where its sub-epochs are, as metrics."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        assert checkpoint.setdefault("unit", 0) == dataloader.unit
-        checkpoint["unit"] += 1
-        told = ("epoch", "epochs", "unit", "units", "step", "total_steps")
+        assert checkpoint.setdefault("sub_epoch", 0) == dataloader.sub_epoch
+        checkpoint["sub_epoch"] += 1
+        told = ("epoch", "epochs", "sub_epoch", "sub_epochs", "step", "total_steps")
         return {name: float(getattr(dataloader, name)) for name in told}
 
 
@@ -135,7 +135,8 @@ def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
 
 
 def test_everything_is_tried(locators: Locators) -> None:
-    """Rows of each split, a batch, two units with a checkpoint between them, a test and predictions; told in lines."""
+    """Rows of each split, a batch, two sub-epochs with a checkpoint between them, a test and predictions; told in
+    lines."""
     found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION)
     assert {split: (tried.rows, tried.of) for split, tried in found.rows.items()} == {
         "train": (8, 20),
@@ -202,11 +203,11 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     assert experiment(only).try_out(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
 
 
-def test_units_know_where_they_are(locators: Locators) -> None:
+def test_sub_epochs_know_where_they_are(locators: Locators) -> None:
     """The second of two, in the second epoch, as on a worker: all count from 0."""
     found = experiment(locators).try_out(Arrays(), Placed(), CONFIGURATION)
     assert found.metrics["train"] == {
-        "epoch": 1.0, "epochs": 2.0, "unit": 1.0, "units": 2.0, "step": 2.0, "total_steps": 4.0
+        "epoch": 1.0, "epochs": 2.0, "sub_epoch": 1.0, "sub_epochs": 2.0, "step": 2.0, "total_steps": 4.0
     }  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.M
     etl, training, path, modules = Arrays(), Linear(), list(sys.path), set(sys.modules)
     experiment(locators).try_out(etl, training, CONFIGURATION)
     assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
-    assert (etl.scale, etl.misc_dir, training.units) == (1.0, "", 0)
+    assert (etl.scale, etl.misc_dir, training.sub_epochs) == (1.0, "", 0)
     assert list((tmp_path / "tmp").iterdir()) == []
     assert sys.path == path
     assert not {
@@ -270,7 +271,7 @@ def test_failed_rows_are_told(locators: Locators) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ("second unit", KeyError, "no such state"),
+        ("second sub-epoch", KeyError, "no such state"),
         ("checkpoint", SpecError, "holds a torch.optim.adam.Adam"),
         ("nan", NonFiniteMetricError, "loss became nan"),
         ("metrics", MetricError, r"train\(\) returned a float, expected a dict"),

@@ -31,7 +31,10 @@ UTC = datetime.UTC
         ({"workers": (8, 2)}, r"workers is \(8, 2\), expected .* the fewest first"),
         ({"workers": (0, 2)}, "from 1 to 1000"),
         ({"workers": 4}, r"such as workers=\(2, 12\)"),
-        ({"workers": (2, 12)}, "but this cluster may have 8: ask for no more, or raise brain.mostWorkers"),
+        (
+            {"workers": (2, 12)},
+            "but this cluster may have 8: ask for no more, or raise autoscaler.mostWorkers",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:

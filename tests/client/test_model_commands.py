@@ -30,7 +30,7 @@ from cerebro.errors import (
     SearchSpaceError,
 )
 from cerebro.state import Run
-from tests.state.stories import DATASET, Story, unit
+from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
 FINISHED = RunFinished(run="fit-1", outcome="finished")
@@ -39,7 +39,7 @@ BY = "ann"
 
 @pytest.fixture
 def story() -> Story:
-    """m00 has trained one of three epochs, and a unit of the next; m01 nothing."""
+    """m00 has trained one of three epochs, and a sub-epoch of the next; m01 nothing."""
     story = Story()
     story.fit(epochs=3)
     story.epoch(1, loss=0.5)
@@ -75,11 +75,11 @@ def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Stor
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
     assert (story.model(cold).parent, [*story.model(cold).visits]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
-    for at, units in (("last", 3), ("best", 2), (1, 2)):
+    for at, sub_epochs in (("last", 3), ("best", 2), (1, 2)):
         (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
-        assert [*story.model(warm).visits] == story.model("m00").visits[:units]
-        assert story.model(warm).hyperparams_of(units - 1) == {"batch_size": 1, "lr": 0.1}
-        assert story.model(warm).hyperparams_of(units) == {"batch_size": 1, "lr": 0.9}
+        assert [*story.model(warm).visits] == story.model("m00").visits[:sub_epochs]
+        assert story.model(warm).hyperparams_of(sub_epochs - 1) == {"batch_size": 1, "lr": 0.1}
+        assert story.model(warm).hyperparams_of(sub_epochs) == {"batch_size": 1, "lr": 0.9}
 
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
@@ -114,7 +114,7 @@ def stop_m00(story: Story) -> None:
 
 
 def fail_m00(story: Story) -> None:
-    story.fail(unit(2, 1), 1, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(2, 1), 1, FailureKind.USER_ERROR)
 
 
 def finish(story: Story) -> None:
@@ -135,7 +135,7 @@ def stop_run(story: Story) -> None:
 
 
 def fail_run(story: Story) -> None:
-    story.fail(unit(2, 1), 1, FailureKind.REQUIREMENTS)
+    story.fail(sub_epoch(2, 1), 1, FailureKind.REQUIREMENTS)
     story.tell(RunFinished(run="fit-1", outcome="failed", error="why"))
 
 
@@ -179,7 +179,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (None, CLONE, "m00", {"at": "worst", "warm": True}, BadRequestError, "expected 'last', 'best' or"),
     (None, CLONE, "m00", {"at": True, "warm": True}, BadRequestError, "expected 'last', 'best' or"),
     (None, CLONE, "m00", {"at": "best"}, BadRequestError, "give warm=True as well"),
-    (None, CLONE, "m01", {"warm": True}, ConflictError, "never trained: wait for its first unit"),
+    (None, CLONE, "m01", {"warm": True}, ConflictError, "never trained: wait for its first sub-epoch"),
     (None, CLONE, "m00", {"warm": True, "at": 2}, ConflictError, "epoch 2 is not complete"),
     (train_on, CLONE, "m00", {"warm": True, "at": 1}, ConflictError, "checkpoint of epoch 1 of m00 is gone: there is"),
     (finish, CLONE, "m00", {"warm": True}, ConflictError, "give epochs of 4 or more"),

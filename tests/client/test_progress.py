@@ -1,4 +1,4 @@
-"""Progress says what the state says: rows per split for ETL, units for a fit, and whom the run waits for."""
+"""Progress says what the state says: rows per split for ETL, sub-epochs for a fit, and whom the run waits for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from cerebro.client.progress import Progress, is_notebook
-from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding, epoch_bars
+from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition, epoch_bars
 from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.state import ExperimentState, Run, Standing, TaskKey
+from cerebro.state import ExperimentState, QueuePosition, Run, TaskKey
 from cerebro.state.throughput import TimeLeft
-from tests.state.stories import SHA, Story, etl_plan, unit
+from tests.state.stories import SHA, Story, etl_plan, sub_epoch
 
 
 class Bar:
@@ -87,7 +87,7 @@ class Shown(Progress):
         self,
         state: ExperimentState,
         reason: str = "",
-        shown: ShownStanding = NOT_SHOWN,
+        shown: ShownQueuePosition = NOT_SHOWN,
     ) -> None:
         self.clock.now += 1
         super().show(state, reason, shown)
@@ -141,7 +141,7 @@ def test_rows_that_failed_are_shown(terminal: Terminal) -> None:
     assert (terminal.bars["train"].n, terminal.bars["train"].postfix) == (10, "2 failed")
 
 
-def test_a_fit_has_one_bar_of_units_with_the_best_model(terminal: Terminal) -> None:
+def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal) -> None:
     """Its metric, its epoch, and how many models failed."""
     story = Story()
     story.fit(models=3)
@@ -152,7 +152,7 @@ def test_a_fit_has_one_bar_of_units_with_the_best_model(terminal: Terminal) -> N
         progress.show(story.state)
         assert terminal.bars["fit-1"].n == 2
         assert terminal.bars["fit-1"].postfix == "best loss 0.1235 (m00, epoch 1)"
-        story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+        story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
         story.tell(RunStopRequested(run="fit-1"))
         progress.show(story.state)
         assert terminal.bars["fit-1"].postfix.endswith("1 failed, stopping")
@@ -201,16 +201,21 @@ class Painted:
     """A screen that takes its time, and counts."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
-        self.clock, self.seconds, self.units = clock, seconds, list[int]()
+        self.clock, self.seconds, self.sub_epochs = clock, seconds, list[int]()
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding
+        self,
+        state: ExperimentState,
+        run: Run,
+        rows: Mapping[str, int],
+        reason: str,
+        shown: ShownQueuePosition,
     ) -> None:
         self.clock.now += self.seconds
-        self.units.append(run.progress()[0])
+        self.sub_epochs.append(run.progress()[0])
 
     def close(self) -> None:
-        self.units.append(-1)
+        self.sub_epochs.append(-1)
 
 
 def test_a_run_beside_others_says_its_share(
@@ -219,20 +224,22 @@ def test_a_run_beside_others_says_its_share(
     """In a terminal once, and then beside the bar, as often as that changes; in a notebook above the bars."""
     story = Story()
     story.fit(models=2)
-    standing = Standing(experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4)
+    queue_position = QueuePosition(
+        experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4
+    )
     with Shown("fit-1") as progress:
         for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
-            found = replace(standing, devices=devices, due=due, others_have=True, ahead=0)
+            found = replace(queue_position, devices=devices, due=due, others_have=True, ahead=0)
             left = TimeLeft(seconds=200.0, ends_at=0.0)
-            progress.show(story.state, found.reason, ShownStanding(found, left))
-        progress.show(story.state, "waiting for worker-0", ShownStanding(found))
+            progress.show(story.state, found.reason, ShownQueuePosition(found, left))
+        progress.show(story.state, "waiting for worker-0", ShownQueuePosition(found))
     assert terminal.lines == [
         "fit-1 waits for a device: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
         "fit-1: other runs have the devices, and it is next in turn",
         "fit-1: waiting for worker-0",
     ]
     assert terminal.bars["fit-1"].postfix.endswith("2 of 4 devices (due 20%)")
-    html = rendered(story.state, story.state.runs["fit-1"], {}, "", ShownStanding(standing))
+    html = rendered(story.state, story.state.runs["fit-1"], {}, "", ShownQueuePosition(queue_position))
     assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
 
 
@@ -247,7 +254,7 @@ def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() ->
                 clock.now += 0.1
                 story.train(1, partition, model=f"m{number:02}")
                 progress.show(story.state)
-    assert screen.units == [1, 4, 7, 8, -1]
+    assert screen.sub_epochs == [1, 4, 7, 8, -1]
 
 
 def test_drawing_takes_a_tenth_of_the_time_at_most() -> None:
@@ -259,7 +266,7 @@ def test_drawing_takes_a_tenth_of_the_time_at_most() -> None:
         for _ in range(100):
             progress.show(story.state)
             clock.now += 1.0
-    assert len(screen.units) == 100 // 20 + 2
+    assert len(screen.sub_epochs) == 100 // 20 + 2
 
 
 # --- in a notebook -----------------------------------------------------------------------------------
@@ -277,7 +284,7 @@ class Handle:
 
 
 def test_a_fit_in_a_notebook_has_a_bar_per_epoch() -> None:
-    """Units that failed and stopped models leave undone are not waited for."""
+    """Sub-epochs that failed and stopped models leave undone are not waited for."""
     story = Story()
     run = story.fit(models=2, epochs=2)
     story.epoch(1)
@@ -287,7 +294,7 @@ def test_a_fit_in_a_notebook_has_a_bar_per_epoch() -> None:
         ("epoch 2", 1, 4),
     ]
     story.train(1, 0, model="m01")
-    story.fail(unit(1, 1, "m01"), 1, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
     assert [(bar.done, bar.total) for bar in epoch_bars(run)] == [(3, 3), (1, 2)]
 
 
@@ -297,7 +304,7 @@ def test_a_notebook_lists_models_at_work_first_and_then_the_best() -> None:
     run = story.fit(models=3)
     for model, loss in (("m00", 3.0), ("m01", 1.0)):
         story.epoch(1, model=model, loss=loss)
-    story.start(unit(1, 0, "m02"), 0)
+    story.start(sub_epoch(1, 0, "m02"), 0)
     html = rendered(story.state, run, {}, "")
     assert [html.index(f">{model}<") for model in ("m02", "m01", "m00")] == sorted(
         html.index(f">{model}<") for model in ("m02", "m01", "m00")

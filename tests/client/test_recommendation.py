@@ -56,7 +56,7 @@ def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=LEAST_ATTEMPTS - 1),
 )
 def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> None:
-    """Neither few samples nor few units."""
+    """Neither few samples nor few sub-epochs."""
     assert recommend([seen(memory)], peaks) == {"worker": None}
 
 
@@ -73,11 +73,11 @@ def test_the_command_prints_values_for_the_chart(capsys: pytest.CaptureFixture[s
     found = of_trainers(recommend([seen([GIB] * 30, limit=8 * GIB)], []))
     assert lines("worker", found) == [
         "containers that train: at most 1.00 GiB of memory were used, and there is a limit of 8.00 GiB "
-        "(0 units, 30 samples at work)",
+        "(0 sub-epochs, 30 samples at work)",
         "  worker: {resources: {worker: {requests: {cpu: 1.5, memory: 1280Mi}, limits: {memory: 1536Mi}}}}",
     ]
     fits = of_trainers(recommend([seen([GIB] * 30, cores=3.5, limit=1536 << 20)], []))
     assert lines("worker", fits)[-1] == "  what there is fits"
     assert lines("etl", None) == [
-        "containers that preprocess: too little was measured, less than 20 units or samples at work"
+        "containers that preprocess: too little was measured, less than 20 sub-epochs or samples at work"
     ]

@@ -41,7 +41,7 @@ from cerebro.usercode.fitted import pack_fitted, write_fitted
 from cerebro.worker.training.checkpoint import save
 from controller.registering import Registering
 from tests.client.results.fits import fit_result
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 class Network(SubEpochSpec):
@@ -72,7 +72,7 @@ class Trained(RegistryMixin):
             state = {"models": [layer.state_dict()], "checkpoint": {}}
             reference = save(volumes.checkpoints, f"one/fit-1/{model}/u00000.pt", state)
             result = TaskResult(rows=1, metrics={"loss": 5.0 - number}, checkpoint=reference)
-            self.story.do(unit(1, 0, model), 0, result)
+            self.story.do(sub_epoch(1, 0, model), 0, result)
         path = volumes.fitted("one-d", "etl-1", 1)
         path.parent.mkdir(parents=True)
         fitted = write_fitted(path, pack_fitted({"width": 3}), volumes.shared)

@@ -70,8 +70,13 @@ def test_a_pruned_model_does_not_stop_the_others() -> None:
             r"etl-1 .* is a run of run_etl, expected a fit run: name one of fit-1, fit-2",
         ),
         (None, "m07", NotFoundError, r"fit-1 has no model 'm07'; there is m0"),
-        (None, "m01", ConflictError, r"no unit of m01 is committed in fit-1 .* which is finished"),
-        ("fit-2", None, ConflictError, r"no unit of any model is committed in fit-2 .* which is running"),
+        (None, "m01", ConflictError, r"no sub-epoch of m01 is committed in fit-1 .* which is finished"),
+        (
+            "fit-2",
+            None,
+            ConflictError,
+            r"no sub-epoch of any model is committed in fit-2 .* which is running",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_says_why(
@@ -93,19 +98,19 @@ def test_an_experiment_without_a_fit_says_so() -> None:
 
 def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
     """Objects may have changed without a change in the number of rows: the user is told where to look."""
-    found = Replayed(model="m00", units=4, differences=("state",), remade=(0, 2))
+    found = Replayed(model="m00", sub_epochs=4, differences=("state",), remade=(0, 2))
     assert str(found).endswith(
         "DIFFERENT in state (partitions 0, 2 were made again: their objects may have changed since)"
     )
-    assert str(replace(found, remade=())) == "m00: 4 units replayed, final state DIFFERENT in state"
-    assert str(replace(found, differences=())) == "m00: 4 units replayed, final state equal to the bit"
+    assert str(replace(found, remade=())) == "m00: 4 sub-epochs replayed, final state DIFFERENT in state"
+    assert str(replace(found, differences=())) == "m00: 4 sub-epochs replayed, final state equal to the bit"
 
 
 def test_threads_that_are_not_known_are_named_where_the_state_differs() -> None:
     """Of a run of an older version: its numbers may differ in their last bits alone."""
-    found = Replayed(model="m00", units=4, differences=("state",), guessed=2)
-    assert "does not tell with how many threads a unit was trained: here it was 2" in str(found)
-    assert str(replace(found, differences=())) == "m00: 4 units replayed, final state equal to the bit"
+    found = Replayed(model="m00", sub_epochs=4, differences=("state",), guessed=2)
+    assert "does not tell with how many threads a sub-epoch was trained: here it was 2" in str(found)
+    assert str(replace(found, differences=())) == "m00: 4 sub-epochs replayed, final state equal to the bit"
 
 
 @given(st.floats(width=32), st.floats(width=32))
@@ -119,9 +124,11 @@ def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
 
 def test_a_tolerance_that_cannot_apply_says_so() -> None:
     """Rounding is within a tolerance, other random numbers are not."""
-    found = Replayed(model="m00", units=4, differences=("state",), tolerance=1e-4, is_random=True)
+    found = Replayed(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)
     assert "a tolerance covers rounding alone, and this train() draws random numbers, such as dropout" in str(
         found
     )
-    assert "tolerance" not in str(Replayed(model="m00", units=4, differences=("state",), is_random=True))
-    assert "random" not in str(Replayed(model="m00", units=4, differences=(), tolerance=1e-4, is_random=True))
+    assert "tolerance" not in str(Replayed(model="m00", sub_epochs=4, differences=("state",), is_random=True))
+    assert "random" not in str(
+        Replayed(model="m00", sub_epochs=4, differences=(), tolerance=1e-4, is_random=True)
+    )

@@ -8,34 +8,36 @@ import pytest
 from cerebro.client.selftest import specs
 from cerebro.client.selftest.trial import TrialError, check
 
-UNITS = [(model, epoch, partition) for model in ("m00", "m01") for epoch in (1, 2) for partition in (0, 1)]
+SUB_EPOCHS = [
+    (model, epoch, partition) for model in ("m00", "m01") for epoch in (1, 2) for partition in (0, 1)
+]
 
 
-def test_a_run_whose_units_were_committed_once_is_sound() -> None:
+def test_a_run_whose_sub_epochs_were_committed_once_is_sound() -> None:
     """In whatever order."""
-    check(list(reversed(UNITS)), set(UNITS), accuracy=0.9)
+    check(list(reversed(SUB_EPOCHS)), set(SUB_EPOCHS), accuracy=0.9)
 
 
 @pytest.mark.parametrize(
     ("committed", "said"),
     [
-        (UNITS[1:], "of 8 units 1 were not committed, 0 more than once, and 0 were nobody's"),
-        ([*UNITS, UNITS[3]], "0 were not committed, 1 more than once"),
-        ([*UNITS[1:], UNITS[1]], "1 were not committed, 1 more than once"),
-        ([*UNITS, ("m02", 1, 0)], "and 1 were nobody's"),
-        ([], "of 8 units 8 were not committed"),
+        (SUB_EPOCHS[1:], "of 8 sub-epochs 1 were not committed, 0 more than once, and 0 were nobody's"),
+        ([*SUB_EPOCHS, SUB_EPOCHS[3]], "0 were not committed, 1 more than once"),
+        ([*SUB_EPOCHS[1:], SUB_EPOCHS[1]], "1 were not committed, 1 more than once"),
+        ([*SUB_EPOCHS, ("m02", 1, 0)], "and 1 were nobody's"),
+        ([], "of 8 sub-epochs 8 were not committed"),
     ],
 )
-def test_a_run_with_other_units_is_not(committed: list[tuple[str, int, int]], said: str) -> None:
-    """Missing, double and foreign units are counted."""
+def test_a_run_with_other_sub_epochs_is_not(committed: list[tuple[str, int, int]], said: str) -> None:
+    """Missing, double and foreign sub-epochs are counted."""
     with pytest.raises(TrialError, match=said):
-        check(committed, set(UNITS), accuracy=0.9)
+        check(committed, set(SUB_EPOCHS), accuracy=0.9)
 
 
 def test_a_run_that_learned_nothing_is_not() -> None:
-    """Units that were committed prove nothing if the weights never moved."""
+    """Sub-epochs that were committed prove nothing if the weights never moved."""
     with pytest.raises(TrialError, match=r"accuracy is 0\.260, expected 0\.6"):
-        check(UNITS, set(UNITS), accuracy=0.26)
+        check(SUB_EPOCHS, set(SUB_EPOCHS), accuracy=0.26)
 
 
 def test_pictures_can_be_told_apart_but_not_by_their_mean() -> None:

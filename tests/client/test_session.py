@@ -28,7 +28,7 @@ from cerebro.contract.records import (
 from cerebro.contract.runs import EtlRequest
 from cerebro.errors import BadRequestError, DataError
 from tests.state.runs import TimedStory
-from tests.state.stories import SHA, unit
+from tests.state.stories import SHA, sub_epoch
 from tests.state.test_beside import evaluation, half_trained
 
 
@@ -62,15 +62,15 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     """Below its line, while it runs and when it has ended."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
-    story.begins(unit(2, 0), 0, 42.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
+    story.begins(sub_epoch(2, 0), 0, 42.0)
     assert opened(story.log, story.zero + 44.0).status().splitlines() == [
         "experiment one",
         "  fit-1: running, 1/2 done",
         "    schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
         "  worker-0: fit-1/train/m00/e2/p0",
     ]
-    story.ends(unit(2, 0), 0, 52.0)
+    story.ends(sub_epoch(2, 0), 0, 52.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
 
@@ -79,9 +79,9 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     """While others are open, with the time that it will probably take yet; and why it waits, if it does."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     idle = list(story.log)
-    story.begins(unit(2, 0), 0, 40.0)
+    story.begins(sub_epoch(2, 0), 0, 40.0)
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in ("one", "two"))
     own = AttendedRun(experiment="one", run="fit-1", devices=0)
     other = AttendedRun(experiment="two", run="fit-1", priority=HIGH, devices=1)
@@ -89,7 +89,7 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     session = opened(story.log, story.zero + 40.0, queue=shared)
     assert "    runs now: due 20% of the cluster, has 1 of 2 devices" in session.status()
     assert "about 5 min left" in session.status()
-    found = session.standing(session.chosen(None))
+    found = session.queue_position(session.chosen(None))
     assert found is not None
     assert found.due == pytest.approx(0.2)
     assert (found.devices, found.of) == (1, 2)
@@ -179,7 +179,7 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
     """A script that goes on with half-trained models is told who stopped them."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     story.tell(RunStopRequested(run="fit-1", by="ann"), RunFinished(run="fit-1", outcome="stopped"))
     experiment = Experiment.__new__(Experiment)
     session: Any = opened(story.log, story.time)
@@ -256,7 +256,7 @@ def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
     experiment = Experiment.__new__(Experiment)
     experiment._session = opened(story.log, story.zero)
     vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
-    with pytest.raises(DataError, match=r"audit is .*, expected the share of the units .* from 0 to 1"):
+    with pytest.raises(DataError, match=r"audit is .*, expected the share of the sub-epochs .* from 0 to 1"):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", audit=share)
 
 
@@ -299,7 +299,7 @@ def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in the middle of which the fold failed: what is shown is what was before it, however often it is asked."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     shown = opened(story.log[:-1], story.zero + 44.0).status().splitlines()
 
     def fails(*given: object, **named: object) -> None:
@@ -317,7 +317,7 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of an event loses nothing."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     session = opened(story.log, story.zero + 44.0)
 
     def fails(*given: object, **named: object) -> None:

@@ -31,7 +31,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
-from tests.state.stories import SHA, Story, unit
+from tests.state.stories import SHA, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
 STOPPED = RunFinished(run="fit-1", outcome="stopped")
@@ -89,7 +89,7 @@ def test_a_model_is_stopped_and_resumed(story: Story) -> None:
 def test_a_failed_model_is_retried(story: Story) -> None:
     """Also when its run has ended."""
     assert "possible now: stop the model" in refusal(story, CommandKind.RETRY_MODEL, "m00")
-    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     assert "possible now: retry the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
     story.tell(ModelStopRequested(run="fit-1", model="m01"))
     story.tell(STOPPED)
@@ -100,7 +100,7 @@ def test_a_failed_model_is_retried(story: Story) -> None:
 
 def test_to_resume_a_fit_that_lost_models_names_the_models(story: Story) -> None:
     """A failed model is retried and a stopped one resumed, each by its name."""
-    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
     told = "it is not possible to resume the run: fit-1 is ended, so name models: retry m00 or resume m01"
     assert refusal(story, CommandKind.RESUME_RUN).startswith(told)
@@ -260,7 +260,7 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
     experiment.stop()
     story.tell(STOPPED)
     experiment.resume("fit-1")
-    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     experiment.retry_model("m00", run="fit-1")
     story.tell(FINISHED)
     experiment.archive()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cerebro.client.techniques import chosen
-from cerebro.commands.planning import ways_of
+from cerebro.commands.planning import parallel_plans_of
+from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Fsdp, Group, Hints, ModelFacts, Params, Place, Technique
 from cerebro.techniques.named import KINDS
@@ -175,12 +175,16 @@ def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told:
         )
 
 
-def test_ways_of_a_gang_come_first_on_as_many_devices_as_its_workers_have() -> None:
+def test_parallel_plans_of_a_gang_come_first_on_as_many_devices_as_its_workers_have() -> None:
     """What is left over is trained by one worker."""
-    assert [way.label for way in ways_of(None, (), WORKERS, gang_size=2)][:3] == [
+    assert [parallel_plan.label for parallel_plan in parallel_plans_of(None, (), WORKERS, gang_size=2)][
+        :3
+    ] == [
         "ddp-2x2",
         "fsdp-2x2",
         "single",
     ]
     named = [TechniqueChoice(name="ddp", least=2)]
-    assert [way.label for way in ways_of(named, (1,), {"a": 1, "b": 1}, gang_size=2)] == ["ddp-2x1", "single"]
+    assert [
+        parallel_plan.label for parallel_plan in parallel_plans_of(named, (1,), {"a": 1, "b": 1}, gang_size=2)
+    ] == ["ddp-2x1", "single"]

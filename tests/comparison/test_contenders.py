@@ -74,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("parameter-server", 1 / task.WORKERS, 2 * -(-ROWS // task.BATCH)),
     ],
 )
-def test_each_way_trains_and_tells_what_it_took(
+def test_each_parallel_plan_trains_and_tells_what_it_took(
     data: Path, method: str, share: float, times_weights: int
 ) -> None:
     """Its models are far better than chance; it holds its share of the rows, and sends what its method has to."""

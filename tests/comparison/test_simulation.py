@@ -57,7 +57,7 @@ def test_equal_models_hop_without_a_wait(models: int, epoch_s: float, megabytes:
 
 @settings(max_examples=50)
 @given(WORKLOADS)
-def test_no_way_is_faster_than_all_workers_computing(work: Workload) -> None:
+def test_no_parallel_plan_is_faster_than_all_workers_computing(work: Workload) -> None:
     """Whatever is sent, the models' time on all workers is a lower bound; a faster network slows no method down."""
     faster = replace(CLUSTER, bytes_per_s=10 * CLUSTER.bytes_per_s)
     for method in METHODS:

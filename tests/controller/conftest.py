@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.brain import forecast
+from controller.autoscaler import forecast
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,7 +27,7 @@ class PrunedDisk:
     Args:
         delay: after a pruning, how many events later its files go.
         dies: whether the controller dies at an event: the next one goes through all that was pruned.
-        loses: whether files are damaged: then one that a unit is done again from is told, and may be gone.
+        loses: whether files are damaged: then one that a sub-epoch is done again from is told, and may be gone.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class PrunedDisk:
             return
         for model in self.run.models.values():
             if model.state is ModelState.ACTIVE and model.visits and not self._is_back_at_its_origin(model):
-                assert model.visits[-1].file in self.files, f"the next unit of {model.id}"
+                assert model.visits[-1].file in self.files, f"the next sub-epoch of {model.id}"
             for name in self.run.kept_checkpoints(model) if not self._loses else ():
                 assert name in self.files, f"{name} is said to be there"
 
     def _is_back_at_its_origin(self, model: Model) -> bool:
         """True for a clone whose newest file is damaged and whose others were pruned, after its origin was released.
 
-        Its next unit finds no file and fails the model with advice to clone it once more.
+        Its next sub-epoch finds no file and fails the model with advice to clone it once more.
         """
         return self._loses and len(model.visits) == model.inherited > 0 and model.id not in self.run.young
 

@@ -63,8 +63,8 @@ def simulation(
         partitions=dict.fromkeys(range(WORKERS), 10),
         valid_partitions=(0,) if is_validated else (),
     )
-    holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
-    made = Scenario(**{"holdings": holdings, "metrics": loss, **scenario})
+    replicas = {f"worker-{number}": [number] for number in range(WORKERS)}
+    made = Scenario(**{"replicas": replicas, "metrics": loss, **scenario})
     return kind(made, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
 
 

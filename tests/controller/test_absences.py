@@ -84,14 +84,14 @@ def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str
 def test_a_controller_knows_of_the_losses_before_it(crashes: frozenset[int]) -> None:
     """It has read the cluster's log, however often it began anew."""
     scenario = Scenario(
-        holdings={"w0": [0, 1], "w1": [0, 1]},
-        unit_time=lambda body, worker: 20.0,
+        replicas={"w0": [0, 1], "w1": [0, 1]},
+        sub_epoch_time=lambda body, worker: 20.0,
         outages=[WorkerOutage(worker="w0", start=number * 70.0 + 5, length=30.0) for number in range(3)],
         lease_s=5.0,
         crash_before=crashes,
     )
     simulation = Simulation(scenario, request(4, 3), plan(4, 2))
     simulation.run()
-    known = simulation.ledger.state.absences.frequency(simulation.now, JOIN_S)
+    known = simulation.cluster_log.state.absences.frequency(simulation.now, JOIN_S)
     assert known.losses_per_s == pytest.approx(4 * PRIOR, rel=0.02)
     assert known.back_s < (JOIN_S + 3 * 31.0) / 4 + 1

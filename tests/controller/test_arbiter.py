@@ -26,7 +26,7 @@ def ref(name: str) -> RunRef:
 
 @dataclass(kw_only=True)
 class Floor:
-    """Places and runs that could use any number of them, each for units of its own length, in virtual time.
+    """Places and runs that could use any number of them, each for sub-epochs of its own length, in virtual time.
 
     Attributes:
         runs: what they claim, but for what they hold and want.
@@ -54,7 +54,7 @@ class Floor:
     def _claim(self, claim: Claim) -> Claim:
         held = {p: since for p, (owner, since) in self.at.items() if owner == claim.ref}
         most = claim.most - len(held)
-        ahead_s = sum(max(0.0, claim.unit_s - (self.now - since)) for since in held.values())
+        ahead_s = sum(max(0.0, claim.sub_epoch_s - (self.now - since)) for since in held.values())
         wants = frozenset(self.places) if most > 0 else frozenset[Place]()
         return replace(claim, holds=frozenset(held), wants=wants, most=most, ahead_s=ahead_s)
 
@@ -69,18 +69,18 @@ class Floor:
             self._decide()
 
     def enters(self, time: float, claim: Claim) -> None:
-        """A run of so many units, `claim.most`, is requested."""
+        """A run of so many sub-epochs, `claim.most`, is requested."""
         self.until(time)
         self.now = time
-        self.runs[claim.ref] = replace(claim, whole_s=claim.most * claim.unit_s)
+        self.runs[claim.ref] = replace(claim, whole_s=claim.most * claim.sub_epoch_s)
         self._decide()
 
     def _advance(self, owner: RunRef) -> None:
-        """Of a run of so many units one has ended."""
+        """Of a run of so many sub-epochs one has ended."""
         claim = self.runs[owner]
         if claim.whole_s < math.inf:
             most = claim.most - 1
-            self.runs[owner] = replace(claim, most=most, whole_s=most * claim.unit_s)
+            self.runs[owner] = replace(claim, most=most, whole_s=most * claim.sub_epoch_s)
             if not most:
                 del self.runs[owner]
 
@@ -94,7 +94,7 @@ class Floor:
                     self.taken[place].append(self.now)
                 self.begun.setdefault(turn.ref, self.now)
                 self.at[place] = turn.ref, self.now
-                heapq.heappush(self._ends, (self.now + self.runs[turn.ref].unit_s, place))
+                heapq.heappush(self._ends, (self.now + self.runs[turn.ref].sub_epoch_s, place))
                 if self._last.get(place) != turn.ref.experiment:
                     self._last[place] = turn.ref.experiment
                     self.changes.append((self.now, place, turn.ref.experiment))
@@ -130,7 +130,7 @@ def any_claims(draw: st.DrawFn) -> list[Claim]:
                 holds=holds,
                 wants=draw(some_places),
                 most=draw(st.integers(0, 6)),
-                unit_s=draw(st.floats(0.1, 1000)),
+                sub_epoch_s=draw(st.floats(0.1, 1000)),
                 ahead_s=draw(st.floats(0, 1000)),
                 start_s=draw(st.floats(0, 10)),
                 whole_s=draw(st.sampled_from([0.0, 10.0, math.inf])),
@@ -180,15 +180,16 @@ def test_a_place_about_to_be_free_is_given_ahead_to_nobody_but_its_holder(
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (0.25, 1.0, 4.0)])
-@pytest.mark.parametrize("units", [(300.0, 300.0, 300.0), (300.0, 20.0, 111.0)])
-def test_shares_follow_weights(weights: tuple[float, ...], units: tuple[float, ...]) -> None:
-    """Over 50 units a place each run has its share within 3 %, also when one has short units and another long ones."""
+@pytest.mark.parametrize("sub_epochs", [(300.0, 300.0, 300.0), (300.0, 20.0, 111.0)])
+def test_shares_follow_weights(weights: tuple[float, ...], sub_epochs: tuple[float, ...]) -> None:
+    """Over 50 sub-epochs a place each run has its share within 3 %, also when one has short sub-epochs and another long
+    ones."""
     runs = [
-        Claim(ref=ref(name), weight=weight, unit_s=unit_s)
-        for name, weight, unit_s in zip(NAMES, weights, units, strict=False)
+        Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
+        for name, weight, sub_epoch_s in zip(NAMES, weights, sub_epochs, strict=False)
     ]
     made = floor(8, *runs)
-    made.until(50 * max(units[: len(weights)]))
+    made.until(50 * max(sub_epochs[: len(weights)]))
     total = sum(made.served.values())
     for claim in runs:
         due = claim.weight / sum(weights)
@@ -214,18 +215,18 @@ def test_projects_share_before_their_runs_do() -> None:
 @settings(max_examples=20, deadline=None)
 @given(
     weights=st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=2, max_size=4),
-    units=st.lists(st.floats(50, 500), min_size=4, max_size=4),
+    sub_epochs=st.lists(st.floats(50, 500), min_size=4, max_size=4),
     places=st.integers(1, 4),
 )
-def test_nobody_starves(weights: list[float], units: list[float], places: int) -> None:
+def test_nobody_starves(weights: list[float], sub_epochs: list[float], places: int) -> None:
     """Every run that wants is served again before long, whatever the others are like."""
     names = "abcd"
     runs = [
-        Claim(ref=ref(name), weight=weight, unit_s=unit_s)
-        for name, weight, unit_s in zip(names, weights, units, strict=False)
+        Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
+        for name, weight, sub_epoch_s in zip(names, weights, sub_epochs, strict=False)
     ]
     made = floor(places, *runs)
-    longest = 2 * (60 + max(units)) * sum(weights) / min(weights)
+    longest = 2 * (60 + max(sub_epochs)) * sum(weights) / min(weights)
     made.until(longest)
     first = dict(made.served)
     assert len(first) == len(runs)
@@ -235,9 +236,9 @@ def test_nobody_starves(weights: list[float], units: list[float], places: int) -
 
 def test_a_run_that_enters_late_has_no_credit() -> None:
     """After hours of another run it has its share from then on, and not all until it has caught up."""
-    made = floor(8, Claim(ref=ref("a"), unit_s=300))
+    made = floor(8, Claim(ref=ref("a"), sub_epoch_s=300))
     made.until(10 * 3600)
-    made.runs[ref("b")] = Claim(ref=ref("b"), unit_s=300, most=10_000)
+    made.runs[ref("b")] = Claim(ref=ref("b"), sub_epoch_s=300, most=10_000)
     before = made.served[ref("a")]
     made.until(13 * 3600)
     assert (made.served[ref("a")] - before) / made.served[ref("b")] == pytest.approx(1.0, abs=0.1)
@@ -245,8 +246,8 @@ def test_a_run_that_enters_late_has_no_credit() -> None:
 
 def test_what_a_run_could_not_use_is_not_owed_to_it() -> None:
     """One that was content with a place for hours has its share when it wants more, and no more than that."""
-    content = Claim(ref=ref("b"), unit_s=300, most=1)
-    made = floor(8, Claim(ref=ref("a"), unit_s=300), content)
+    content = Claim(ref=ref("b"), sub_epoch_s=300, most=1)
+    made = floor(8, Claim(ref=ref("a"), sub_epoch_s=300), content)
     made.until(10 * 3600)
     assert made.served[ref("a")] / made.served[ref("b")] == pytest.approx(7.0, rel=0.05)
     made.runs[ref("b")] = replace(content, most=10_000)
@@ -274,7 +275,7 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
 @pytest.mark.parametrize("start_s", [0.0, 10.0])
 def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
     """For a minute at least, and for twenty times what its process took to start; so little is lost to starts."""
-    runs = [Claim(ref=ref(name), unit_s=5.0, start_s=start_s) for name in NAMES]
+    runs = [Claim(ref=ref(name), sub_epoch_s=5.0, start_s=start_s) for name in NAMES]
     made = floor(4, *runs)
     made.until(2000.0)
     latest: dict[Place, float] = {}
@@ -285,11 +286,12 @@ def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
 
 
 def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
-    """It has the next place whose unit ends; who was there has it again at once, and stays for that much longer."""
-    made = floor(1, Claim(ref=ref("long"), unit_s=5.0))
+    """It has the next place whose sub-epoch ends; who was there has it again at once, and stays for that much
+    longer."""
+    made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
     asked = {"first": 12.0, "second": 20.0, "third": 300.0}
     for name, time in asked.items():
-        made.enters(time, Claim(ref=ref(name), unit_s=1.0, most=1))
+        made.enters(time, Claim(ref=ref(name), sub_epoch_s=1.0, most=1))
     made.until(400.0)
     assert [experiment for _, _, experiment in made.changes] == [
         "long", "first", "long", "second", "long", "third", "long",
@@ -318,12 +320,15 @@ def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
 
 def test_much_work_waits_for_the_end_of_a_stay() -> None:
     """As does what has a place already, and what nobody knows the length of."""
-    for claim in (Claim(ref=ref("b"), unit_s=1.0, most=60), Claim(ref=ref("b"), unit_s=20.0, most=1)):
-        made = floor(1, Claim(ref=ref("long"), unit_s=5.0))
+    for claim in (
+        Claim(ref=ref("b"), sub_epoch_s=1.0, most=60),
+        Claim(ref=ref("b"), sub_epoch_s=20.0, most=1),
+    ):
+        made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
         made.enters(12.0, claim)
         made.until(150.0)
         assert 60.0 <= made.begun[ref("b")] <= 70.0
-    unknown = floor(1, Claim(ref=ref("long"), unit_s=5.0), Claim(ref=ref("x"), unit_s=1.0, most=1))
+    unknown = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0), Claim(ref=ref("x"), sub_epoch_s=1.0, most=1))
     unknown.until(150.0)
     assert unknown.begun[ref("x")] >= 60.0 or unknown.begun[ref("long")] >= 60.0
 
@@ -331,22 +336,27 @@ def test_much_work_waits_for_the_end_of_a_stay() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     asked=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
-    units=st.lists(st.floats(4, 40), min_size=1, max_size=3),
+    sub_epochs=st.lists(st.floats(4, 40), min_size=1, max_size=3),
     places=st.integers(1, 2),
     start_s=st.sampled_from([0.0, 5.0]),
 )
 def test_a_place_is_taken_no_more_often_than_once_a_stay(
-    asked: list[tuple[float, float, int]], units: list[float], places: int, start_s: float
+    asked: list[tuple[float, float, int]], sub_epochs: list[float], places: int, start_s: float
 ) -> None:
     """From who wants it, whatever runs of little work come: over any time once a stay, and once more. None starves."""
     made = floor(
         places,
-        *(Claim(ref=ref(name), unit_s=u, start_s=start_s) for name, u in zip(NAMES, units, strict=False)),
+        *(
+            Claim(ref=ref(name), sub_epoch_s=u, start_s=start_s)
+            for name, u in zip(NAMES, sub_epochs, strict=False)
+        ),
     )
     time = 0.0
-    for number, (pause, unit_s, most) in enumerate(asked):
+    for number, (pause, sub_epoch_s, most) in enumerate(asked):
         time += pause
-        made.enters(time, Claim(ref=ref(f"short-{number}"), unit_s=unit_s, most=most, start_s=start_s))
+        made.enters(
+            time, Claim(ref=ref(f"short-{number}"), sub_epoch_s=sub_epoch_s, most=most, start_s=start_s)
+        )
     made.until(time + 1000.0)
     stay = max(60.0, 20 * start_s)
     for taken in made.taken.values():
@@ -367,9 +377,15 @@ def test_a_place_that_its_experiment_cannot_use_goes_to_another_at_once() -> Non
     assert given_to == {ref("a"): frozenset(), ref("b"): frozenset({place})}
 
 
-@pytest.mark.parametrize(("units", "most"), [((100.0, 100.0), 8), ((70.0, 71.0), 200)])
-def test_two_that_are_even_do_not_swap_their_places(units: tuple[float, float], most: int) -> None:
-    """Equal runs keep what they have, of 2,000 units: a change of hands has to be worth more than a unit."""
-    made = floor(8, *(Claim(ref=ref(name), unit_s=unit_s) for name, unit_s in zip("ab", units, strict=True)))
+@pytest.mark.parametrize(("sub_epochs", "most"), [((100.0, 100.0), 8), ((70.0, 71.0), 200)])
+def test_two_that_are_even_do_not_swap_their_places(sub_epochs: tuple[float, float], most: int) -> None:
+    """Equal runs keep what they have, of 2,000 sub-epochs: a change of hands has to be worth more than a sub-epoch."""
+    made = floor(
+        8,
+        *(
+            Claim(ref=ref(name), sub_epoch_s=sub_epoch_s)
+            for name, sub_epoch_s in zip("ab", sub_epochs, strict=True)
+        ),
+    )
     made.until(20_000.0)
     assert len(made.changes) <= most

@@ -1,5 +1,5 @@
-"""Units that are done once more by another worker, under the controller's own core: they find a machine that computes
-wrongly, and disturb nothing."""
+"""Sub-epochs that are done once more by another worker, under the controller's own core: they find a machine that
+computes wrongly, and disturb nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def wrong_at(*bad: str):  # type: ignore[no-untyped-def]
     return lambda body, attempt, worker: f"wrong-{worker}" if worker in bad else "right"
 
 
-def test_a_share_of_the_units_is_done_once_more_elsewhere_and_is_equal() -> None:
+def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() -> None:
     """Each by another worker than the one that trained it, once, from the checkpoint that it began with."""
     given: list[AuditTask] = []
 
@@ -66,7 +66,7 @@ def test_a_share_of_the_units_is_done_once_more_elsewhere_and_is_equal() -> None
             given.append(body)
         return None
 
-    simulation = simulate(Scenario(holdings=everywhere(3), outcome=look))
+    simulation = simulate(Scenario(replicas=everywhere(3), outcome=look))
     run = fitted(simulation)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
     assert_exclusive(simulation)
@@ -78,22 +78,25 @@ def test_a_share_of_the_units_is_done_once_more_elsewhere_and_is_equal() -> None
         assert told(audit) == f"equal to the bit on {audit.redos[0].worker}"
     for body in given:
         visits = run.models[body.model].visits
-        assert body.made == visits[body.unit].checkpoint
-        assert body.checkpoint == (visits[body.unit - 1].checkpoint if body.unit else None)
-        assert (body.epoch, body.partition) == (visits[body.unit].epoch, visits[body.unit].partition)
+        assert body.made == visits[body.sub_epoch].checkpoint
+        assert body.checkpoint == (visits[body.sub_epoch - 1].checkpoint if body.sub_epoch else None)
+        assert (body.epoch, body.partition) == (
+            visits[body.sub_epoch].epoch,
+            visits[body.sub_epoch].partition,
+        )
     assert simulation.store.workers_health().workers == {}
 
 
 def test_without_being_asked_for_nothing_is_done_again() -> None:
     """The share is 0 by default."""
-    simulation = simulate(Scenario(holdings=everywhere(3)), audit=0.0)
+    simulation = simulate(Scenario(replicas=everywhere(3)), audit=0.0)
     assert redos(simulation) == []
     assert fitted(simulation).audits.known == {}
 
 
 def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
-    """Two others agree: it is quarantined for one unit, and no model is lost."""
-    simulation = simulate(Scenario(holdings=everywhere(3), state_of=wrong_at("worker-1")), models=6)
+    """Two others agree: it is quarantined for one sub-epoch, and no model is lost."""
+    simulation = simulate(Scenario(replicas=everywhere(3), state_of=wrong_at("worker-1")), models=6)
     run, health = fitted(simulation), simulation.store.workers_health()
     assert health.quarantined() == {"worker-1"}
     found = [audit for audit in run.audits.known.values() if audit.wrong]
@@ -113,7 +116,7 @@ def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
 def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None:
     """There is no third opinion; the check is the only one."""
     scenario = Scenario(
-        holdings=everywhere(2),
+        replicas=everywhere(2),
         state_of=wrong_at("worker-1"),
         check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
     )
@@ -132,7 +135,7 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on
     """It comes out otherwise every time."""
     count = iter(range(10_000))
     simulation = simulate(
-        Scenario(holdings=everywhere(4), state_of=lambda body, attempt, worker: str(next(count))), models=8
+        Scenario(replicas=everywhere(4), state_of=lambda body, attempt, worker: str(next(count))), models=8
     )
     run = fitted(simulation)
     assert simulation.store.workers_health().quarantined() == set()
@@ -144,25 +147,28 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
 
 
-def test_a_unit_that_nobody_else_could_do_is_not_audited() -> None:
+def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
     """One holder of each partition: it is said so, and the run ends as without."""
-    simulation = simulate(Scenario(holdings={"worker-0": [0], "worker-1": [1]}), partitions=2)
+    simulation = simulate(Scenario(replicas={"worker-0": [0], "worker-1": [1]}), partitions=2)
     run = fitted(simulation)
     assert redos(simulation) == []
     assert run.audits.unaudited == {"no other worker held the partition": 4 * 2 * 2}
 
 
-def test_audits_take_no_more_than_their_share_and_delay_no_unit_for_long() -> None:
-    """A tenth of the units at most, with the same models trained; the makespan grows by less than that and a unit."""
-    without = simulate(Scenario(holdings=everywhere(3, 6)), audit=0.0, models=8, epochs=3, partitions=6)
-    with_audits = simulate(Scenario(holdings=everywhere(3, 6)), audit=0.1, models=8, epochs=3, partitions=6)
-    units = 8 * 3 * 6
+def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
+    """A tenth of the sub-epochs at most, with the same models trained; the makespan grows by less than that and a
+    sub-epoch."""
+    without = simulate(Scenario(replicas=everywhere(3, 6)), audit=0.0, models=8, epochs=3, partitions=6)
+    with_audits = simulate(Scenario(replicas=everywhere(3, 6)), audit=0.1, models=8, epochs=3, partitions=6)
+    sub_epochs = 8 * 3 * 6
     done = redos(with_audits)
-    assert 0 < len(done) <= 0.2 * units
+    assert 0 < len(done) <= 0.2 * sub_epochs
     assert with_audits.now <= without.now + len(done) / 3 + 3.0
-    last_unit = max(e.time for e in with_audits.log if isinstance(e, TaskCommitted) and "/train/" in e.task)
+    last_sub_epoch = max(
+        e.time for e in with_audits.log if isinstance(e, TaskCommitted) and "/train/" in e.task
+    )
     # Found while the run goes on, not at its end alone.
-    assert sum(event.time < last_unit for event in done) >= len(done) / 2
+    assert sum(event.time < last_sub_epoch for event in done) >= len(done) / 2
 
 
 def test_a_redo_that_fails_harms_nobody() -> None:
@@ -172,7 +178,7 @@ def test_a_redo_that_fails_harms_nobody() -> None:
         def fails(body: TaskBody, attempt: int, worker: str, kind: FailureKind = kind) -> Failure | None:
             return Failure(kind=kind, message="injected") if isinstance(body, AuditTask) else None
 
-        simulation = simulate(Scenario(holdings=everywhere(3), outcome=fails))
+        simulation = simulate(Scenario(replicas=everywhere(3), outcome=fails))
         run = fitted(simulation)
         assert run.state is RunState.FINISHED
         assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
@@ -181,8 +187,8 @@ def test_a_redo_that_fails_harms_nobody() -> None:
 
 @pytest.mark.parametrize("is_measured", [True, False])
 def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
-    """Two of four workers are too small for m00. Where it is known what its units take, or that one ran out of memory
-    before, no redo ends so; where nothing is known of a unit, at most one does."""
+    """Two of four workers are too small for m00. Where it is known what its sub-epochs take, or that one ran out of
+    memory before, no redo ends so; where nothing is known of a sub-epoch, at most one does."""
     memory = {"worker-0": 4.0, "worker-1": 16.0, "worker-2": 4.0, "worker-3": 16.0}
 
     def needs(body: TaskBody) -> float:
@@ -198,7 +204,7 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
 
     simulation = simulate(
         Scenario(
-            holdings=everywhere(4, 2),
+            replicas=everywhere(4, 2),
             outcome=outcome,
             memory={name: int(each * GIB) for name, each in memory.items()},
             peak_bytes=lambda body: int(needs(body) * GIB) if is_measured else 0,
@@ -218,10 +224,10 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
 
 @pytest.mark.slow
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
-    """Which units are audited is the same in every life, and each redo is committed once."""
-    expected = fitted(simulate(Scenario(holdings=everywhere(3)), audit=0.4)).audits
+    """Which sub-epochs are audited is the same in every life, and each redo is committed once."""
+    expected = fitted(simulate(Scenario(replicas=everywhere(3)), audit=0.4)).audits
     for number in range(0, 60, 3):
-        scenario = Scenario(holdings=everywhere(3), crash_before=frozenset({number, number + 1}))
+        scenario = Scenario(replicas=everywhere(3), crash_before=frozenset({number, number + 1}))
         simulation = simulate(scenario, audit=0.4)
         run = fitted(simulation)
         done = [event.task for event in redos(simulation)]
@@ -232,18 +238,18 @@ def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
 
 
 def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
-    """Every unit that is given meanwhile is told to keep them."""
+    """Every sub-epoch that is given meanwhile is told to keep them."""
     kept: list[tuple[int, frozenset[str]]] = []
     simulation: Simulation
 
     def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         if isinstance(body, TrainTask):
-            kept.append((body.unit, frozenset(body.keep)))
+            kept.append((body.sub_epoch, frozenset(body.keep)))
             audits = simulation.core.state.runs["fit-1"].audits
             assert audits.needed(body.model) <= {*body.keep}
         return None
 
-    scenario = Scenario(holdings=everywhere(2, 4), outcome=look, device_kind="cpu")
+    scenario = Scenario(replicas=everywhere(2, 4), outcome=look, device_kind="cpu")
     asked = request(4, 2).model_copy(update={"audit": 1.0})
     simulation = Simulation(scenario, asked, plan(4, 4))
     simulation.run(limit=50_000)
@@ -261,7 +267,7 @@ def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, sh
     """Every model visits every partition once per epoch, no checkpoint of a redo becomes a model's, and a worker that
     computes rightly is never blamed."""
     scenario = Scenario(
-        holdings=everywhere(4),
+        replicas=everywhere(4),
         state_of=wrong_at(*bad),
         outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages],
         crash_before=crashes,

@@ -35,8 +35,8 @@ from research.simulation.inline import InlineHelper
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import assert_apart
-from tests.controller.test_advisor import narrow
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_planner_process import narrow
 from tests.state.stories import DATASET as STORY
 from tests.state.stories import SHA, Story, etl_plan, lost
 from tests.state.test_beside import evaluation, half_trained
@@ -156,7 +156,7 @@ def beside(scenario: Scenario, *neighbours: Neighbour, models: int = 4, epochs: 
 
 def steady(**changes: object) -> Scenario:
     """Every task takes two seconds."""
-    made = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    made = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -201,10 +201,10 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
     """It counts on all workers. The other run comes soon after the fit is planned, while it is far from its end."""
     size, times = 6, narrow(6)
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         return times[body.model, worker] if isinstance(body, TrainTask) else 2.0
 
-    scenario = Scenario(holdings=own_partition(size), unit_time=unit_time)
+    scenario = Scenario(replicas=own_partition(size), sub_epoch_time=sub_epoch_time)
     started = plan(size, size).model_copy(update={"run": "fit-2"})
     fit = Neighbour(name=EXPERIMENT, request=request(size, 2), plan=started, at=1.0)
     helper = InlineHelper(plan_s=1.0, solve_s=1.0)
@@ -299,7 +299,7 @@ def test_no_two_runs_make_a_partition_at_a_time() -> None:
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
     core.state = story.state
     assert [run.id for run in core.open_runs()] == ["predict-1", "etl-2"]
-    view = WorkerView(incarnation="a", weight=1.0, kinds=("etl", "predict"), holdings=())
+    view = WorkerView(incarnation="a", weight=1.0, kinds=("etl", "predict"), replicas=())
     snapshot = ClusterSnapshot(workers={"worker-0": view}, now=story.time, named={"worker-0", "worker-1"})
 
     def given_to(run: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Users change, clone and extend models while a simulated fit runs: units are given what the log says of them."""
+"""Users change, clone and extend models while a simulated fit runs: sub-epochs are given what the log says of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.controller.side_by_side import neighbour
 
 
 def given_values(body: TaskBody) -> Mapping[str, float]:
-    """As metrics: what a unit was given."""
+    """As metrics: what a sub-epoch was given."""
     if not isinstance(body, TrainTask):
         return {"loss": 1.0}
     lr = body.hyperparams.get("lr", 0.0)  # models of other runs have none
@@ -45,10 +45,10 @@ def given_values(body: TaskBody) -> Mapping[str, float]:
 
 
 def check(run: Run) -> None:
-    """Of every unit that a model trained itself."""
+    """Of every sub-epoch that a model trained itself."""
     for model in run.models.values():
-        for unit in range(model.inherited, len(model.visits)):
-            visit, terms = model.visits[unit], model.terms_of(unit)
+        for sub_epoch in range(model.inherited, len(model.visits)):
+            visit, terms = model.visits[sub_epoch], model.terms_of(sub_epoch)
             told = dict(zip(visit.names, visit.values, strict=True))
             assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
 
@@ -63,7 +63,7 @@ def made(models: int = 4, **scenario: Any) -> Simulation:
     return simulation(None, epochs=3, models=listed, metrics=given_values, **scenario)
 
 
-def test_a_queued_unit_of_a_changed_model_is_taken_back() -> None:
+def test_a_queued_sub_epoch_of_a_changed_model_is_taken_back() -> None:
     """Nothing that starts later has the old value, and the run ends as any other."""
     fit, at = made(), {}
     for number in range(4):
@@ -73,8 +73,8 @@ def test_a_queued_unit_of_a_changed_model_is_taken_back() -> None:
     assert run.state is RunState.FINISHED
     check(run)
     for name, time in at.items():
-        for unit, visit in enumerate(run.models[name].visits):
-            lr = run.models[name].hyperparams_of(unit)["lr"]
+        for sub_epoch, visit in enumerate(run.models[name].visits):
+            lr = run.models[name].hyperparams_of(sub_epoch)["lr"]
             assert isinstance(lr, float)
             assert (lr >= 10) == (visit.started > time)
     revoked = [event for event in fit.log if isinstance(event, TaskRevoked)]
@@ -92,16 +92,16 @@ def test_a_model_of_high_priority_goes_first() -> None:
     assert ends[first] <= ends[second] - 3
 
 
-def test_a_unit_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
-    """Each worker has a unit behind the one that runs when the model is given it: it is in the next round all the
-    same, and so is each of its units; what was taken back for it is trained later."""
+def test_a_sub_epoch_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
+    """Each worker has a sub-epoch behind the one that runs when the model is given it: it is in the next round all the
+    same, and so is each of its sub-epochs; what was taken back for it is trained later."""
     fit = made(models=9)
     ask(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
     assert run.models["m08"].visits[0].started == 1.0
     reasons = [event.reason for event in fit.log if isinstance(event, TaskRevoked)]
     assert set(reasons) == {"a model of a higher priority goes first"}
-    assert len(reasons) <= 9  # once for each of its units
+    assert len(reasons) <= 9  # once for each of its sub-epochs
     assert run.state is RunState.FINISHED
 
 
@@ -120,7 +120,7 @@ def test_a_unit_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
         unique_by=lambda outage: outage[0],
     ),
 )
-def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
+def test_no_sub_epoch_begins_where_a_model_of_a_higher_priority_has_waited(
     policy: str,
     times: Random,
     changes: list[tuple[int, int, float]],
@@ -129,12 +129,12 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
 ) -> None:
     """By any policy, beside another run and alone: whatever was queued before, and whenever priorities change or
     workers go; once it is known how
-    long units take, so that what is queued too early is known. But a unit that was interrupted goes first, and until
-    then its model goes nowhere else. The run ends: nothing is taken back again and again."""
+    long sub-epochs take, so that what is queued too early is known. But a sub-epoch that was interrupted goes first,
+    and until then its model goes nowhere else. The run ends: nothing is taken back again and again."""
     fit = made(
         models=7,
         lease_s=0.5,
-        unit_time=lambda _body, _worker: times.uniform(1.0, 1.4),
+        sub_epoch_time=lambda _body, _worker: times.uniform(1.0, 1.4),
         outages=[WorkerOutage(worker=f"worker-{w}", start=at, length=length) for w, at, length in outages],
         neighbours=[neighbour("other", 3, 3)] if are_beside else [],
     )
@@ -150,7 +150,7 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
             bound = {task.key.model for task in run.tasks.values() if task.is_interrupted}
             was_known = is_known.get(event.worker, False)
             is_known[event.worker] = all(model.visits for model in models.values())
-            ((_, partition),) = state.workers[event.worker].holdings
+            ((_, partition),) = state.workers[event.worker].replicas
             for name, model in models.items():
                 has_waited = model.busy is None and idle_since.get(name, event.time) < event.time
                 could = not model.is_trained and partition in model.remaining and name not in bound
@@ -169,7 +169,7 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_each_unit_is_given_what_the_log_says(data: st.DataObject) -> None:
+def test_each_sub_epoch_is_given_what_the_log_says(data: st.DataObject) -> None:
     """Whatever users change, while workers go and the controller dies."""
     fit = made(
         outages=[WorkerOutage(worker="worker-0", start=data.draw(st.floats(1, 15)), length=5.0)],

@@ -20,7 +20,7 @@ from controller.arbiter import Claim
 from controller.core import Core
 from controller.opened import Overview
 from tests.state.runs import TimedStory
-from tests.state.stories import DATASET, SHA, Story, etl_plan, unit
+from tests.state.stories import DATASET, SHA, Story, etl_plan, sub_epoch
 from tests.state.test_beside import evaluation
 
 
@@ -39,9 +39,9 @@ def test_a_fit_is_busy_when_each_device_has_a_task() -> None:
     story, other = Story(workers=2), Story(workers=2)
     story.fit()
     other.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     assert not is_busy(story, other)
-    other.start(unit(1, 1), 1)
+    other.start(sub_epoch(1, 1), 1)
     assert is_busy(story, other)
     assert not is_busy(story)
 
@@ -74,7 +74,7 @@ def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> No
     rows = story.run.plan.partitions[0]
     claimed = partial(claims.claim, story.state, fit=None, now=0.0)
     assert claimed(story.run).whole_s == math.inf, "nothing has been trained"
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"), evaluation(1, "m00"))
     test = story.state.runs["test-1"]
     assert claimed(test).whole_s == math.inf, "it is not planned"
@@ -101,7 +101,7 @@ def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: s
     story = TimedStory(workers=2)
     story.fit(models=4)
     for number in busy:
-        story.start(unit(1, number, f"m{number:02}"), number)
+        story.start(sub_epoch(1, number, f"m{number:02}"), number)
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
     for event in story.log:
         core.apply(event)
@@ -123,12 +123,12 @@ def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: s
     assert claimed() == replace(before, weight=4.0**of_run)
 
 
-def test_a_question_to_a_procedure_is_not_counted_as_a_unit() -> None:
-    """It takes no device, and nobody's units wait for it: the run is as near its turn as if nobody were asked."""
+def test_a_question_to_a_procedure_is_not_counted_as_a_sub_epoch() -> None:
+    """It takes no device, and nobody's sub-epochs wait for it: the run is as near its turn as if nobody were asked."""
     story = Story()
     story.fit()
     before = claims.claim(story.state, story.run, fit=None, now=story.time)
     story.assign(TaskKey(run="fit-1", kind="search", question="orders-0"), 0, ())
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s == before.ahead_s == 0.0
-    story.start(unit(1, 1), 1)
+    story.start(sub_epoch(1, 1), 1)
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s > 0.0

@@ -141,7 +141,7 @@ def test_granted_gpus_are_the_weight_unless_one_was_given(
     assert worker_view(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
 
 
-def test_a_pod_that_cannot_be_made_is_not_on_its_way() -> None:
+def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
     """Nobody waits for it, and whoever ran in it is lost for that reason."""
     without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
     assert not are_coming([status(pod=REF)], without)
@@ -162,7 +162,7 @@ def test_a_pod_that_cannot_be_made_is_not_on_its_way() -> None:
         pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 1, False, id="who starts is not wanted"),
     ],
 )
-def test_workers_on_their_way(pods: dict[str, Pod], size: int, expected: bool) -> None:
+def test_workers_on_their_parallel_plan(pods: dict[str, Pod], size: int, expected: bool) -> None:
     """A pod that is wanted and in which no worker has registered, unless it is known why."""
     assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.records import Holding, PodRef, WorkerRecord, WorkerStatus, WorkerUsage
+from cerebro.contract.records import PodRef, Replica, WorkerRecord, WorkerStatus, WorkerUsage
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import worker_view
@@ -24,7 +24,7 @@ from tests.controller.test_core import (
 )
 from tests.controller.test_workers_change import remade, simulate, trained_by
 
-ETL_S, UNIT_S = 60.0, 300.0
+ETL_S, SUB_EPOCH_S = 60.0, 300.0
 
 
 def stragglers(
@@ -33,12 +33,12 @@ def stragglers(
     """Eight workers, some slower than the others."""
     rng = Random(seed)
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if isinstance(body, EtlTask):
             return etl_s
-        return UNIT_S * slower.get(worker, 1.0) * rng.lognormvariate(0, sigma)
+        return SUB_EPOCH_S * slower.get(worker, 1.0) * rng.lognormvariate(0, sigma)
 
-    return Scenario(holdings=own_partition(8), unit_time=unit_time, lease_s=300.0)
+    return Scenario(replicas=own_partition(8), sub_epoch_time=sub_epoch_time, lease_s=300.0)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_worker_four_times_slower_costs_a_third_more() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "sigma"), [(0, 0.1), (1, 0.3), (2, 0.3)])
 def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
-    """Whatever the noise of unit times."""
+    """Whatever the noise of sub-epoch times."""
     assert remade(simulate(stragglers({}, seed=seed, sigma=sigma), models=16).log) == []
 
 
@@ -64,13 +64,13 @@ def test_two_slow_workers_are_relieved() -> None:
     """A copy of either does not end the run sooner by itself; both do."""
     slow = simulate(stragglers({"worker-3": 4.0, "worker-5": 4.0}), models=16)
     assert {"p3", "p5"} <= {partition for partition, _ in remade(slow.log)}
-    assert slow.now < 32 * UNIT_S * 2
+    assert slow.now < 32 * SUB_EPOCH_S * 2
 
 
 @pytest.mark.slow
 def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
     """Half of what a copy would save is the most that making it may take."""
-    slow = stragglers({"worker-3": 4.0}, etl_s=100 * UNIT_S)
+    slow = stragglers({"worker-3": 4.0}, etl_s=100 * SUB_EPOCH_S)
     assert remade(simulate(slow, models=16).log) == []
 
 
@@ -82,7 +82,7 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
         weight=1.0,
         cores=1,
         kinds=("train",),
-        holdings=tuple(Holding(dataset="d", partition=p) for p in range(held)),
+        replicas=tuple(Replica(dataset="d", partition=p) for p in range(held)),
         pod=PodRef(name="worker-0", uid="u", container="worker") if pod else None,
     )
     usage = WorkerUsage(cores=1, shards_used_bytes=used, shards_total_bytes=100)
@@ -134,7 +134,7 @@ def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> 
     outages=st.lists(st.tuples(st.integers(0, 4), st.floats(0.5, 60), st.floats(1.5, 30)), max_size=3),
     times=st.randoms(use_true_random=False),
 )
-def test_whoever_is_slow_every_unit_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
+def test_whoever_is_slow_every_sub_epoch_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
     shape, slower, etl_s, crashes, outages, times
 ) -> None:
     """With losses and a controller that dies: completeness, isolation, exclusive access; a volume gets a partition at
@@ -142,12 +142,12 @@ def test_whoever_is_slow_every_unit_is_done_once_and_no_copy_is_made_twice(  # t
     models, workers, epochs = shape
     drawn = disturbed(workers, outages=outages, faults={}, times=times)
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         factor = slower[int(worker.split("-")[1])]
         return etl_s if isinstance(body, EtlTask) else float(factor * times.uniform(0.5, 2.0))
 
     scenario = Scenario(
-        holdings=drawn.holdings, unit_time=unit_time, outages=drawn.outages, crash_before=crashes
+        replicas=drawn.replicas, sub_epoch_time=sub_epoch_time, outages=drawn.outages, crash_before=crashes
     )
     simulation = simulate(scenario, models=models, epochs=epochs, partitions=workers)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=workers)

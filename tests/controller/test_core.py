@@ -23,10 +23,10 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import Holding
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.records import Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
-from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
@@ -48,7 +48,12 @@ def request(models: int, epochs: int) -> FitRequest:
 
 
 def plan(
-    models: int, partitions: int, *, validated: bool = False, rows: int = 1, ways: tuple[Way, ...] = ()
+    models: int,
+    partitions: int,
+    *,
+    validated: bool = False,
+    rows: int = 1,
+    parallel_plans: tuple[ParallelPlan, ...] = (),
 ) -> RunStarted:
     """The plan of that fit over as many partitions, of so many rows each."""
     return RunStarted(
@@ -58,7 +63,7 @@ def plan(
             models={f"m{n:02}": {"batch_size": 1} for n in range(models)},
             partitions=dict.fromkeys(range(partitions), rows),
             valid_partitions=(0,) if validated else (),
-            ways=ways,
+            parallel_plans=parallel_plans,
         ),
     )
 
@@ -94,7 +99,8 @@ def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> 
 
 
 def assert_exclusive(simulation: Simulation) -> None:
-    """No device runs two attempts at once, no model has two running units; each attempt is committed at most once."""
+    """No device runs two attempts at once, no model has two running sub-epochs; each attempt is committed at most
+    once."""
     devices: dict[tuple[str, int], tuple[int, ...]] = {}
     at_device: dict[tuple[str, int | None], str] = {}
     of_model: dict[str, str] = {}
@@ -130,11 +136,11 @@ device_counts = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=6, max_size=6)
 @settings(deadline=None, max_examples=60)
 @given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans(), counts=device_counts)
 def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated, counts) -> None:  # type: ignore[no-untyped-def]
-    """Completeness, isolation and exclusive access hold for any grid, any workers and devices, any unit times."""
+    """Completeness, isolation and exclusive access hold for any grid, any workers and devices, any sub-epoch times."""
     models, workers, epochs = shape
     scenario = Scenario(
-        holdings=own_partition(workers),
-        unit_time=lambda body, worker: times.uniform(0.1, 5.0),
+        replicas=own_partition(workers),
+        sub_epoch_time=lambda body, worker: times.uniform(0.1, 5.0),
         devices=several_devices(*counts),
     )
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
@@ -156,11 +162,11 @@ def test_every_model_visits_every_partition_once_per_epoch(shape, times, validat
     ),
 )
 def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  # type: ignore[no-untyped-def]
-    """A worker lost in the middle of a unit costs that unit's time only; every invariant holds throughout."""
+    """A worker lost in the middle of a sub-epoch costs that sub-epoch's time only; every invariant holds throughout."""
     models, workers, epochs = shape
     scenario = Scenario(
-        holdings=own_partition(workers),
-        unit_time=lambda body, worker: 3.0,
+        replicas=own_partition(workers),
+        sub_epoch_time=lambda body, worker: 3.0,
         outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
     )
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs)
@@ -173,7 +179,7 @@ def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  
 def test_a_replica_takes_over_while_its_holder_is_away() -> None:
     """With two holders of each partition the loss of one stops nobody (paper, sections 5.5 and 5.6)."""
     scenario = Scenario(
-        holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
+        replicas={"worker-0": [0, 1], "worker-1": [0, 1]},
         outages=[WorkerOutage(worker="worker-1", start=0.5, length=1e6)],
         lease_s=2.0,
     )
@@ -189,7 +195,7 @@ def test_a_failing_model_fails_alone() -> None:
         bad = getattr(body, "model", "") == "m01"
         return Failure(kind=FailureKind.USER_ERROR, message="boom") if bad else None
 
-    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=3, partitions=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=3, partitions=2)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert run.state is RunState.FINISHED
     assert {m.id: m.state for m in run.models.values()} == {
@@ -207,7 +213,7 @@ def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
     def metrics(body: TaskBody) -> Mapping[str, float]:
         return {"accuracy": 0.5} if getattr(body, "model", "") == "m01" else {"loss": 1.0}
 
-    scenario = Scenario(holdings=own_partition(2), metrics=metrics)
+    scenario = Scenario(replicas=own_partition(2), metrics=metrics)
     run = fold(
         EXPERIMENT, simulate(scenario, models=3, partitions=2, epochs=2, validated=validated).log
     ).runs["fit-1"]
@@ -222,7 +228,7 @@ def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
 
 def test_a_run_whose_models_all_lack_the_metric_says_so() -> None:
     """The cause is named once."""
-    scenario = Scenario(holdings=own_partition(2), metrics=lambda body: {"accuracy": 0.5})
+    scenario = Scenario(replicas=own_partition(2), metrics=lambda body: {"accuracy": 0.5})
     run = fold(EXPERIMENT, simulate(scenario, models=3, partitions=2, validated=True).log).runs["fit-1"]
     assert run.state is RunState.FAILED
     assert "metric 'loss' was not returned by SubEpochSpec.test()" in run.error
@@ -234,7 +240,7 @@ def test_a_run_whose_models_all_fail_has_failed() -> None:
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
         return Failure(kind=FailureKind.NON_FINITE, message="loss became nan")
 
-    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=2, partitions=2)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert run.state is RunState.FAILED
     assert "loss became nan" in run.error
@@ -249,7 +255,7 @@ def test_a_cause_that_ends_many_models_is_told_once() -> None:
         frames = 'Traceback (most recent call last):\n  File "spec.py", line 3, in train\n'
         return Failure(kind=FailureKind.USER_ERROR, message=told, traceback=f"{frames}{told}\n")
 
-    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=9, partitions=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=9, partitions=2)
     error = fold(EXPERIMENT, simulation.log).runs["fit-1"].error
     assert error.splitlines() == [
         "all 9 models failed, 7 of them: ValueError: boom",
@@ -260,30 +266,31 @@ def test_a_cause_that_ends_many_models_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("crashes", "survives"), [(2, True), (3, False)])
-def test_a_crashing_unit_gets_three_attempts(crashes: int, survives: bool) -> None:
+def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) -> None:
     """A process that dies is tried again; one that always dies is given up."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 1 and attempt <= crashes:
+        if getattr(body, "model", "") == "m00" and getattr(body, "sub_epoch", 0) == 1 and attempt <= crashes:
             return Failure(kind=FailureKind.CRASH, message="killed")
         return None
 
-    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=2, partitions=2)
     model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
     assert (model.state is ModelState.FINISHED) == survives
 
 
-def test_a_corrupt_checkpoint_has_the_unit_before_done_again() -> None:
-    """The next unit finds the damage; the unit that wrote the file is committed anew under another attempt."""
+def test_a_corrupt_checkpoint_has_the_sub_epoch_before_done_again() -> None:
+    """The next sub-epoch finds the damage; the sub-epoch that wrote the file is committed anew under another
+    attempt."""
     told: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 2 and not told:
+        if getattr(body, "model", "") == "m00" and getattr(body, "sub_epoch", 0) == 2 and not told:
             told.append(attempt)
             return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
         return None
 
-    scenario = Scenario(holdings=own_partition(3), outcome=outcome)
+    scenario = Scenario(replicas=own_partition(3), outcome=outcome)
     simulation = simulate(scenario, models=2, partitions=3)
     model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
     assert model.state is ModelState.FINISHED
@@ -301,27 +308,29 @@ def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
             return Failure(kind=FailureKind.STORAGE_FULL, message="no room", needs_bytes=1000)
         return None
 
-    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=2, partitions=2)
     types = [event.type for event in simulation.log]
     assert types.index("RunPaused") < types.index("RunResumed")
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
-def test_queued_units_never_keep_an_idle_worker_waiting() -> None:
+def test_queued_sub_epochs_never_keep_an_idle_worker_waiting() -> None:
     """With as many models as workers plus one, prefetching must not cost makespan against not prefetching."""
-    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 1.0 if w == "worker-0" else 2.0)
+    scenario = Scenario(
+        replicas=own_partition(2), sub_epoch_time=lambda b, w: 1.0 if w == "worker-0" else 2.0
+    )
     simulation = simulate(scenario, models=3, partitions=2, epochs=4)
     # The slow worker needs 3 models x 4 epochs x 2 s; it must never be left without work for long.
     assert simulation.now <= 3 * 4 * 2 + 4
 
 
 def test_the_controller_may_die_before_or_after_any_write() -> None:
-    """Sweep: for each write of a small run, crash there; the run ends, complete, each unit committed once."""
-    holdings = own_partition(2)
-    undisturbed = simulate(Scenario(holdings=holdings), models=3, partitions=2, epochs=2, validated=True)
+    """Sweep: for each write of a small run, crash there; the run ends, complete, each sub-epoch committed once."""
+    replicas = own_partition(2)
+    undisturbed = simulate(Scenario(replicas=replicas), models=3, partitions=2, epochs=2, validated=True)
     assert undisturbed.writes > 10
     for write in range(undisturbed.writes + 1):
-        scenario = Scenario(holdings=holdings, crash_before=frozenset({write}))
+        scenario = Scenario(replicas=replicas, crash_before=frozenset({write}))
         simulation = simulate(scenario, models=3, partitions=2, epochs=2, validated=True)
         state = fold(EXPERIMENT, simulation.log)
         assert state.runs["fit-1"].state is RunState.FINISHED, f"crash at write {write}"
@@ -331,14 +340,15 @@ def test_the_controller_may_die_before_or_after_any_write() -> None:
 
 def test_the_same_scenario_gives_the_same_log() -> None:
     """The core has no hidden source of chance: a run can be repeated to the event."""
-    first = simulate(Scenario(holdings=own_partition(3)), models=4, partitions=3)
-    second = simulate(Scenario(holdings=own_partition(3)), models=4, partitions=3)
+    first = simulate(Scenario(replicas=own_partition(3)), models=4, partitions=3)
+    second = simulate(Scenario(replicas=own_partition(3)), models=4, partitions=3)
     assert first.log == second.log
     assert any(isinstance(event, TaskAssigned) for event in first.log)
 
 
 def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
-    """A worker that is lost again and again while running one unit costs that unit's model, not the run for ever."""
+    """A worker that is lost again and again while running one sub-epoch costs that sub-epoch's model, not the run for
+    ever."""
     log: list[Event] = [
         RunRequested(run="fit-1", request=request(2, 1)),
         WorkerJoined(
@@ -346,7 +356,7 @@ def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
             incarnation="0",
             weight=1,
             kinds=("train",),
-            holdings=(Holding(dataset=DATASET, partition=0),),
+            replicas=(Replica(dataset=DATASET, partition=0),),
         ),
         plan(2, 1),
     ]
@@ -368,7 +378,7 @@ def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
 
 def test_a_full_disk_of_a_worker_that_went_away_keeps_nobody_waiting() -> None:
     """What a silent worker last said of its volume no longer counts."""
-    told: Any = {"incarnation": "0", "weight": 1, "kinds": (), "holdings": ()}
+    told: Any = {"incarnation": "0", "weight": 1, "kinds": (), "replicas": ()}
     snapshot = ClusterSnapshot(
         workers={
             "gone": WorkerView(**told, absence=Absence(how=Liveness.SILENT, exit=SILENT), free_bytes=0),

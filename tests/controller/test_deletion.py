@@ -146,7 +146,7 @@ def test_experiments_go_one_at_a_time(ward: Ward) -> None:
 
 
 def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop with running units turns many times a second."""
+    """A loop with running sub-epochs turns many times a second."""
     may_end, asked, deleting = threading.Event(), [], ward.store.deleting
     monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
     ward.store.append("one", DeletionRequested(by="ann"))

@@ -1,4 +1,4 @@
-"""Workers with several devices: each is a place for a unit, and what they share is respected."""
+"""Workers with several devices: each is a place for a sub-epoch, and what they share is respected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cerebro.scheduling.validator import validate
 from cerebro.state import ExperimentState, RunState, schedule_of
 from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
-from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
+from controller.planner_process.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario
@@ -45,34 +45,34 @@ def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
 def test_a_worker_trains_as_many_models_as_it_has_devices() -> None:
     """All are busy from the first moment to the last, where there are models enough."""
     scenario = Scenario(
-        holdings=own_partition(2), devices=several_devices(4, 2), unit_time=lambda body, worker: 4.0
+        replicas=own_partition(2), devices=several_devices(4, 2), sub_epoch_time=lambda body, worker: 4.0
     )
     simulation = simulate(scenario, models=12, partitions=2)
     first = [e for e in simulation.log if isinstance(e, TaskStarted) and e.time == 0.0]
     assert Counter(event.worker for event in first) == {"worker-0": 4, "worker-1": 2}
-    # 12 units of 4 s on the 2 devices of worker-1.
+    # 12 sub-epochs of 4 s on the 2 devices of worker-1.
     assert simulation.now == 24.0
 
 
 def test_two_devices_are_as_good_as_two_workers() -> None:
     """The same work on a worker of two devices, and on two workers that both hold its partition."""
     one = Scenario(
-        holdings={"worker-0": [0, 1]}, devices=several_devices(2), unit_time=lambda body, worker: 3.0
+        replicas={"worker-0": [0, 1]}, devices=several_devices(2), sub_epoch_time=lambda body, worker: 3.0
     )
-    two = Scenario(holdings={"worker-0": [0, 1], "worker-1": [0, 1]}, unit_time=lambda body, worker: 3.0)
+    two = Scenario(replicas={"worker-0": [0, 1], "worker-1": [0, 1]}, sub_epoch_time=lambda body, worker: 3.0)
     took = [simulate(scenario, models=5, partitions=2, epochs=3).now for scenario in (one, two)]
     assert took[0] <= took[1] == pytest.approx(5 * 2 * 3 * 3.0 / 2)
 
 
-def test_the_next_unit_waits_for_the_device_that_ends_first() -> None:
+def test_the_next_sub_epoch_waits_for_the_device_that_ends_first() -> None:
     """One is queued on a device that is about to end, or that has just been given one, and on no other."""
     lengths = {0: 3.0, 1: 5.0, 2: 9.0}
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
         return lengths[int(body.model[1:]) % 3]
 
-    scenario = Scenario(holdings=own_partition(1), devices=several_devices(3), unit_time=unit_time)
+    scenario = Scenario(replicas=own_partition(1), devices=several_devices(3), sub_epoch_time=sub_epoch_time)
     simulation = simulate(scenario, models=9, partitions=1, epochs=4)
     seen = 0
     for event, state in states(simulation):
@@ -100,19 +100,22 @@ def test_the_next_unit_waits_for_the_device_that_ends_first() -> None:
     times=st.randoms(use_true_random=False),
 )
 def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, validated, times) -> None:  # type: ignore[no-untyped-def]
-    """All devices of a worker share its memory: nothing else runs or is loaded there during the next attempt, of units
-    and of validations; and nobody waits for ever to be alone."""
+    """All devices of a worker share its memory: nothing else runs or is loaded there during the next attempt, of
+    sub-epochs and of validations; and nobody waits for ever to be alone."""
     models, workers, epochs = shape
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        unit = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", getattr(body, "epoch", 0)))
-        is_hit = attempt == 1 and unit in faults
+        sub_epoch = (
+            int(getattr(body, "model", "m0")[1:]),
+            getattr(body, "sub_epoch", getattr(body, "epoch", 0)),
+        )
+        is_hit = attempt == 1 and sub_epoch in faults
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_hit else None
 
     scenario = Scenario(
-        holdings=own_partition(workers),
+        replicas=own_partition(workers),
         devices=several_devices(*counts),
-        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        sub_epoch_time=lambda body, worker: times.uniform(0.5, 4.0),
         outcome=outcome,
     )
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
@@ -128,13 +131,13 @@ def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
     """The retry begins as soon as what ran beside it has ended, however much else there is to do."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_hit = isinstance(body, TrainTask) and (body.model, body.unit, attempt) == ("m00", 0, 1)
+        is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 1)
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_hit else None
 
     scenario = Scenario(
-        holdings=own_partition(1),
+        replicas=own_partition(1),
         devices=several_devices(4),
-        unit_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m00" else 3.0,
+        sub_epoch_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m00" else 3.0,
         outcome=outcome,
     )
     simulation = simulate(scenario, models=20, partitions=1, epochs=2)
@@ -146,11 +149,11 @@ def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
 def test_a_partition_is_made_beside_training() -> None:
     """ETL takes turns in a lane of its own: a worker that trains makes what is lost at once."""
     scenario = Scenario(
-        holdings={"worker-0": [0], "worker-1": [1]},
+        replicas={"worker-0": [0], "worker-1": [1]},
         devices=several_devices(2, 2),
         has_pods=True,
         removals={"worker-1": 20.0},
-        unit_time=lambda body, worker: 1.0 if isinstance(body, EtlTask) else 8.0,
+        sub_epoch_time=lambda body, worker: 1.0 if isinstance(body, EtlTask) else 8.0,
     )
     simulation = Simulation(scenario, request(6, 1), plan(6, 2))
     simulation.run()
@@ -171,11 +174,11 @@ def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> N
     models, workers, epochs = shape
     cost: dict[tuple[str, str], float] = {}
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         return cost.setdefault((getattr(body, "model", ""), worker), times.uniform(0.5, 4.0))
 
     scenario = Scenario(
-        holdings=own_partition(workers), devices=several_devices(*counts), unit_time=unit_time
+        replicas=own_partition(workers), devices=several_devices(*counts), sub_epoch_time=sub_epoch_time
     )
     helper = InlineHelper(plan_s=0.02, solve_s=0.02)
     simulation = Simulation(scenario, request(models, epochs), plan(models, workers), helper)

@@ -38,7 +38,7 @@ def failing(kind: FailureKind, action: Action) -> Failure:
 
 
 def at_one(failure: Failure, bad: str = "worker-1") -> Outcome:
-    """All units of model m00, or all units at one worker, fail."""
+    """All sub-epochs of model m00, or all sub-epochs at one worker, fail."""
     return lambda body, attempt, worker: (
         failure if isinstance(body, TrainTask) and bad in (worker, body.model) else None
     )
@@ -57,7 +57,7 @@ def failures(simulation: Simulation) -> list[TaskFailed]:
 def test_no_retry_gives_a_model_up_at_once() -> None:
     """A crash is worth three attempts; by the rule it is worth one. The others go on."""
     simulation = simulate(
-        Scenario(holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "no_retry"), "m00"))
+        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "no_retry"), "m00"))
     )
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert [model.state for model in run.models.values()] == [
@@ -74,7 +74,7 @@ def test_no_retry_gives_a_model_up_at_once() -> None:
 def test_retry_elsewhere_goes_to_another_worker_though_the_code_raised() -> None:
     """A user's error is final otherwise. No model is lost, and no worker is blamed for it."""
     simulation = simulate(
-        Scenario(holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere")))
+        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere")))
     )
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     failed = failures(simulation)
@@ -87,7 +87,7 @@ def test_retry_elsewhere_ends_with_the_attempts() -> None:
     """Where it fails everywhere, the model is given up after `max_attempts`."""
     simulation = simulate(
         Scenario(
-            holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere"), "m00")
+            replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere"), "m00")
         )
     )
     failed = failures(simulation)
@@ -99,7 +99,7 @@ def test_retry_elsewhere_ends_with_the_attempts() -> None:
 def test_a_label_changes_nothing_else() -> None:
     """A crash has its three attempts."""
     simulation = simulate(
-        Scenario(holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "label"), "m00"))
+        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "label"), "m00"))
     )
     assert len(failures(simulation)) == 3
 
@@ -107,7 +107,7 @@ def test_a_label_changes_nothing_else() -> None:
 def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
     """The task loses no attempt, and the worker's health says which rule it was."""
     simulation = simulate(
-        Scenario(holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine")))
+        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine")))
     )
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     health = simulation.store.workers_health()
@@ -120,7 +120,7 @@ def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
 def test_a_rule_that_matches_everywhere_empties_no_cluster() -> None:
     """At most half of the workers, as ever; the task is given up in the end."""
     simulation = simulate(
-        Scenario(holdings=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine"), "m00"))
+        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine"), "m00"))
     )
     assert len(simulation.store.workers_health().quarantined()) <= 1
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]

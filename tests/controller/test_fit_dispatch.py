@@ -18,7 +18,7 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import device_counts, own_partition, plan, request
-from tests.state.stories import Story, joined, lost, unit, validation
+from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -46,7 +46,7 @@ def told_step_by_step(simulation: Simulation) -> int:
         assert reader.fit.dispatch_state.fixed == kept.fixed
         assert reader.fit.times.load_s == core.fit.times.load_s
         anew.see_holders(core.state)
-        assert made.merit == reader.fit.dispatch_state.merit == kept.merit
+        assert made.priority_score == reader.fit.dispatch_state.priority_score == kept.priority_score
         assert kept.held == made.held
         assert {m: kept.running[m].members for m in kept.running} == {
             m: made.running[m].members for m in made.running
@@ -96,7 +96,7 @@ def test_board_follows_the_log(shape, outages, faults, times, devices) -> None: 
 
 def test_deciding_leaves_the_board_as_it_was() -> None:
     """Choices are tried on the dispatch state and undone: only the log changes it."""
-    scenario = Scenario(holdings=own_partition(3))
+    scenario = Scenario(replicas=own_partition(3))
     simulation = Simulation(scenario, request(4, 2), plan(4, 3))
     simulation.run()
     core = Core(simulation.store.experiment("simulated"))
@@ -122,7 +122,7 @@ def all_here(story: Story) -> ClusterSnapshot:
     return ClusterSnapshot(
         workers={
             name: WorkerView(
-                incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), holdings=()
+                incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), replicas=()
             )
             for name, worker in story.state.workers.items()
             if not worker.is_removed
@@ -131,8 +131,9 @@ def all_here(story: Story) -> ClusterSnapshot:
 
 
 def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
-    """Worker 0 goes while it runs m02 on partition 0, and comes back: lost, or after it gave the unit back itself."""
-    key = unit(1, 0, "m02")
+    """Worker 0 goes while it runs m02 on partition 0, and comes back: lost, or after it gave the sub-epoch back
+    itself."""
+    key = sub_epoch(1, 0, "m02")
     if is_told:
         story.fail(key, 0, how)
     else:
@@ -147,8 +148,8 @@ def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
     ("how", "is_told"),
     [(FailureKind.PREEMPTED, True), (FailureKind.PREEMPTED, False), (FailureKind.CRASH, False)],
 )
-def test_an_interrupted_unit_goes_first(how: FailureKind, is_told: bool) -> None:
-    """Other models have more left, and there are validations to do: who lost a unit sees it go on at once."""
+def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) -> None:
+    """Other models have more left, and there are validations to do: who lost a sub-epoch sees it go on at once."""
     story = Story()
     story.fit(models=5, validated=True)
     story.train(1, 1, model="m02")
@@ -157,29 +158,29 @@ def test_an_interrupted_unit_goes_first(how: FailureKind, is_told: bool) -> None
     interrupt(story, how, is_told=is_told)
     steps = core_of(story).decide(all_here(story))
     at_it = [step.task for step in steps if isinstance(step, api.Assign) and step.worker == "worker-0"]
-    assert at_it[0] == str(unit(1, 0, "m02"))
+    assert at_it[0] == str(sub_epoch(1, 0, "m02"))
 
 
-def test_an_interrupted_unit_whose_model_is_elsewhere_keeps_nobody_waiting() -> None:
+def test_an_interrupted_sub_epoch_whose_model_is_elsewhere_keeps_nobody_waiting() -> None:
     """Its worker takes another one meanwhile; once the model is idle, it is next."""
     story = Story()
     story.fit(models=3)
     interrupt(story, FailureKind.PREEMPTED, is_told=False)
-    attempt = story.start(unit(1, 1, "m02"), 1)
+    attempt = story.start(sub_epoch(1, 1, "m02"), 1)
     busy = core_of(story).decide(all_here(story))
     given = [s.task for s in busy if isinstance(s, api.Assign) and s.worker == "worker-0"]
     assert given
-    assert str(unit(1, 0, "m02")) not in given
-    story.tell(TaskRevoked(task=str(unit(1, 1, "m02")), attempt=attempt, worker="worker-1", reason="-"))
+    assert str(sub_epoch(1, 0, "m02")) not in given
+    story.tell(TaskRevoked(task=str(sub_epoch(1, 1, "m02")), attempt=attempt, worker="worker-1", reason="-"))
     idle = core_of(story).decide(all_here(story))
-    assert str(unit(1, 0, "m02")) in {s.task for s in idle if isinstance(s, api.Assign)}
+    assert str(sub_epoch(1, 0, "m02")) in {s.task for s in idle if isinstance(s, api.Assign)}
 
 
-def test_a_model_waits_for_the_worker_of_its_interrupted_unit() -> None:
+def test_a_model_waits_for_the_worker_of_its_interrupted_sub_epoch() -> None:
     """Once that is there again: hopping on elsewhere, the model might be busy each time the worker is free."""
     story = Story()
     story.fit(models=2)
-    interrupted = unit(1, 0, "m01")
+    interrupted = sub_epoch(1, 0, "m01")
     attempt = story.start(interrupted, 0)
     story.tell(
         TaskRevoked(
@@ -188,20 +189,20 @@ def test_a_model_waits_for_the_worker_of_its_interrupted_unit() -> None:
         lost(0),
         joined(0, incarnation="b"),
     )
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     back = {s.task for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Assign)}
-    assert str(unit(1, 1, "m01")) not in back
+    assert str(sub_epoch(1, 1, "m01")) not in back
 
 
 def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
-    """Its worker came back before its making, queued behind a unit, was begun; one that is begun goes on."""
+    """Its worker came back before its making, queued behind a sub-epoch, was begun; one that is begun goes on."""
     for place, expected in (("queued", ["revoke"]), ("first", [])):
         story = Story()
         story.etl(splits={"train": 10})
         story.fit(models=3)
         story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
         if place == "queued":
-            story.start(unit(1, 0), 0)
+            story.start(sub_epoch(1, 0), 0)
         remake = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
         story.assign(remake, 0)
         assert not [s for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Revoke)]
@@ -212,19 +213,21 @@ def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
         assert {step.task for step in revoked} <= {str(remake)}
 
 
-def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
+def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
     """The assignment may reach the log behind the news of the failure: the controller goes on, and revokes it."""
     story = Story()
     story.fit(models=2, validated=True)
     story.epoch(1)
     story.fail(validation(1), 0, FailureKind.USER_ERROR)
     assert story.model().state is ModelState.FAILED
-    story.tell(TaskAssigned(task=str(unit(2, 0)), attempt=1, worker="worker-0"))
+    story.tell(TaskAssigned(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0"))
     core = core_of(story)
     assert core.fit is not None
     (step,) = core.decide(all_here(story))
-    assert (step.op, step.task) == ("revoke", str(unit(2, 0)))  # type: ignore[union-attr]
-    story.tell(TaskRevoked(task=str(unit(2, 0)), attempt=1, worker="worker-0", reason="its model has failed"))
+    assert (step.op, step.task) == ("revoke", str(sub_epoch(2, 0)))  # type: ignore[union-attr]
+    story.tell(
+        TaskRevoked(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0", reason="its model has failed")
+    )
     assert not core_of(story).fit.dispatch_state.running  # type: ignore[union-attr]
 
 
@@ -235,7 +238,7 @@ def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
     for epoch in (1, 2):
         for partition in (0, 1):
             story.train(epoch, partition)
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     reported = []
     for _ in range(5):
         core = core_of(story)
@@ -252,7 +255,7 @@ def test_a_worker_that_gives_back_because_it_ends_gets_nothing_more() -> None:
     """Silence, or a cluster manager, would tell of it later; until it is there anew it is not given the same again."""
     story = Story()
     story.fit(models=2)
-    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
     (step,) = core_of(story).decide(all_here(story))
     assert isinstance(step, api.Note)
     assert isinstance(step.event, WorkerLost)

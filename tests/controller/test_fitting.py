@@ -18,7 +18,7 @@ from cerebro.contract.tasks import (
 from cerebro.state import TaskKey
 from controller import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
-from tests.state.stories import SHA, Story, etl_plan, joined, unit
+from tests.state.stories import SHA, Story, etl_plan, joined, sub_epoch
 
 FITTED = FittedRef(name="datasets/d/fitted/etl-1-a1.pickle", checksum="xxh3_64:0", size=3)
 FITTING = TaskKey(run="etl-1", kind="fitting")
@@ -66,7 +66,7 @@ def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
     assert story.state.runs["etl-1"].is_complete()
     story.tell(RunFinished(run="etl-1", outcome="finished"))
     story.fit(models=1)
-    body = tasks.body(RECORD, story.state, story.run, unit(1, 0))
+    body = tasks.body(RECORD, story.state, story.run, sub_epoch(1, 0))
     assert isinstance(body, TrainTask)
     assert body.fitted == FITTED
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.advisor.answering import answer
-from controller.brain.forecast import Outlook, forecast
-from tests.controller.brain_worlds import outlook
+from controller.autoscaler.forecast import Outlook, forecast
+from controller.planner_process.answering import answer
+from tests.controller.autoscaler_worlds import outlook
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_a_forecast_knows_of_the_copies_that_relieve_a_slow_worker() -> None:
 
 
 def test_models_of_which_little_is_known_make_it_less_sure() -> None:
-    """Also where units do not stray."""
+    """Also where sub-epochs do not stray."""
     sure = replace(outlook(8, 4, 2), sigma=0.0)
     unsure = replace(sure, doubts=(0.3,) * 8)
     known, doubted = (forecast(each, [4], limit_s=20.0)[4] for each in (sure, unsure))

@@ -1,4 +1,4 @@
-"""Gangs: workers that are given a unit together, and lose it together."""
+"""Gangs: workers that are given a sub-epoch together, and lose it together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskCommitted
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind, Member, TaskBody, TrainTask
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import SILENT, Liveness
@@ -24,18 +24,20 @@ from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_fit_dispatch import told_step_by_step
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
-def gang_way(workers: int) -> Way:
+def gang_parallel_plan(workers: int) -> ParallelPlan:
     """As a plan has it."""
-    return Way(technique="ddp", workers=workers)
+    return ParallelPlan(technique="ddp", workers=workers)
 
 
 def simulation_of(scenario: Scenario, models: int, epochs: int, workers: int, gang: int) -> Simulation:
     """A finished simulation of a fit in gangs."""
     asked = request(models, epochs).model_copy(update={"gang": gang})
-    simulation = Simulation(scenario, asked, plan(models, workers, rows=4, ways=(gang_way(gang), SINGLE)))
+    simulation = Simulation(
+        scenario, asked, plan(models, workers, rows=4, parallel_plans=(gang_parallel_plan(gang), SINGLE))
+    )
     simulation.run(limit=20_000)
     return simulation
 
@@ -73,8 +75,8 @@ def fit_of(simulation: Simulation) -> Run:
 def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # type: ignore[no-untyped-def]
     shape, gang, outages, faults, times
 ) -> None:
-    """Whichever workers are lost and units fail: the run ends by itself, no model is lost, each of them has seen each
-    partition once in each epoch, and who decides sees at each moment what the log says."""
+    """Whichever workers are lost and sub-epochs fail: the run ends by itself, no model is lost, each of them has seen
+    each partition once in each epoch, and who decides sees at each moment what the log says."""
     models, workers, epochs = shape
     scenario = of_gangs(disturbed(workers, outages=outages, faults=faults, times=times))
     simulation = simulation_of(scenario, models, epochs, workers, gang)
@@ -82,7 +84,7 @@ def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # typ
     run = fit_of(simulation)
     for model in run.models.values():
         if model.failure is not None and model.failure.kind is FailureKind.CHECKPOINT:
-            continue  # of its first unit, before which there is none to be made again
+            continue  # of its first sub-epoch, before which there is none to be made again
         assert model.state is ModelState.FINISHED
         for epoch in range(1, epochs + 1):
             visited = [p for visit in model.visits if visit.epoch == epoch for p in visit.partitions]
@@ -93,19 +95,19 @@ def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # typ
 
 
 def sets_of(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:
-    """(model, partitions) of each unit in the order of assignment."""
+    """(model, partitions) of each sub-epoch in the order of assignment."""
     keys = [TaskKey.parse(e.task) for e in simulation.log if isinstance(e, TaskAssigned)]
     return [(key.model or "", key.partitions) for key in keys if key.kind == "train"]
 
 
 @pytest.mark.parametrize(("models", "seconds"), [(1, 2.0), (2, 2.0)])
 def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) -> None:
-    """Four workers in gangs of two: each model is at two of them, in turn, and takes half as many units."""
+    """Four workers in gangs of two: each model is at two of them, in turn, and takes half as many sub-epochs."""
 
-    def unit_time(body: object, worker: str) -> float:
+    def sub_epoch_time(body: object, worker: str) -> float:
         return 1.0 if isinstance(body, TrainTask) else 0.0
 
-    scenario = Scenario(holdings=own_partition(4), unit_time=unit_time)
+    scenario = Scenario(replicas=own_partition(4), sub_epoch_time=sub_epoch_time)
     simulation = simulation_of(scenario, models, 1, 4, 2)
     assert {partitions for _, partitions in sets_of(simulation)} == {(0, 1), (2, 3)}
     assert len(sets_of(simulation)) == 2 * models
@@ -116,13 +118,13 @@ def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) 
 
 def test_what_is_left_over_is_trained_by_one_worker() -> None:
     """Of five partitions in pairs one is alone, in each epoch."""
-    scenario = Scenario(holdings=own_partition(5), unit_time=lambda body, worker: 1.0)
+    scenario = Scenario(replicas=own_partition(5), sub_epoch_time=lambda body, worker: 1.0)
     sizes = Counter(len(partitions) for _, partitions in sets_of(simulation_of(scenario, 2, 3, 5, 2)))
     assert sizes == {2: 2 * 2 * 3, 1: 2 * 3}
 
 
 def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
-    """The way is struck off for that model, and counts as no attempt; the other one goes on in gangs."""
+    """The way is ruled out for that model, and counts as no attempt; the other one goes on in gangs."""
     faults = {(0, 0): FailureKind.NOT_APPLICABLE}
     scenario = of_gangs(disturbed(4, outages=(), faults=faults, times=Random(1)))
     simulation = simulation_of(scenario, 2, 2, 4, 2)
@@ -135,21 +137,21 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
 
 def test_workers_that_train_with_no_others_are_in_no_gang() -> None:
     """They have registered no address, as those of older versions."""
-    simulation = simulation_of(Scenario(holdings=own_partition(2), is_apart=True), 1, 1, 2, 2)
+    simulation = simulation_of(Scenario(replicas=own_partition(2), is_apart=True), 1, 1, 2, 2)
     assert fit_of(simulation).state == "finished"
     assert {len(partitions) for _, partitions in sets_of(simulation)} == {1}
 
 
-def test_gangs_lose_their_way_only_when_members_are_lost_again_and_again() -> None:
-    """A worker that comes and goes voids each attempt; after five losses of one unit its model goes on alone."""
+def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_again() -> None:
+    """A worker that comes and goes voids each attempt; after five losses of one sub-epoch its model goes on alone."""
     lost = itertools.count()
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if isinstance(body, TrainTask) and body.gang is not None and body.unit == 0 and next(lost) < 9:
+        if isinstance(body, TrainTask) and body.gang is not None and body.sub_epoch == 0 and next(lost) < 9:
             return Failure(kind=FailureKind.MEMBER_LOST, message="worker-1 is gone")
         return None
 
-    scenario = Scenario(holdings=own_partition(2), outcome=outcome)
+    scenario = Scenario(replicas=own_partition(2), outcome=outcome)
     run = fit_of(simulation_of(scenario, 1, 1, 2, 2))
     model = run.models["m00"]
     assert model.state is ModelState.FINISHED
@@ -166,7 +168,7 @@ def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_ov
 
     def run(workers: int) -> Run:
         return fit_of(
-            simulation_of(Scenario(holdings=own_partition(workers), outcome=outcome), 1, 2, workers, 2)
+            simulation_of(Scenario(replicas=own_partition(workers), outcome=outcome), 1, 2, workers, 2)
         )
 
     assert run(4).models["m00"].state is ModelState.FINISHED
@@ -179,13 +181,13 @@ def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_ov
 def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> None:
     """The others go on in theirs, and it trains alone."""
     scenario = Scenario(
-        holdings=own_partition(4),
+        replicas=own_partition(4),
         devices={f"worker-{n}": 2 for n in range(3)},
-        unit_time=lambda body, worker: 1.0,
+        sub_epoch_time=lambda body, worker: 1.0,
     )
     asked = request(1, 1).model_copy(update={"gang": 2})
-    wide = Way(technique="ddp", workers=2, size=2)
-    simulation = Simulation(scenario, asked, plan(1, 4, rows=4, ways=(wide, SINGLE)))
+    wide = ParallelPlan(technique="ddp", workers=2, size=2)
+    simulation = Simulation(scenario, asked, plan(1, 4, rows=4, parallel_plans=(wide, SINGLE)))
     simulation.run(limit=20_000)
     assert fit_of(simulation).state == "finished"
     assert Counter(partitions for _, partitions in sets_of(simulation)) == {(0, 1): 1, (2,): 1, (3,): 1}
@@ -193,10 +195,11 @@ def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> N
 
 @pytest.mark.parametrize(("silent", "is_forced"), [(0, False), (1, True)])
 def test_the_lease_of_a_leader_does_not_keep_a_silent_member(silent: int, is_forced: bool) -> None:
-    """Else all decisions of the experiment would wait for a unit that gets no further. A leader's own is respected."""
+    """Else all decisions of the experiment would wait for a sub-epoch that gets no further. A leader's own is
+    respected."""
     story = Story(workers=2)
     story.fit(models=1, partitions=2)
-    key = unit(1, 0)._replace(others=(1,))
+    key = sub_epoch(1, 0)._replace(others=(1,))
     story.assign(key, 0, others=(Member(worker="worker-1", partition=1),))
     worker = story.state.workers[f"worker-{silent}"]
     (step,) = _take_back(story.state, worker, SILENT, Liveness.SILENT)

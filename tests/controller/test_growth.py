@@ -15,7 +15,7 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Replica
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey
@@ -36,7 +36,7 @@ def joined(number: int, devices: int = 1) -> WorkerJoined:
         incarnation="a",
         weight=1.0,
         kinds=("train",),
-        holdings=(Holding(dataset=DATASET, partition=number),),
+        replicas=(Replica(dataset=DATASET, partition=number),),
         devices=devices,
     )
 
@@ -54,13 +54,13 @@ def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False
 def snapshot(core: Core) -> ClusterSnapshot:
     return ClusterSnapshot(
         workers={
-            name: WorkerView(incarnation="a", weight=1.0, kinds=tuple(worker.kinds), holdings=())
+            name: WorkerView(incarnation="a", weight=1.0, kinds=tuple(worker.kinds), replicas=())
             for name, worker in core.state.workers.items()
         }
     )
 
 
-def test_many_equal_idle_workers_get_a_unit_each() -> None:
+def test_many_equal_idle_workers_get_a_sub_epoch_each() -> None:
     """As many models as workers, all alike: everybody is served, and once twice as many are there it costs four times
     as much, not sixteen times."""
     costs = {}
@@ -76,7 +76,7 @@ def test_many_equal_idle_workers_get_a_unit_each() -> None:
 
 
 def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False, devices: int = 1) -> Core:
-    """A fit in which every device has one unit that runs and one that is queued."""
+    """A fit in which every device has one sub-epoch that runs and one that is queued."""
     core = begun(models, workers, epochs=epochs, validated=validated, devices=devices)
     now = 0.0
     for _ in range(2):

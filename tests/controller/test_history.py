@@ -1,4 +1,4 @@
-"""What units have shown is told once whatever becomes of the controllers, and runs that begin know of it."""
+"""What sub-epochs have shown is told once whatever becomes of the controllers, and runs that begin know of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event, RunStarted
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import CodeRecord, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
@@ -19,7 +19,7 @@ from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from cerebro.state.absences import Absences
-from controller.brain.outlook import outlook, trainers
+from controller.autoscaler.outlook import outlook, trainers
 from controller.core import Core
 from controller.history import RunHistory
 from controller.priors import Priors
@@ -37,13 +37,13 @@ def cost(model: str) -> float:
     return 2.0 ** int(model[1:])
 
 
-def unit_time(body: TaskBody, worker: str) -> float:
+def sub_epoch_time(body: TaskBody, worker: str) -> float:
     assert isinstance(body, TrainTask)
     noise = Random(f"{body.model} {body.epoch} {body.partition}").lognormvariate(0, 0.05)
     return 10 * cost(body.model) * noise
 
 
-def simulation(history: dict[str, UnitHistory] | None = None, *, models: int = MODELS) -> Simulation:
+def simulation(history: dict[str, SubEpochHistory] | None = None, *, models: int = MODELS) -> Simulation:
     hyperparams: dict[str, Hyperparameters] = {f"m{n}": {"batch_size": 1, "n": n} for n in range(models)}
     request = FitRequest(
         code=CODE,
@@ -55,8 +55,8 @@ def simulation(history: dict[str, UnitHistory] | None = None, *, models: int = M
     )
     plan = FitPlan(dataset=DATASET, models=hyperparams, partitions=dict.fromkeys(range(PARTITIONS), ROWS))
     scenario = Scenario(
-        holdings={f"w{n}": [n] for n in range(PARTITIONS)},
-        unit_time=unit_time,
+        replicas={f"w{n}": [n] for n in range(PARTITIONS)},
+        sub_epoch_time=sub_epoch_time,
         fixed_s=lambda body, worker: 1.0,
         lease_s=1e4,
         history=history,
@@ -138,9 +138,9 @@ class Controller:
 
 def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
     """As if one controller had told all of it."""
-    expected, found = history_of(log), store.inner.history().units
-    assert {key: round(row.units) for key, row in found.items()} == {
-        key: round(row.units) for key, row in expected.items()
+    expected, found = history_of(log), store.inner.history().sub_epochs
+    assert {key: round(row.sub_epochs) for key, row in found.items()} == {
+        key: round(row.sub_epochs) for key, row in expected.items()
     }
     for key, row in expected.items():
         assert math.isclose(found[key].log_rate, row.log_rate, abs_tol=1e-9)
@@ -153,7 +153,7 @@ _ACTS = st.sampled_from(["read", "tend", "restart", "other tends", "answer lost"
 
 @settings(max_examples=60, deadline=None)
 @given(acts=st.lists(st.tuples(_ACTS, st.integers(1, 40)), max_size=14))
-def test_each_unit_is_counted_once(log: tuple[Event, ...], acts: list[tuple[str, int]]) -> None:
+def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple[str, int]]) -> None:
     """Wherever controllers die, lead in turns, or get no answer."""
     store = Store()
     mine, other = Controller(store), Controller(store)
@@ -179,7 +179,7 @@ def test_each_unit_is_counted_once(log: tuple[Event, ...], acts: list[tuple[str,
 
 
 def test_nothing_is_told_before_its_time(log: tuple[Event, ...]) -> None:
-    """A request for each unit would cost as much as the units' own."""
+    """A request for each sub-epoch would cost as much as the sub-epochs' own."""
     store = Store()
     controller = Controller(store)
     controller.read(log)
@@ -198,7 +198,7 @@ def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: 
     controller.read(log)
     for _ in range(MODELS * PARTITIONS * 2):
         controller.tend()
-    assert max(sum(row.units for row in each.units.values()) for each in store.told) <= 7
+    assert max(sum(row.sub_epochs for row in each.sub_epochs.values()) for each in store.told) <= 7
     assert_told_once(store, log)
 
 
@@ -223,18 +223,18 @@ def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], erro
 
 def key(number: int, device: DeviceKind, *, code: str = CODE, dataset: str = DATASET) -> str:
     hyperparams = {"batch_size": 1, "n": number}
-    return str(UnitKey.of(code=code, dataset=dataset, hyperparams=hyperparams, device=device))
+    return str(SubEpochKey.of(code=code, dataset=dataset, hyperparams=hyperparams, device=device))
 
 
-def row(log_rate: float, units: float = 3.0, variance: float = 0.0) -> UnitHistory:
-    return UnitHistory(units=units, log_rate=log_rate, variance=variance, fixed_s=2.0)
+def row(log_rate: float, sub_epochs: float = 3.0, variance: float = 0.0) -> SubEpochHistory:
+    return SubEpochHistory(sub_epochs=sub_epochs, log_rate=log_rate, variance=variance, fixed_s=2.0)
 
 
-def made(rows: dict[str, UnitHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
+def made(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
     return Priors(rows, code=CODE, dataset=DATASET, devices=devices or {FAST})
 
 
-def test_a_models_own_units_are_preferred() -> None:
+def test_a_models_own_sub_epochs_are_preferred() -> None:
     """To those of the same code, and these to all on the same device."""
     own, alike, other = key(1, FAST), key(2, FAST, dataset="x"), key(1, FAST, code="f" * 64)
     rows = {own: row(-1.0), alike: row(-2.0), other: row(-6.0)}
@@ -266,7 +266,7 @@ def test_kinds_of_devices_are_compared_by_what_ran_on_both() -> None:
     )
 )
 def test_any_history_gives_times_that_can_be_reckoned_with(
-    rows: dict[tuple[int, DeviceKind], UnitHistory],
+    rows: dict[tuple[int, DeviceKind], SubEpochHistory],
 ) -> None:
     """Nonsense, too: what was written is never trusted to be sensible."""
     found = made({key(*each): value for each, value in rows.items()}, {FAST, SLOW})
@@ -276,7 +276,7 @@ def test_any_history_gives_times_that_can_be_reckoned_with(
     assert all(math.isfinite(found.slowness(device)) for device in (FAST, SLOW))
 
 
-def test_a_run_with_a_history_knows_its_models_before_a_unit_has_run(log: tuple[Event, ...]) -> None:
+def test_a_run_with_a_history_knows_its_models_before_a_sub_epoch_has_run(log: tuple[Event, ...]) -> None:
     """Times as they will be; without, all models are alike, and there is no forecast."""
     history = history_of(log)
     assert len(history) == MODELS

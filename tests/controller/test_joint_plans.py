@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import SchedulePlanned, TaskAssigned
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling import advice
 from cerebro.scheduling.problem import Problem
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
-from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
+from controller.planner_process.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario
@@ -33,29 +33,33 @@ from tests.controller.test_fit_dispatch import core_of
 from tests.scheduling.instances import problems
 from tests.state.stories import Story, joined
 
-DDP = Way(technique="ddp", size=2)
+DDP = ParallelPlan(technique="ddp", size=2)
 
 
 @pytest.fixture(autouse=True)
 def few_dry_runs() -> Iterator[None]:
     """They take nearly all the time of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "_MOST_UNITS", 300)
+        patch.setattr(advice, "_MOST_SUB_EPOCHS", 300)
         yield
 
 
-def simulate(models: int, *, ways: tuple[Way, ...], speed_up: float, epochs: int = 4) -> Simulation:
-    """A finished run on two workers with two devices each; a unit takes 10 s on one device."""
+def simulate(
+    models: int, *, parallel_plans: tuple[ParallelPlan, ...], speed_up: float, epochs: int = 4
+) -> Simulation:
+    """A finished run on two workers with two devices each; a sub-epoch takes 10 s on one device."""
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
-        return 10.0 / speed_up if body.way is not None and body.way.size > 1 else 10.0
+        return 10.0 / speed_up if body.parallel_plan is not None and body.parallel_plan.size > 1 else 10.0
 
-    scenario = Scenario(holdings=own_partition(2), devices=several_devices(2, 2), unit_time=unit_time)
+    scenario = Scenario(
+        replicas=own_partition(2), devices=several_devices(2, 2), sub_epoch_time=sub_epoch_time
+    )
     simulation = Simulation(
         scenario,
         request(models, epochs),
-        plan(models, 2, ways=ways),
+        plan(models, 2, parallel_plans=parallel_plans),
         InlineHelper(plan_s=0.1, solve_s=0.1),
     )
     simulation.run()
@@ -64,7 +68,7 @@ def simulate(models: int, *, ways: tuple[Way, ...], speed_up: float, epochs: int
 
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(max_gpus=3, max_strategies=3))
-def test_a_problem_with_ways_survives_json(problem: Problem) -> None:
+def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
     """Ways, GPUs and fixed parts; names are numbers."""
     again = from_json(to_json(problem))
     assert (again.strategies, again.gpus, again.gpu_ready) == (
@@ -74,8 +78,8 @@ def test_a_problem_with_ways_survives_json(problem: Problem) -> None:
     )
 
 
-def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
-    """The present one, and what a unit or a trial has shown; a way that no worker has devices for is none."""
+def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> None:
+    """The present one, and what a sub-epoch or a trial has shown; a way that no worker has devices for is none."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
     story.fit(models=2, partitions=2)
@@ -83,34 +87,37 @@ def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
     assert fit is not None
     run = core_of(story).state.runs["fit-1"]
     assert run.plan is not None
-    fit.ways._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
-    assert fit.ways.known() == ((), ())
+    fit.parallel_plans._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
+    assert fit.parallel_plans.known() == ((), ())
     fit.times.estimates.seed(
         "m00", "worker-0", rows=fit.mean_rows, seconds=6.0, fixed_s=1.5, technique=DDP.label
     )
     asked = planner_query(fit)
     assert asked is not None
-    found = [[[way.technique for way in ways] for ways in row] for row in asked.problem.strategies]
+    found = [
+        [[parallel_plan.technique for parallel_plan in parallel_plans] for parallel_plans in row]
+        for row in asked.problem.strategies
+    ]
     assert found == [[["", "ddp-2"], [""]], [[""], [""]]]
-    assert asked.problem.strategies[0][0][1].unit_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
+    assert asked.problem.strategies[0][0][1].sub_epoch_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
     assert asked.present == [[0, 0], [0, 0]]
     assert asked.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
     assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
 
 
-def test_what_units_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
-    """Learned from units of two sizes, for each model by itself: the dispatch state, and the question to the planner,
-    have the time of each unit as it is."""
+def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
+    """Learned from sub-epochs of two sizes, for each model by itself: the dispatch state, and the question to the
+    planner, have the time of each sub-epoch as it is."""
     rows = {0: 10, 1: 40}
 
     def fixed_s(body: TaskBody, worker: str) -> float:
         return 3.0 if getattr(body, "model", "") == "m00" else 0.5
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
         return fixed_s(body, worker) + 0.1 * rows[body.partition]
 
-    scenario = Scenario(holdings=own_partition(2), unit_time=unit_time, fixed_s=fixed_s)
+    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=sub_epoch_time, fixed_s=fixed_s)
     started = plan(2, 2)
     sized = started.plan.model_copy(update={"partitions": rows})
     simulation = Simulation(scenario, request(2, 3), started.model_copy(update={"plan": sized}))
@@ -133,27 +140,29 @@ def test_what_units_cost_whatever_their_rows_is_planned_and_dispatched_with() ->
 @pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(models=st.integers(1, 5), speed_up=st.sampled_from((1.2, 1.9)))
-def test_a_run_with_a_choice_of_ways_is_complete_and_exclusive(models: int, speed_up: float) -> None:
-    """Whatever is planned, every model visits every partition, and no device runs two units at once."""
-    simulation = simulate(models, ways=(DDP, SINGLE), speed_up=speed_up, epochs=2)
+def test_a_run_with_a_choice_of_parallel_plans_is_complete_and_exclusive(
+    models: int, speed_up: float
+) -> None:
+    """Whatever is planned, every model visits every partition, and no device runs two sub-epochs at once."""
+    simulation = simulate(models, parallel_plans=(DDP, SINGLE), speed_up=speed_up, epochs=2)
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].state is RunState.FINISHED
     assert_complete(state, epochs=2, partitions=2)
     assert_exclusive(simulation)
 
 
-def test_the_ways_of_a_plan_are_followed() -> None:
-    """From the plan on, on the workers that it names; elsewhere, and before, each unit runs as it is written."""
+def test_the_parallel_plans_of_a_plan_are_followed() -> None:
+    """From the plan on, on the workers that it names; elsewhere, and before, each sub-epoch runs as it is written."""
     scenario = Scenario(
-        holdings=own_partition(2), devices=several_devices(2, 2), unit_time=lambda body, worker: 10.0
+        replicas=own_partition(2), devices=several_devices(2, 2), sub_epoch_time=lambda body, worker: 10.0
     )
     asked = request(2, 4).model_copy(update={"trials": "never"})
-    simulation = Simulation(scenario, asked, plan(2, 2, ways=(SINGLE, DDP)))
+    simulation = Simulation(scenario, asked, plan(2, 2, parallel_plans=(SINGLE, DDP)))
     event = SchedulePlanned(
         run="fit-1",
         source="test",
         order=(),
-        ways={name: {"worker-0": DDP, "worker-1": SINGLE} for name in ("m00", "m01")},
+        parallel_plans={name: {"worker-0": DDP, "worker-1": SINGLE} for name in ("m00", "m01")},
         makespan_s=1.0,
         dispatch_s=1.0,
         lower_bound_s=0.0,
@@ -171,7 +180,7 @@ def test_the_ways_of_a_plan_are_followed() -> None:
     assert_exclusive(simulation)
     planned = next(e.seq for e in simulation.log if isinstance(e, SchedulePlanned))
     given = [e for e in simulation.log if isinstance(e, TaskAssigned)]
-    assert all(e.way is None for e in given if e.seq < planned or e.worker == "worker-1")
+    assert all(e.parallel_plan is None for e in given if e.seq < planned or e.worker == "worker-1")
     after = [e for e in given if e.seq > planned and e.worker == "worker-0"]
     assert after
-    assert all(e.way == DDP and e.devices == (0, 1) for e in after)
+    assert all(e.parallel_plan == DDP and e.devices == (0, 1) for e in after)

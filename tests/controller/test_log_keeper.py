@@ -18,7 +18,7 @@ from cerebro.state.snapshots import restored, restored_cluster
 from controller.log_keeper import LogKeeper, Progress, Rule
 from controller.snapshot_process import SnapshotQuestion, made
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
-from tests.kvs_api.ledger_contract import tell
+from tests.kvs_api.cluster_log_contract import tell
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.test_contract import pass_a_moment
 
@@ -194,7 +194,7 @@ def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: S
         question=QUESTION.model_copy(update={"server": service.address, "token": TOKEN}),
         rule=Rule(every=8, resting=8, keep=1, segment=4),
     )
-    whole, cluster = folded(kvs), kvs.ledger()
+    whole, cluster = folded(kvs), kvs.cluster_log()
     keeper.tend(0.0)
     keeper.tell("", Progress(seq=len(cluster), grows=True))
     for now in (100.0, 101.0):

@@ -15,8 +15,8 @@ from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller import loop
-from controller.advisor import ChildHelper
 from controller.fold_cache import FoldCache
+from controller.planner_process import ChildHelper
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
 from tests.state.stories import SHA

@@ -19,13 +19,13 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 from controller import loop, plan_maker, preparation
-from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.orchestrator import Fleet, Memory
+from controller.planner_process import ChildHelper
 from controller.settings import Settings
 from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
-from tests.state.stories import SHA, Story, unit
+from tests.state.stories import SHA, Story, sub_epoch
 from tests.waiting import HANG_S
 
 
@@ -248,11 +248,11 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
     made._reading.apply(core, story.log)
     assert core.fit is not None
     checkpoint = CheckpointRef(name="c", checksum="-", size=1)
-    story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
+    story.do(sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
     return made, core, story
 
 
-@pytest.mark.parametrize("where", ["fit_dispatch.FitDispatch", "unit_times.UnitTimes"])
+@pytest.mark.parametrize("where", ["fit_dispatch.FitDispatch", "sub_epoch_times.SubEpochTimes"])
 @pytest.mark.parametrize("error", [ZeroDivisionError, IllegalEventError, MemoryError])
 def test_an_error_of_the_schedule_is_none_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]

@@ -119,7 +119,9 @@ def attempts(*ends: tuple[str, str]) -> Task:
         if task.state is TaskState.FAILED:
             task.retry()
         number: Any = len(task.attempts) + 1
-        at: Any = SimpleNamespace(attempt=number, time=float(number), devices=(0,), way=None, others=())
+        at: Any = SimpleNamespace(
+            attempt=number, time=float(number), devices=(0,), parallel_plan=None, others=()
+        )
         task.assign(at, worker)
         task.start(at)
         if how == "ecc":

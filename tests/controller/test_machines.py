@@ -43,13 +43,13 @@ KILLED = Failure(kind=FailureKind.CRASH, message="the process ended by signal SI
 
 
 def at(bad: str, failure: Failure = ECC) -> Outcome:
-    """Every unit fails at one worker."""
+    """Every sub-epoch fails at one worker."""
     return lambda body, attempt, name: failure if isinstance(body, TrainTask) and name == bad else None
 
 
 def simulate(scenario: Scenario, *, models: int = 6, epochs: int = 2, partitions: int = 0) -> Simulation:
     scenario.has_pods = True
-    made = Simulation(scenario, request(models, epochs), plan(models, partitions or len(scenario.holdings)))
+    made = Simulation(scenario, request(models, epochs), plan(models, partitions or len(scenario.replicas)))
     made.run()
     return made
 
@@ -63,7 +63,7 @@ def failures(simulation: Simulation) -> list[TaskFailed]:
 
 def test_one_bad_card_ends_no_grid() -> None:
     """Two failures, then what it held is made elsewhere, and all models are trained."""
-    simulation = simulate(Scenario(holdings=own_partition(3), outcome=at("worker-1")), models=16)
+    simulation = simulate(Scenario(replicas=own_partition(3), outcome=at("worker-1")), models=16)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
     assert len(failures(simulation)) <= 2
     known = simulation.store.workers_health()
@@ -77,10 +77,10 @@ def test_one_bad_card_ends_no_grid() -> None:
 def test_a_failed_check_quarantines_after_one_failure() -> None:
     """The worker itself says what is wrong; meanwhile it is given nothing new."""
     scenario = Scenario(
-        holdings=own_partition(3),
+        replicas=own_partition(3),
         outcome=at("worker-1"),
-        # The first failure comes while the device's next unit is there already: it fails as well.
-        unit_time=lambda body, name: 1.0,
+        # The first failure comes while the device's next sub-epoch is there already: it fails as well.
+        sub_epoch_time=lambda body, name: 1.0,
         check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
     )
     simulation = simulate(scenario)
@@ -100,7 +100,7 @@ def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
             return ECC
         return None
 
-    simulation = simulate(Scenario(holdings=own_partition(3), outcome=once))
+    simulation = simulate(Scenario(replicas=own_partition(3), outcome=once))
     (end,) = (event.time for event in failures(simulation))
     check = simulation.store.workers_health().of("worker-1").check
     assert check is not None
@@ -122,13 +122,13 @@ def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
     tried: list[str] = []
 
     def once(body: TaskBody, attempt: int, name: str) -> Failure | None:
-        if getattr(body, "model", "") == "m01" and getattr(body, "unit", -1) == 0:
+        if getattr(body, "model", "") == "m01" and getattr(body, "sub_epoch", -1) == 0:
             tried.append(name)
             return ECC if len(tried) == 1 else None
         return None
 
     held = {"worker-0": [0, 1], "worker-1": [0, 1]}
-    simulation = Simulation(Scenario(holdings=held, outcome=once), request(4, 2), plan(4, 2))
+    simulation = Simulation(Scenario(replicas=held, outcome=once), request(4, 2), plan(4, 2))
     simulation.run(limit=20_000)
     assert len(set(tried[:2])) == 2
     state = fold(EXPERIMENT, simulation.log)
@@ -140,7 +140,7 @@ def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
 def test_machines_that_all_fail_are_not_the_cause() -> None:
     """No task goes round for ever, at most half of the workers are quarantined, and people are told why no more."""
     everywhere: Outcome = lambda body, attempt, name: ECC if isinstance(body, TrainTask) else None  # noqa: E731
-    simulation = simulate(Scenario(holdings=own_partition(4), outcome=everywhere), models=3)
+    simulation = simulate(Scenario(replicas=own_partition(4), outcome=everywhere), models=3)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert run.state is RunState.FAILED
     assert "perhaps no single worker is the cause" in run.error
@@ -151,9 +151,9 @@ def test_machines_that_all_fail_are_not_the_cause() -> None:
 
 
 def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() -> None:
-    """Whatever it was that killed their units there, before its check told that it is broken."""
+    """Whatever it was that killed their sub-epochs there, before its check told that it is broken."""
     scenario = Scenario(
-        holdings=own_partition(3),
+        replicas=own_partition(3),
         outcome=at("worker-1", KILLED),
         check=lambda name: "memory: 1 word" if name == "worker-1" else "",
     )
@@ -173,7 +173,7 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
         mistake: Outcome = lambda body, attempt, name, failure=failure: (  # type: ignore[misc]  # noqa: E731
             failure if isinstance(body, TrainTask) else None
         )
-        simulation = simulate(Scenario(holdings=own_partition(workers), outcome=mistake))
+        simulation = simulate(Scenario(replicas=own_partition(workers), outcome=mistake))
         run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
         assert run.state is RunState.FAILED
         assert failure.message in run.error
@@ -184,10 +184,10 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
     assert alike_s - plain_s <= 3.0
 
 
-def test_a_unit_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
+def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
     """Then the next one of the kind is tried elsewhere as well; two of them, and the worker is quarantined."""
     held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
-    scenario = Scenario(holdings=held, outcome=at("worker-1", ILLEGAL))
+    scenario = Scenario(replicas=held, outcome=at("worker-1", ILLEGAL))
     simulation = Simulation(scenario, request(8, 2), plan(8, 2))
     simulation.run(limit=20_000)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
@@ -200,7 +200,7 @@ def test_a_unit_that_another_worker_does_shows_that_the_machine_was_the_cause() 
 
 def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
     """What it runs it gives back, what it alone holds is made elsewhere; afterwards it is given tasks again."""
-    scenario = Scenario(holdings=own_partition(3), unit_time=lambda body, name: 2.0, has_pods=True)
+    scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, name: 2.0, has_pods=True)
     simulation = Simulation(scenario, request(6, 4), plan(6, 3))
     store = simulation.store
     mine = QuarantineWorkerRequest(reason="its fan is loud", by="ada")
@@ -248,11 +248,11 @@ def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
 
     scenario = Scenario(
         # Without pods nobody makes anything: each partition has two holders then.
-        holdings={f"worker-{n}": [n, (n + 1) % workers] for n in range(workers)}
+        replicas={f"worker-{n}": [n, (n + 1) % workers] for n in range(workers)}
         if has_replicas
         else own_partition(workers),
         has_pods=not has_replicas,
-        unit_time=lambda body, name: times.uniform(0.5, 4.0),
+        sub_epoch_time=lambda body, name: times.uniform(0.5, 4.0),
         outcome=outcome,
         check=lambda name: "memory: 1 word" if int(name[7:]) in failing_checks else "",
         outages=[
@@ -414,7 +414,7 @@ def test_a_failed_check_quarantines_within_the_limits() -> None:
 @pytest.mark.parametrize(
     ("changes", "is_of_machine", "expected"),
     [
-        ({}, False, False),  # it did not end, beside units that compute
+        ({}, False, False),  # it did not end, beside sub-epochs that compute
         ({}, True, True),  # nothing new is given to a worker whose machine may have failed
         ({"incarnation": "old"}, True, False),
         ({"ended": -7000.0}, True, False),

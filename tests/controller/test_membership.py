@@ -104,8 +104,8 @@ def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> No
     assert "no cluster manager" in request.problem
 
 
-def test_the_brain_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
-    """While the cluster manager is away the person's request waits; the brain's own may be replaced."""
+def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
+    """While the cluster manager is away the person's request waits; the autoscaler's own may be replaced."""
     watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
     store.request_size(SizeRequest(workers=5, by="ann"))
     assert not watcher.ask_for(2, "one/fit-1")
@@ -115,7 +115,7 @@ def test_the_brain_does_not_replace_what_a_person_has_asked_for(store: VirtualSt
         assert watcher.ask_for(workers, "one/fit-1")
         found = store.size_request()
         assert found is not None
-        assert (found.workers, found.by) == (workers, "brain")
+        assert (found.workers, found.by) == (workers, "autoscaler")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_brain_does_not_replace_what_a_person_has_asked_for(store: VirtualSt
         (None, (0, 1), False),  # nobody knows how many there are to be
     ],
 )
-def test_the_brain_acts_only_where_all_pods_work(
+def test_the_autoscaler_acts_only_where_all_pods_work(
     store: VirtualStore, pods: Fleet | None, at_work: tuple[int, ...], may_act: bool
 ) -> None:
     """The manager counts those that do not, and would end others instead of them."""
@@ -156,7 +156,7 @@ def test_nothing_is_removed_while_the_pods_are_not_known(store: VirtualStore) ->
     assert len(store.workers()) == 1
 
 
-def test_workers_on_their_way_are_waited_for_a_minute(
+def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From when one was missing, or the number wanted was changed: not for ever, and never without pods to wait for."""

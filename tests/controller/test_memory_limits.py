@@ -1,4 +1,4 @@
-"""Units that need more memory than any worker has, where workers may be given more."""
+"""Sub-epochs that need more memory than any worker has, where workers may be given more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def grown(need: float, most: float, **scenario: Any) -> Simulation:
 
     simulation = Simulation(
         Scenario(
-            holdings=everywhere(2, 2),
+            replicas=everywhere(2, 2),
             outcome=outcome,
             memory=of_memory({"worker-0": 4.0, "worker-1": 4.0}),
             most_memory=int(most * GIB),
@@ -71,7 +71,7 @@ def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
     simulation = grown(40.0, 10.0)
     failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failure
     assert failure is not None
-    assert "Raise brain.maxMemory (10Gi) or worker.resources.worker.limits.memory" in failure.message
+    assert "Raise autoscaler.maxMemory (10Gi) or worker.resources.worker.limits.memory" in failure.message
     assert max(simulation._workers.memory(f"worker-{number}") for number in range(2)) == 8 * GIB
 
 
@@ -89,7 +89,7 @@ def test_without_the_chart_s_value_nothing_is_asked() -> None:
     """It is given up at once."""
     simulation = grown(6.0, 0.0)
     (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
-    assert "brain.maxMemory" not in given_up.reason
+    assert "autoscaler.maxMemory" not in given_up.reason
     assert {simulation._workers.memory(f"worker-{number}") for number in range(2)} == {4 * GIB}
 
 
@@ -235,9 +235,9 @@ def test_a_refusal_holds_while_its_pod_goes(
 
 
 def hopeless_on(growth: Growth) -> list[str]:
-    """Reasons for which a unit is given up that found 8 GiB too little on the two workers that there are."""
+    """Reasons for which a sub-epoch is given up that found 8 GiB too little on the two workers that there are."""
     story = story_of(8 * GIB, 8 * GIB)
-    named: Any = {"weight": 1.0, "kinds": ("train",), "holdings": ()}
+    named: Any = {"weight": 1.0, "kinds": ("train",), "replicas": ()}
     views = {f"worker-{n}": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named) for n in (0, 1)}
     snapshot = ClusterSnapshot(workers=views, now=story.time, named={*views}, growth=growth)
     return [event.reason for event in hopeless(story.state, story.run, snapshot)]

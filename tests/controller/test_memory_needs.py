@@ -1,4 +1,4 @@
-"""Units that need more memory than workers have: where they go, and when they are given up."""
+"""Sub-epochs that need more memory than workers have: where they go, and when they are given up."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.records import (
     ExperimentRecord,
-    Holding,
     Locator,
     Locators,
     PodRef,
+    Replica,
     WorkerRecord,
     WorkerStatus,
     WorkerUsage,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
-from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
@@ -33,7 +33,7 @@ from controller.orchestrator import Exit
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
-from tests.state.stories import DATASET, Story, unit
+from tests.state.stories import DATASET, Story, sub_epoch
 
 GIB = 1 << 30
 
@@ -78,7 +78,7 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
     memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
     known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
     scenario = Scenario(
-        holdings=everywhere(3, 2),
+        replicas=everywhere(3, 2),
         outcome=needing({"m00": 9.0}, memory, place=place),
         **known,  # type: ignore[arg-type]
     )
@@ -105,10 +105,10 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
 
 
 def test_it_goes_where_there_is_enough() -> None:
-    """Of three holders one has more memory: the unit waits for that one, and the others are not tried again."""
+    """Of three holders one has more memory: the sub-epoch waits for that one, and the others are not tried again."""
     memory = {"worker-0": 4.0, "worker-1": 4.0, "worker-2": 16.0}
     outcome = needing({"m00": 9.0}, memory)
-    scenario = Scenario(holdings=everywhere(3, 2), outcome=outcome, memory=of_memory(memory))
+    scenario = Scenario(replicas=everywhere(3, 2), outcome=outcome, memory=of_memory(memory))
     simulation = Simulation(scenario, request(4, 2), plan(4, 2))
     simulation.run()
     state = fold(EXPERIMENT, simulation.log)
@@ -122,7 +122,7 @@ def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
     """A worker that comes back brings its memory: nothing is given up for an outage, and nothing burns attempts."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
-        holdings=everywhere(2, 1),
+        replicas=everywhere(2, 1),
         outcome=needing({"m00": 9.0}, memory),
         memory=of_memory(memory),
         outages=[WorkerOutage(worker="worker-1", start=0.5, length=300.0)],
@@ -134,11 +134,11 @@ def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
     assert not [event for event in simulation.log if isinstance(event, TaskGivenUp)]
 
 
-def test_who_has_enough_is_removed_and_the_unit_is_given_up() -> None:
+def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
     """Nobody waits for a worker that is gone for good."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
-        holdings=everywhere(2, 1),
+        replicas=everywhere(2, 1),
         outcome=needing({"m00": 9.0}, memory),
         memory=of_memory(memory),
         outages=[WorkerOutage(worker="worker-1", start=0.5, length=300.0)],
@@ -154,11 +154,11 @@ def test_who_has_enough_is_removed_and_the_unit_is_given_up() -> None:
     assert state.runs["fit-1"].models["m01"].state is ModelState.FINISHED
 
 
-def test_a_validation_is_given_up_in_the_same_way() -> None:
+def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
     """Its model fails, and the others go on."""
     memory = {"worker-0": 8.0, "worker-1": 8.0}
     outcome = needing({"m01": 20.0}, memory, kind="valid")
-    scenario = Scenario(holdings=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
+    scenario = Scenario(replicas=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
     simulation = Simulation(scenario, request(3, 2), plan(3, 2, validated=True))
     simulation.run()
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
@@ -170,16 +170,16 @@ def test_a_validation_is_given_up_in_the_same_way() -> None:
 def test_another_way_is_tried_first() -> None:
     """What a model can be trained by with less memory is not given up for the way that takes more; once none is left,
     the failure tells of each."""
-    lean = Way(technique="lean", size=1)
+    lean = ParallelPlan(technique="lean", size=1)
     memory = {"worker-0": 8.0, "worker-1": 8.0}
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        way = getattr(body, "way", None) or SINGLE
-        needs = {"m00": 9.0 if way.is_single else 1.0, "m01": 9.0}
+        parallel_plan = getattr(body, "parallel_plan", None) or SINGLE
+        needs = {"m00": 9.0 if parallel_plan.is_single else 1.0, "m01": 9.0}
         return needing(needs, memory)(body, attempt, worker)
 
-    scenario = Scenario(holdings=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
-    simulation = Simulation(scenario, request(3, 1), plan(3, 2, ways=(SINGLE, lean)))
+    scenario = Scenario(replicas=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(3, 1), plan(3, 2, parallel_plans=(SINGLE, lean)))
     simulation.run()
     models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
     assert models["m00"].state is ModelState.FINISHED
@@ -201,17 +201,17 @@ def test_where_nothing_is_known_of_memory_all_attempts_are_used() -> None:
         found = needing({"m00": 9.0}, {worker: 8.0})(body, attempt, worker)
         return found.model_copy(update={"limit_bytes": 0}) if found else None
 
-    scenario = Scenario(holdings=everywhere(2, 1), outcome=outcome)
+    scenario = Scenario(replicas=everywhere(2, 1), outcome=outcome)
     simulation = Simulation(scenario, request(2, 1), plan(2, 1))
     simulation.run()
     assert [*failures(simulation).values()] == [3]
 
 
-def test_the_way_to_a_larger_worker_uses_up_no_attempts() -> None:
+def test_the_parallel_plan_to_a_larger_worker_uses_up_no_attempts() -> None:
     """Each attempt that shows more memory to be too little leads to a larger worker; three are no limit then."""
     memory = {f"worker-{number}": 2.0**number for number in range(6)}
     outcome = needing({"m00": 30.0}, memory)
-    scenario = Scenario(holdings=everywhere(6, 1), outcome=outcome, memory=of_memory(memory))
+    scenario = Scenario(replicas=everywhere(6, 1), outcome=outcome, memory=of_memory(memory))
     simulation = Simulation(scenario, request(1, 1), plan(1, 1))
     simulation.run()
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=1)
@@ -243,7 +243,7 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
         for number, start, length in away
     ]
     scenario = Scenario(
-        holdings=everywhere(len(memory), partitions),
+        replicas=everywhere(len(memory), partitions),
         outcome=needing(wants, has),
         memory=of_memory(has),
         outages=outages,
@@ -269,10 +269,10 @@ def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had(limit: int) -> No
     ran short nothing is learned of it."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
     core.state = story.state
-    named: Any = {"weight": 1.0, "kinds": ("train",), "holdings": ()}
+    named: Any = {"weight": 1.0, "kinds": ("train",), "replicas": ()}
     killed = Exit(reason="OOMKilled", kind=FailureKind.OUT_OF_MEMORY, limit_bytes=limit)
     views = {
         "worker-0": WorkerView(incarnation="b", before=killed, memory_bytes=8 * GIB, **named),
@@ -307,14 +307,14 @@ def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now
 def reasons(
     limits: Mapping[str, int], aside: Mapping[str, int | None], *, holds: bool = True, making: bool = False
 ) -> list[str]:
-    """Why a unit is given up that found 8 GiB too little: workers that are there, and quarantined ones, of so many GiB.
-    `making`: the partition is being made on worker-2."""
+    """Why a sub-epoch is given up that found 8 GiB too little: workers that are there, and quarantined ones, of so many
+    GiB. `making`: the partition is being made on worker-2."""
     story = Story(workers=3)
     story.etl()
     story.fit(models=1)
-    key = unit(1, 0)
+    key = sub_epoch(1, 0)
     for worker in story.state.workers.values():
-        worker.holdings = {(DATASET, 0)} if worker.name == "worker-0" else set()
+        worker.replicas = {(DATASET, 0)} if worker.name == "worker-0" else set()
     for attempt in (1, 2):
         story.start(key, 0)
         failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 * GIB)
@@ -322,14 +322,14 @@ def reasons(
     if making:
         story.state.workers["worker-2"].kinds |= {"etl"}
         story.start(TaskKey(run="fit-1", kind="etl", split="train", partition=0), 2)
-    held = (Holding(dataset=DATASET, partition=0),) if holds else ()
+    held = (Replica(dataset=DATASET, partition=0),) if holds else ()
     named: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",)}
     snapshot = ClusterSnapshot(
         workers={
-            name: WorkerView(memory_bytes=each * GIB, holdings=(), **named) for name, each in limits.items()
+            name: WorkerView(memory_bytes=each * GIB, replicas=(), **named) for name, each in limits.items()
         },
         set_aside={
-            name: WorkerView(memory_bytes=each and each * GIB, holdings=held, **named)
+            name: WorkerView(memory_bytes=each and each * GIB, replicas=held, **named)
             for name, each in aside.items()
         },
         now=story.time,

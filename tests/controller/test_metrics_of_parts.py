@@ -14,7 +14,7 @@ from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, Searc
 from cerebro.contract.tasks import CheckpointRef, TaskResult, TrainTask
 from controller import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
-from tests.state.stories import DATASET, Story, unit
+from tests.state.stories import DATASET, Story, sub_epoch
 
 
 def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
@@ -22,24 +22,26 @@ def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
     return TaskResult(rows=4, metrics=metrics, ratios=ratios, checkpoint=checkpoint)
 
 
-def test_units_are_told_the_metrics_of_their_epoch() -> None:
-    """All earlier units count, because the first one may have returned nothing."""
+def test_sub_epochs_are_told_the_metrics_of_their_epoch() -> None:
+    """All earlier sub-epochs count, because the first one may have returned nothing."""
     story = Story(workers=3)
     story.fit(models=1, partitions=3, epochs=2)
     merges = []
     returned = iter([{}, {"f1": 0.5, "loss": 1.0}, {"f1": 0.5, "auc": 1.0}, {}])
     for epoch, partition in ((1, 0), (1, 1), (1, 2), (2, 0)):
-        body = tasks.body(RECORD, story.state, story.run, unit(epoch, partition))
+        body = tasks.body(RECORD, story.state, story.run, sub_epoch(epoch, partition))
         assert isinstance(body, TrainTask)
         merges.append(body.merges)
         assert not body.needs  # the model has never returned its loss: the run says so
         metrics = next(returned)
-        story.do(unit(epoch, partition), partition, result(metrics, **({"f1": (1, 2)} if metrics else {})))
+        story.do(
+            sub_epoch(epoch, partition), partition, result(metrics, **({"f1": (1, 2)} if metrics else {}))
+        )
     assert merges == [{}, {}, {"f1": True, "loss": False}, {}]
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_units_have_to_return_what_is_read_of_them(validated: bool) -> None:
+def test_sub_epochs_have_to_return_what_is_read_of_them(validated: bool) -> None:
     """The metric that ranks models and those of stop rules, once the model has returned them; where there is no
     validation that they come from."""
     story = Story()
@@ -53,10 +55,10 @@ def test_units_have_to_return_what_is_read_of_them(validated: bool) -> None:
     run.request = run.fit_request.model_copy(update={"search": search})
     told = []
     for partition in (0, 1):
-        body = tasks.body(RECORD, story.state, run, unit(1, partition))
+        body = tasks.body(RECORD, story.state, run, sub_epoch(1, partition))
         assert isinstance(body, TrainTask)
         told.append(body.model_dump(mode="json").get("needs"))
-        story.do(unit(1, partition), partition, result({"loss": 1.0, "grad_norm": 2.0, "other": 3.0}))
+        story.do(sub_epoch(1, partition), partition, result({"loss": 1.0, "grad_norm": 2.0, "other": 3.0}))
     assert told == [None, None if validated else ["grad_norm", "loss"]]
 
 

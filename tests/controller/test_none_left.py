@@ -13,8 +13,8 @@ from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller import loop
-from controller.advisor import ChildHelper
 from controller.orchestrator import Fleet, Pod
+from controller.planner_process import ChildHelper
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
 from tests.controller.test_membership import Manager
@@ -87,7 +87,7 @@ def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
     manager.scale(0)
     store.set_troubles(Troubles(before_rest=3))
     store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
-    run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, brain="act", least_workers=0)
+    run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, autoscaler="act", least_workers=0)
 
 
 def test_a_controller_that_may_not_act_leaves_it_asleep(tmp_path: Path) -> None:

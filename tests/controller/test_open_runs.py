@@ -12,8 +12,8 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import (
-    HoldingsChanged,
     PriorityChanged,
+    ReplicasChanged,
     RunRequested,
     RunStarted,
     RunStopRequested,
@@ -24,10 +24,10 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
     ExperimentRecord,
-    Holding,
     Hyperparameters,
     Locator,
     Locators,
+    Replica,
     WorkerRecord,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
@@ -38,10 +38,10 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller import claims, cluster_decision, loop, plan_maker
-from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.opened import Experiments, Opened
 from controller.plan_maker import PlanMaker
+from controller.planner_process import ChildHelper
 from controller.settings import Settings
 from controller.sharing import Asked
 from research.simulation.store import VirtualStore
@@ -91,7 +91,7 @@ class Cluster(VirtualStore):
     def _work(self, name: str, number: int) -> None:
         """Do what is in the inbox, but for what was taken back."""
         items = self.inbox(name, "a", self.cursors[name], wait_s=0)
-        held = {entry.dataset for entry in self._workers[name].record.holdings}
+        held = {entry.dataset for entry in self._workers[name].record.replicas}
         for item in items:
             self.cursors[name] = item.seq
             if item.body is None or self.running.get(name):
@@ -109,10 +109,10 @@ class Cluster(VirtualStore):
                 experiment=item.experiment, task=item.task, attempt=item.attempt, result=result
             )
             held.add(item.experiment)
-            holdings = tuple(Holding(dataset=dataset, partition=number) for dataset in sorted(held))
+            replicas = tuple(Replica(dataset=dataset, partition=number) for dataset in sorted(held))
             self.report(
                 name,
-                api.ReportRequest(incarnation="a", lease_s=10.0, steps=(start, commit), holdings=holdings),
+                api.ReportRequest(incarnation="a", lease_s=10.0, steps=(start, commit), replicas=replicas),
             )
         running = self.running.get(name)
         self.report(name, api.ReportRequest(incarnation="a", lease_s=10.0, running=running))
@@ -196,11 +196,11 @@ def test_what_happens_to_workers_is_written_once(controlled: Callable[..., loop.
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     store.fit("two", epochs=4)
     controlled(store, lambda: store.is_over("two", "fit-1"))
-    told = store.ledger()
+    told = store.cluster_log()
     assert sorted(e.worker for e in told if isinstance(e, WorkerJoined)) == ["worker-0", "worker-1"]
-    assert {type(event) for event in told} == {WorkerJoined, HoldingsChanged}
+    assert {type(event) for event in told} == {WorkerJoined, ReplicasChanged}
     for name in ("one", "two"):
-        of_cluster = [e for e in store.events(name) if isinstance(e, WorkerJoined | HoldingsChanged)]
+        of_cluster = [e for e in store.events(name) if isinstance(e, WorkerJoined | ReplicasChanged)]
         assert [event.model_copy(update={"seq": 0}) for event in of_cluster] == [
             event.model_copy(update={"seq": 0}) for event in told
         ]
@@ -346,7 +346,7 @@ def test_a_fault_in_one_core_does_not_stop_another(
 
 
 def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.Controller]) -> None:
-    """No attempt of the other is taken back, and each of its units is done once."""
+    """No attempt of the other is taken back, and each of its sub-epochs is done once."""
     store = Cluster("one", "two")
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
@@ -410,7 +410,7 @@ def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
 
 
 def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> None:
-    """Of the experiment `long` a unit runs on each device, and goes on and on."""
+    """Of the experiment `long` a sub-epoch runs on each device, and goes on and on."""
     control(store, lambda: store.is_over("long") and store.is_over("short"))
     store.lasting.add("long")
     store.fit("long", models=3)
@@ -418,7 +418,7 @@ def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> N
     store.fit("short")
 
 
-def has_units(store: Cluster, name: str) -> bool:
+def has_sub_epochs(store: Cluster, name: str) -> bool:
     """Whether its fit was ever given anything."""
     return any(isinstance(e, TaskAssigned) and e.task.startswith("fit-1") for e in store.events(name))
 
@@ -426,7 +426,8 @@ def has_units(store: Cluster, name: str) -> bool:
 def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a controller that starts and knows nothing of it but what workers say: nobody's units wait behind its own."""
+    """By a controller that starts and knows nothing of it but what workers say: nobody's sub-epochs wait behind its
+    own."""
     store = Cluster("long", "short")
     begin_to_train(store, controlled)
     monkeypatch.setattr(loop, "_READING_S", 0.0)
@@ -448,7 +449,7 @@ def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
     controlled(store, lambda: not pages)
     assert alone
     assert not any(alone)
-    assert not has_units(store, "short")
+    assert not has_sub_epochs(store, "short")
 
 
 @pytest.mark.parametrize("is_read_anew", [True, False])
@@ -479,10 +480,10 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
     monkeypatch.setattr("controller.opened._REPORTED_S", 0.0)
     controlled(store, lambda: faults[0] >= 3)
-    assert not has_units(store, "short")
+    assert not has_sub_epochs(store, "short")
     # Once its workers say nothing of it any more, what it had is anybody's.
     store.running.clear()
-    controlled(store, lambda: has_units(store, "short"))
+    controlled(store, lambda: has_sub_epochs(store, "short"))
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])

@@ -1,4 +1,4 @@
-"""Units that run out of memory: tried elsewhere first, alone at their worker, given up in the end."""
+"""Sub-epochs that run out of memory: tried elsewhere first, alone at their worker, given up in the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.controller.test_core import (
 )
 
 
-def out_of_memory_once(model: str, unit: int) -> tuple[list[str], object]:
-    """An outcome that fails the model's unit the first time; and where it was tried."""
+def out_of_memory_once(model: str, sub_epoch: int) -> tuple[list[str], object]:
+    """An outcome that fails the model's sub-epoch the first time; and where it was tried."""
     tried: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == model and getattr(body, "unit", -1) == unit:
+        if getattr(body, "model", "") == model and getattr(body, "sub_epoch", -1) == sub_epoch:
             tried.append(worker)
             if len(tried) == 1:
                 return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
@@ -29,11 +29,11 @@ def out_of_memory_once(model: str, unit: int) -> tuple[list[str], object]:
     return tried, outcome
 
 
-def test_a_unit_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
+def test_a_sub_epoch_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
     """Another holder of the partition may have more."""
     tried, outcome = out_of_memory_once("m01", 0)
     scenario = Scenario(
-        holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
+        replicas={"worker-0": [0, 1], "worker-1": [0, 1]},
         outcome=outcome,  # type: ignore[arg-type]
     )
     simulation = Simulation(scenario, request(4, 2), plan(4, 2))
@@ -42,10 +42,10 @@ def test_a_unit_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
 
 
-def test_a_unit_that_ran_out_of_memory_is_alone_the_next_time() -> None:
+def test_a_sub_epoch_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     """Nothing is queued behind it or before it, so no second model is in memory meanwhile."""
     tried, outcome = out_of_memory_once("m01", 1)
-    scenario = Scenario(holdings=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
+    scenario = Scenario(replicas=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
     simulation = Simulation(scenario, request(6, 3), plan(6, 2))
     simulation.run()
     assert len(tried) == 2
@@ -66,14 +66,14 @@ def test_a_unit_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     assert_complete(state, epochs=3, partitions=2)
 
 
-def test_a_unit_that_always_runs_out_of_memory_is_given_up() -> None:
+def test_a_sub_epoch_that_always_runs_out_of_memory_is_given_up() -> None:
     """After as many attempts as the run allows, with its model only."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_large = getattr(body, "model", "") == "m00"
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_large else None
 
-    simulation = Simulation(Scenario(holdings=own_partition(2), outcome=outcome), request(2, 1), plan(2, 2))
+    simulation = Simulation(Scenario(replicas=own_partition(2), outcome=outcome), request(2, 1), plan(2, 2))
     simulation.run()
     models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
     assert models["m00"].state is ModelState.FAILED

@@ -22,7 +22,7 @@ from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request
 
-UNIT_S = 5.0
+SUB_EPOCH_S = 5.0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -39,9 +39,9 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
 
     scenario = Scenario(
-        holdings=own_partition(workers),
+        replicas=own_partition(workers),
         outcome=outcome,
-        unit_time=lambda body, worker: UNIT_S,
+        sub_epoch_time=lambda body, worker: SUB_EPOCH_S,
         devices={f"worker-{number}": 2 for number in range(workers)},
     )
     simulation = Simulation(
@@ -59,7 +59,7 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
         e for e in logs[owner] if isinstance(e, TaskAssigned) and e.task == failed.task and e.attempt == 2
     ]
     (again,) = given
-    assert again.time - failed.time <= PATIENCE_S + 3 * UNIT_S
+    assert again.time - failed.time <= PATIENCE_S + 3 * SUB_EPOCH_S
     (done,) = (e for e in logs[owner] if isinstance(e, TaskCommitted) and e.task == failed.task)
     for name, log in logs.items():
         given_at: dict[tuple[str, int], float] = {}
@@ -76,7 +76,8 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int) -> None:
-    """Not that where a unit ran out of memory, while another one holds its partition: it would wait for ever there."""
+    """Not that where a sub-epoch ran out of memory, while another one holds its partition: it would wait for ever
+    there."""
     failed: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -86,9 +87,9 @@ def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
 
     scenario = Scenario(
-        holdings={f"worker-{number}": [*range(workers)] for number in range(workers)},
+        replicas={f"worker-{number}": [*range(workers)] for number in range(workers)},
         outcome=outcome,
-        unit_time=lambda body, worker: UNIT_S,
+        sub_epoch_time=lambda body, worker: SUB_EPOCH_S,
         devices={f"worker-{number}": 2 for number in range(workers)},
     )
     other = neighbour("other", 12, 6, at=1.0, workers=workers)
@@ -98,7 +99,7 @@ def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int
     (again,) = (e for e in simulation.log if isinstance(e, TaskAssigned) and e.attempt == 2)
     assert again.task == lost.task
     assert again.worker != lost.worker
-    assert again.time - lost.time <= PATIENCE_S + 3 * UNIT_S
+    assert again.time - lost.time <= PATIENCE_S + 3 * SUB_EPOCH_S
 
 
 def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
@@ -114,7 +115,10 @@ def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
         return Failure(kind=kinds[model], message="there is too little", needs_bytes=1 << 50)
 
     scenario = Scenario(
-        holdings=own_partition(2), outcome=outcome, unit_time=lambda body, worker: UNIT_S, lease_s=3600
+        replicas=own_partition(2),
+        outcome=outcome,
+        sub_epoch_time=lambda body, worker: SUB_EPOCH_S,
+        lease_s=3600,
     )
     simulation = Simulation(
         scenario,
@@ -131,7 +135,7 @@ def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
     simulation._at(resumed, resume)
     simulation.run()
     (paused,) = (event for event in simulation.log if isinstance(event, RunPaused))
-    since = paused.time + UNIT_S
+    since = paused.time + SUB_EPOCH_S
     assert resumed - since > 2 * PATIENCE_S
     other = simulation.cores["other"].state.runs["fit-1"]
     had: defaultdict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What a forecast takes from units that still run."""
+"""What a forecast takes from sub-epochs that still run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import TaskState
-from controller.brain.outlook import _running
-from tests.state.stories import Story, unit
+from controller.autoscaler.outlook import _running
+from tests.state.stories import Story, sub_epoch
 
 
 @pytest.mark.parametrize("slower", [1.0, 4.0])
-def test_a_unit_on_a_slow_worker_says_nothing_against_its_model(slower: float) -> None:
+def test_a_sub_epoch_on_a_slow_worker_says_nothing_against_its_model(slower: float) -> None:
     """It has lasted for what it would have on a worker as fast as others."""
     story, estimates = Story(workers=3), Estimates()
     story.fit(models=4, partitions=3, epochs=9)
@@ -24,7 +24,7 @@ def test_a_unit_on_a_slow_worker_says_nothing_against_its_model(slower: float) -
         took = 10.0 * (slower if worker == 0 else 1.0)
         estimates.observe(f"m{number % 4:02}", f"worker-{worker}", rows=10, seconds=took, fixed_s=0.0)
     estimates.settle()
-    key = unit(1, 0, "m00")
+    key = sub_epoch(1, 0, "m00")
     story.start(key, 0)
     task = story.run.open[str(key)]
     assert task.state is TaskState.RUNNING

@@ -19,8 +19,8 @@ from tests.controller.test_core import own_partition, plan, request
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
-    """With validations, units that fail, lose their checkpoints, and a worker that goes away; each unit whose visit
-    the fold has is there with this visit."""
+    """With validations, sub-epochs that fail, lose their checkpoints, and a worker that goes away; each sub-epoch whose
+    visit the fold has is there with this visit."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
     failing = data.draw(
         st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails"
@@ -33,7 +33,7 @@ def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
 
     away = data.draw(st.floats(0, 15), label="away")
     scenario = Scenario(
-        holdings=own_partition(2),
+        replicas=own_partition(2),
         keeps_every=data.draw(st.integers(10, 40), label="every"),
         outcome=outcome,
         outages=[WorkerOutage(worker="worker-1", start=away, length=3.0)],

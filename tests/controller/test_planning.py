@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
+from cerebro.contract.parallel_plans import SINGLE, TechniqueChoice
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Random, SearchRequest
 from cerebro.contract.trials import DeviceKind
-from cerebro.contract.ways import SINGLE, TechniqueChoice
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.techniques.named import KINDS
-from tests.state.stories import DATASET, SHA, Story, joined, unit
+from tests.state.stories import DATASET, SHA, Story, joined, sub_epoch
 
 
 def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
@@ -174,7 +174,7 @@ def test_an_evaluation_that_cannot_be_done_says_why(
 def test_a_fit_without_a_completed_epoch_has_no_best_model(story: Story) -> None:
     """The message says so instead of testing an arbitrary one."""
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     with pytest.raises(NotFoundError, match="no model finished an epoch"):
         plan_evaluation(story.state, evaluate())
 
@@ -186,7 +186,10 @@ def labels(devices: dict[str, int], **changes: Any) -> list[str]:
     """The ways of a fit on such workers."""
     story = Story()
     story.etl(splits={"train": 10})
-    return [way.label for way in plan_fit(story.state, fit({"batch_size": 1}, **changes), devices).ways]
+    return [
+        parallel_plan.label
+        for parallel_plan in plan_fit(story.state, fit({"batch_size": 1}, **changes), devices).parallel_plans
+    ]
 
 
 def test_without_names_a_model_runs_on_one_device_first() -> None:
@@ -212,24 +215,35 @@ def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
         device = None if kind is None else DeviceKind(kind=kind, name="one")
         story.tell(joined(number).model_copy(update={"device": device}))
     story.etl(splits={"train": 10})
-    told = {way.technique for way in plan_fit(story.state, fit({"batch_size": 1}), {"worker-0": 2}).ways}
+    told = {
+        parallel_plan.technique
+        for parallel_plan in plan_fit(story.state, fit({"batch_size": 1}), {"worker-0": 2}).parallel_plans
+    }
     assert ("offload" in told) is is_offloaded
     assert {"single", "checkpointing", "ddp", "fsdp"} <= told
     named = fit({"batch_size": 1}, techniques=[TechniqueChoice(name="offload", most=1, processes="one")])
-    assert [way.label for way in plan_fit(story.state, named, {"worker-0": 2}).ways] == ["offload"]
+    assert [
+        parallel_plan.label for parallel_plan in plan_fit(story.state, named, {"worker-0": 2}).parallel_plans
+    ] == ["offload"]
 
 
-def test_the_automatic_ways_are_ways_of_the_techniques() -> None:
+def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> None:
     """With parameters that these have, on devices that they can use, in as many processes as they say."""
     story = Story()
     story.etl(splits={"train": 10})
     for gpus in ([1, 2, 4], [2, 4]):
-        for way in plan_fit(story.state, fit({"batch_size": 1}, gpus=gpus), {"worker-0": 4}).ways:
-            kind = KINDS[way.technique]
-            assert kind.checked(way.params) == way.params
-            assert kind.least <= way.size <= kind.most
-            assert (kind.processes, kind.version, kind.keeps_numerics) == (way.processes, way.version, True)
-    assert SINGLE in plan_fit(story.state, fit({"batch_size": 1}), {}).ways
+        for parallel_plan in plan_fit(
+            story.state, fit({"batch_size": 1}, gpus=gpus), {"worker-0": 4}
+        ).parallel_plans:
+            kind = KINDS[parallel_plan.technique]
+            assert kind.checked(parallel_plan.params) == parallel_plan.params
+            assert kind.least <= parallel_plan.size <= kind.most
+            assert (kind.processes, kind.version, kind.keeps_numerics) == (
+                parallel_plan.processes,
+                parallel_plan.version,
+                True,
+            )
+    assert SINGLE in plan_fit(story.state, fit({"batch_size": 1}), {}).parallel_plans
 
 
 def test_named_techniques_come_in_their_order_on_few_devices_first() -> None:

@@ -13,24 +13,25 @@ from cerebro.scheduling import planner
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState
-from controller.advisor.planner_query import PlannerQuery, from_json, planner_query, to_json
+from controller.planner_process.planner_query import PlannerQuery, from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_fit_dispatch import core_of
 from tests.scheduling.ticking import Ticking
-from tests.state.stories import Story, joined, unit
+from tests.state.stories import Story, joined, sub_epoch
 
 WORKERS, DEVICES = 4, 2
 
 
 def test_each_device_has_its_own_ready_time() -> None:
-    """One is free now, the others when their units end; what is queued comes after the unit that ends first."""
+    """One is free now, the others when their sub-epochs end; what is queued comes after the sub-epoch that ends
+    first."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0, 1), devices=3))
     story.fit(models=4, partitions=2)
     for model, device in (("m00", 0), ("m01", 1)):
-        story.start(unit(1, 0, model), 0, (device,))
+        story.start(sub_epoch(1, 0, model), 0, (device,))
     fit = core_of(story).fit
     assert fit is not None
     fit.dispatch_state.time = [[20.0], [8.0], [5.0], [5.0]]
@@ -40,8 +41,8 @@ def test_each_device_has_its_own_ready_time() -> None:
     assert asked is not None
     assert asked.problem.gpu_ready == ((0.0, ends[1], ends[0]),)
     assert from_json(to_json(asked.problem)).gpu_ready == asked.problem.gpu_ready
-    story.assign(unit(1, 0, "m03"), 0, (2,))
-    story.assign(unit(1, 0, "m02"), 0, (1,))
+    story.assign(sub_epoch(1, 0, "m03"), 0, (2,))
+    story.assign(sub_epoch(1, 0, "m02"), 0, (1,))
     fit = core_of(story).fit
     assert fit is not None
     fit.dispatch_state.time = [[20.0], [8.0], [5.0], [90.0]]
@@ -56,19 +57,19 @@ def test_each_device_has_its_own_ready_time() -> None:
 @pytest.mark.parametrize("models", [8, 9, 11])
 @pytest.mark.parametrize("at", [1.3, 2.3])
 def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
-    """Made in the middle of a run, while its devices are busy: without noise its units end when it says, within half
-    a per cent."""
+    """Made in the middle of a run, while its devices are busy: without noise its sub-epochs end when it says, within
+    half a per cent."""
     times = Random(models)
     seconds = [times.uniform(8.5, 11.5) for _ in range(models)]
     speeds = [times.uniform(0.95, 1.05) for _ in range(WORKERS)]
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
         return seconds[int(body.model[1:])] * speeds[int(worker[-1])]
 
     scenario = Scenario(
-        holdings=own_partition(WORKERS),
-        unit_time=unit_time,
+        replicas=own_partition(WORKERS),
+        sub_epoch_time=sub_epoch_time,
         devices={f"worker-{number}": DEVICES for number in range(WORKERS)},
     )
     simulation = Simulation(scenario, request(models, 3), plan(models, WORKERS))
@@ -84,7 +85,7 @@ def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
         assert any(ready[0] != ready[-1] for ready in asked.problem.gpu_ready)
         schedule = planner.plan(asked.problem, time_limit_s=30, clock=Ticking()).schedule
         validate(asked.problem, schedule).check()
-        order = [Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units]
+        order = [Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.sub_epochs]
         event = SchedulePlanned(
             run="fit-1",
             source="test",

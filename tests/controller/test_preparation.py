@@ -214,7 +214,7 @@ def _tables(root: Path, rows: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_the_same_rows_are_cut_the_same_way(
+def test_the_same_rows_are_cut_the_same_parallel_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
     """However they are read: one file or many, CSV or Parquet, in any order, in memory or by files."""

@@ -21,8 +21,8 @@ from cerebro.state.archive import archive
 from cerebro.state.experiment import fold
 from cerebro.state.visits import Visit
 from controller import pruned_files
-from controller.advisor import ChildHelper
 from controller.loop import Controller
+from controller.planner_process import ChildHelper
 from controller.pruned_files import Leftovers, PrunedFiles
 from controller.settings import Settings
 from research.simulation.scenario import EXPERIMENT as SIMULATED
@@ -52,7 +52,7 @@ def log() -> tuple[Event, ...]:
 
 
 class Disk:
-    """A search that has ended, and its models' files as units have left them: some are based on frozen weights."""
+    """A search that has ended, and its models' files as sub-epochs have left them: some are based on frozen weights."""
 
     def __init__(self, folder: Path) -> None:
         self.run: Run = fold(SIMULATED, log()).runs["fit-1"]
@@ -65,8 +65,8 @@ class Disk:
 
     def _named(self, model: str, simulated: str) -> str:
         """As a worker names it."""
-        unit, attempt = simulated.split("/")[1].split("-")
-        return f"{EXPERIMENT}/fit-1/{model}/u{int(unit[1:]):05d}-e001-p0000-{attempt}.pt"
+        sub_epoch, attempt = simulated.split("/")[1].split("-")
+        return f"{EXPERIMENT}/fit-1/{model}/u{int(sub_epoch[1:]):05d}-e001-p0000-{attempt}.pt"
 
     def _fill(self, model: str) -> None:
         found = self.run.models[model]
@@ -287,7 +287,7 @@ def test_the_end_of_the_run_waits_as_long_as_files_go(
 
 
 def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_path: Path) -> None:
-    """The clone alone still knows that unit: it is in the middle of an epoch that its parent has long left."""
+    """The clone alone still knows that sub-epoch: it is in the middle of an epoch that its parent has long left."""
     run = fold(SIMULATED, log()).runs["fit-1"]
     partitions = tuple(sorted(run.fit_rows))
     parent = trained("m00", partitions, epochs=1, more=1)
@@ -308,23 +308,23 @@ def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_p
 
 
 def trained(name: str, partitions: tuple[int, ...], *, epochs: int, more: int = 0) -> Model:
-    """A model after so many epochs, and so many units of the next."""
+    """A model after so many epochs, and so many sub-epochs of the next."""
     model = Model(id=name, hyperparams={"batch_size": 1}, epochs=6, partitions=partitions)
-    for unit in range(epochs * len(partitions) + more):
+    for sub_epoch in range(epochs * len(partitions) + more):
         model.add(
             Visit(
-                epoch=unit // len(partitions) + 1,
-                partition=partitions[unit % len(partitions)],
+                epoch=sub_epoch // len(partitions) + 1,
+                partition=partitions[sub_epoch % len(partitions)],
                 attempt=1,
                 worker="w",
                 rows=3,
                 names=("accuracy",),
                 values=(0.5,),
-                file=f"{EXPERIMENT}/fit-1/{name}/u{unit:05d}-e001-p0000-a1.pt",
+                file=f"{EXPERIMENT}/fit-1/{name}/u{sub_epoch:05d}-e001-p0000-a1.pt",
                 checksum="c",
                 size=1,
-                started=float(unit),
-                ended=unit + 1.0,
+                started=float(sub_epoch),
+                ended=sub_epoch + 1.0,
                 load_s=0.0,
                 compute_s=1.0,
                 save_s=0.0,

@@ -150,7 +150,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
 
 
 def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
-    """Two that were stopped before they had units of their own do not keep it for each other."""
+    """Two that were stopped before they had sub-epochs of their own do not keep it for each other."""
     made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     for name in ("m06", "m07"):
         ask(made, 4, _clone("m01"))
@@ -202,7 +202,8 @@ def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
-    """Of drawn searches. Workers go and come, units fail, checkpoints are lost, the controller dies, users steer and
+    """Of drawn searches. Workers go and come, sub-epochs fail, checkpoints are lost, the controller dies, users steer
+    and
     test models at any time, and files go at once or later: each task finds what it reads, who may go on has its newest
     state, what is said to be there is there. In the end only the best models have files, those that a user may let go
     on, and those of whom others go on."""
@@ -218,7 +219,7 @@ def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
 
     def outcome(task: TaskBody, attempt: int, _worker: str) -> Failure | None:
         model = getattr(task, "model", "")
-        if isinstance(task, TrainTask) and attempt == 1 and (int(model[1:]), task.unit) in loses:
+        if isinstance(task, TrainTask) and attempt == 1 and (int(model[1:]), task.sub_epoch) in loses:
             return Failure(kind=FailureKind.CHECKPOINT, message="it is damaged")
         return Failure(kind=FailureKind.USER_ERROR, message="it raises") if model in failing else None
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro.contract.events import Event, ModelStopRequested, WaysStruckOff
+from cerebro.contract.events import Event, ModelStopRequested, ParallelPlansRuledOut
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
-from cerebro.contract.ways import SINGLE, Way
-from controller.advisor import Advisor
 from controller.core import Core
+from controller.planner_process import PlannerProcess
 from tests.controller.test_fit_dispatch import RECORD
-from tests.state.stories import Story, joined, lost, unit
+from tests.state.stories import Story, joined, lost, sub_epoch
 
-DDP = Way(technique="ddp", size=2)
+DDP = ParallelPlan(technique="ddp", size=2)
 
 
 class Listening:
@@ -32,22 +32,22 @@ class Listening:
         if self.is_mute:
             return None
         times = {"planned_s": 10.0, "dispatch_s": 10.0, "followed_s": None, "lower_bound": 1.0}
-        return {**times, "is_last": True, "order": [], "ways": [], "source": "", "seconds": 0.0}
+        return {**times, "is_last": True, "order": [], "parallel_plans": [], "source": "", "seconds": 0.0}
 
     def rest(self) -> None:
         """Hold nothing."""
 
 
 class Watched:
-    """A run on two workers of two devices, its core, and the advisor that is asked after each event."""
+    """A run on two workers of two devices, its core, and the planner process that is asked after each event."""
 
-    def __init__(self, *, models: int = 2, ways: tuple[Way, ...] = ()) -> None:
+    def __init__(self, *, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> None:
         self.story = Story(workers=0)
         self.core, self.told = Core(RECORD), 0
         self.helper = Listening()
-        self.advisor = Advisor(self.helper)
+        self.planner_process = PlannerProcess(self.helper)
         self.tell(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
-        self.story.fit(models=models, partitions=2, epochs=9, ways=ways)
+        self.story.fit(models=models, partitions=2, epochs=9, parallel_plans=parallel_plans)
         self.advise()
 
     @property
@@ -61,11 +61,17 @@ class Watched:
         self.advise()
 
     def run(
-        self, epoch: int, partition: int, model: str, *, seconds: float = 2.0, way: Way | None = None
+        self,
+        epoch: int,
+        partition: int,
+        model: str,
+        *,
+        seconds: float = 2.0,
+        parallel_plan: ParallelPlan | None = None,
     ) -> None:
-        """A unit that takes so long."""
-        key = unit(epoch, partition, model)
-        self.story.start(key, partition, (0, 1) if way else (0,), way)
+        """A sub-epoch that takes so long."""
+        key = sub_epoch(epoch, partition, model)
+        self.story.start(key, partition, (0, 1) if parallel_plan else (0,), parallel_plan)
         made = CheckpointRef(name=f"{key}", checksum="-", size=1)
         result = TaskResult(
             rows=10, metrics={"loss": 1.0}, checkpoint=made, timings=Timings(compute_s=seconds)
@@ -74,17 +80,17 @@ class Watched:
         self.advise()
 
     def advise(self) -> None:
-        """The core takes in what is new, and the advisor goes on until it has nothing to do."""
+        """The core takes in what is new, and the planner process goes on until it has nothing to do."""
         for event in self.story.log[self.told :]:
             self.core.apply(event)
         self.told = len(self.story.log)
         for _ in range(4):
-            self.advisor.advise(self.core)
+            self.planner_process.advise(self.core)
 
 
-def begun(*, models: int = 2, ways: tuple[Way, ...] = ()) -> Watched:
+def begun(*, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> Watched:
     """All models have run once, and a first plan was looked for."""
-    watched = Watched(models=models, ways=ways)
+    watched = Watched(models=models, parallel_plans=parallel_plans)
     for model in range(models):
         assert not watched.plans, "nothing is known of the last model"
         watched.run(1, model % 2, f"m{model:02}")
@@ -93,7 +99,7 @@ def begun(*, models: int = 2, ways: tuple[Way, ...] = ()) -> Watched:
 
 
 def test_nothing_new_is_no_occasion() -> None:
-    """Asked again and again, an advisor of a run in which nothing happened asks for nothing."""
+    """Asked again and again, a planner process of a run in which nothing happened asks for nothing."""
     watched = begun()
     watched.advise()
     assert watched.plans == 1
@@ -137,26 +143,26 @@ def test_half_as_many_observations_more_are_an_occasion() -> None:
     assert 3 <= watched.plans - before <= 6 + 7  # rounds of knowledge, and one for each completed epoch
 
 
-def test_a_way_that_is_struck_off_is_planned_without_once_its_successor_has_run() -> None:
-    """Of the next way nothing is known: nothing is asked until a unit has shown how long it takes."""
-    watched = begun(ways=(SINGLE, DDP))
-    watched.tell(WaysStruckOff(run="fit-1", model="m00", ways=(SINGLE,), reason="made up"))
+def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor_has_run() -> None:
+    """Of the next way nothing is known: nothing is asked until a sub-epoch has shown how long it takes."""
+    watched = begun(parallel_plans=(SINGLE, DDP))
+    watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
     assert watched.plans == 1
-    watched.run(1, 1, "m00", seconds=1.5, way=DDP)
+    watched.run(1, 1, "m00", seconds=1.5, parallel_plan=DDP)
     assert watched.plans == 2
 
 
-def test_a_unit_that_takes_far_longer_than_known_is_an_occasion() -> None:
+def test_a_sub_epoch_that_takes_far_longer_than_known_is_an_occasion() -> None:
     """Where there is a choice of ways; one that takes what was expected is none."""
-    watched = begun(ways=(SINGLE, DDP))
-    watched.tell(WaysStruckOff(run="fit-1", model="m00", ways=(SINGLE,), reason="made up"))
-    watched.run(1, 1, "m00", seconds=2.0, way=DDP)
-    watched.run(2, 0, "m00", seconds=2.0, way=DDP)
-    watched.run(2, 1, "m00", seconds=2.0, way=DDP)
+    watched = begun(parallel_plans=(SINGLE, DDP))
+    watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
+    watched.run(1, 1, "m00", seconds=2.0, parallel_plan=DDP)
+    watched.run(2, 0, "m00", seconds=2.0, parallel_plan=DDP)
+    watched.run(2, 1, "m00", seconds=2.0, parallel_plan=DDP)
     before, assumed = watched.plans, watched.core.fit
     assert assumed is not None
     known = assumed.times.estimates.surprises
-    watched.run(3, 0, "m00", seconds=40.0, way=DDP)
+    watched.run(3, 0, "m00", seconds=40.0, parallel_plan=DDP)
     assert watched.core.fit is not None
     assert watched.core.fit.times.estimates.surprises == known + 1
     assert watched.plans == before + 1

@@ -26,9 +26,9 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
-from controller.brain.policy import HOLD_S
-from controller.brain.rest import Rest, RestRules, Wish
-from controller.brain.use import Use, use_of
+from controller.autoscaler.policy import HOLD_S
+from controller.autoscaler.rest import Rest, RestRules, Wish
+from controller.autoscaler.use import Use, use_of
 from controller.core import Core
 from controller.membership import Membership
 from controller.orchestrator import Fleet, Pod
@@ -55,7 +55,7 @@ def rested(
     again = plan(3, workers).model_copy(update={"run": "fit-2"})
     simulation = Simulation(
         Scenario(
-            holdings=own_partition(workers),
+            replicas=own_partition(workers),
             has_pods=True,
             crash_before=crash_before,
             rest=RestRules(is_on=True, idle_s=IDLE_S, least=least),
@@ -86,7 +86,7 @@ def assert_as_before(simulation: Simulation, workers: int) -> None:
 
 
 def test_to_none_and_back() -> None:
-    """Within fifteen seconds of the request, and of the first worker's start, the first unit runs."""
+    """Within fifteen seconds of the request, and of the first worker's start, the first sub-epoch runs."""
     simulation = rested(join_s=[40.0, 70.0, 200.0, 45.0], at=1000.0)
     ended = next(e.time for e in simulation.log if isinstance(e, RunFinished) and e.run == "fit-1")
     asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
@@ -358,11 +358,11 @@ def test_the_last_pods_without_a_node_are_given_up_after_a_quarter_of_an_hour() 
     assert it.stalled() == (5, "w-5 had not found a node after 15 min: no node fits: 0/3")
 
 
-def test_plans_of_etl_wait_for_workers_that_are_on_their_way(
+def test_plans_of_etl_wait_for_workers_that_are_on_their_parallel_plan(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """A run of another kind is planned with those that are there."""
-    simulation = Simulation(Scenario(holdings=own_partition(2), has_pods=True), request(1, 1), plan(1, 2))
+    simulation = Simulation(Scenario(replicas=own_partition(2), has_pods=True), request(1, 1), plan(1, 2))
     simulation._workers.begin()
     core: Core = simulation.core
     simulation._control()
@@ -476,7 +476,7 @@ def test_a_size_that_changed_while_nobody_led_is_a_choice() -> None:
     assert manager.sizes == [1]
 
 
-def test_a_size_that_the_brain_asked_for_is_no_choice_to_the_next_controller(
+def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first controller dies between the cluster manager's call and the removal of the request."""
@@ -550,7 +550,7 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
         watcher.snapshot(now)
         watcher.rest(Use(is_used=False))
     assert store.size_request() == SizeRequest(
-        workers=0, by="brain", reason=f"no run for {HOLD_S / 60:.0f} min"
+        workers=0, by="autoscaler", reason=f"no run for {HOLD_S / 60:.0f} min"
     )
     watcher.rest(Use(is_used=True))
     watcher.tend()
@@ -658,7 +658,7 @@ def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
 
 
 def test_a_person_is_one_also_after_the_cluster_has_rested() -> None:
-    """The number that the brain had asked for once is not its own for ever."""
+    """The number that the autoscaler had asked for once is not its own for ever."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
     for now in (0.0, HOLD_S + 1):

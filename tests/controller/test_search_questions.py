@@ -31,7 +31,7 @@ from tests.search.own_procedures import Halving
 
 
 def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
-    """In a pod to the container for ETL; without pods into the lane of a worker, beside its units."""
+    """In a pod to the container for ETL; without pods into the lane of a worker, beside its sub-epochs."""
     for has_pods in (False, True):
         made = searched(scenario={"has_pods": has_pods})
         fit_of(made)
@@ -101,7 +101,7 @@ def test_a_question_does_not_wait_for_other_experiments() -> None:
 
 
 def busy(draw_s: float) -> float:
-    """Share of the workers' time, until the last new model, in which they train; a unit takes a second."""
+    """Share of the workers' time, until the last new model, in which they train; a sub-epoch takes a second."""
     search = search_of(Random(sampler=TPE()), samples=16)
     made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
     run = fit_of(made)
@@ -110,7 +110,7 @@ def busy(draw_s: float) -> float:
     return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
 
 
-def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_unit() -> None:
+def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_sub_epoch() -> None:
     """Devices are as busy as with draws that take no time, but for 3 %: the worker that draws trains meanwhile."""
     assert busy(0.0) == pytest.approx(1.0)
     assert busy(1.0) >= 0.97

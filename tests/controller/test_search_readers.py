@@ -46,7 +46,7 @@ from cerebro.state.timeline import busy, committed
 from cerebro.state.waiting import needed_partitions
 from controller.claims import claim
 from controller.projected import Addition, additions
-from controller.unit_times import UnitTimes
+from controller.sub_epoch_times import SubEpochTimes
 from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
 
@@ -79,16 +79,16 @@ def run_of(name: str) -> Run:
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_reader_bears_every_prefix_of_a_search(name: str) -> None:
     """A run without models, models at rungs, models that go on from others: numbers agree with the events."""
-    state, meter, units = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
+    state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
     for event in told(name):
         meter.see(state, event)
         state.apply(event)
-        units += isinstance(event, TaskCommitted) and "/train/" in event.task
+        sub_epochs += isinstance(event, TaskCommitted) and "/train/" in event.task
         run = state.runs.get("fit-1")
         if run is None or run.plan is None:
             continue
         now = event.time
-        assert run.progress()[0] == units == sum(1 for _ in committed(run))
+        assert run.progress()[0] == sub_epochs == sum(1 for _ in committed(run))
         assert run.has_known_end is (run.search is not None and run.search.finish is not None)
         if run.is_open and not run.has_known_end:
             assert meter.throughput(run, now).left is None
@@ -172,7 +172,7 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     assert clones
     result = FitResult(ended("pbt"), run, None)  # type: ignore[arg-type]
     visits = result.visits()
-    assert len(visits) == run.counts.units
+    assert len(visits) == run.counts.sub_epochs
     assert not visits.duplicated(["ended", "worker"]).any()
     board = result.leaderboard().set_index("model")
     curves = {curve.model: curve for curve in figures.epoch_curves(run, "loss")}
@@ -198,11 +198,11 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
         schedule_of(run)
 
 
-def test_the_bound_and_idle_time_know_a_clones_own_units_alone() -> None:
-    """A unit that was inherited kept no device busy twice."""
+def test_the_bound_and_idle_time_know_a_clones_own_sub_epochs_alone() -> None:
+    """A sub-epoch that was inherited kept no device busy twice."""
     run = run_of("pbt")
     spans = list(busy(run, math.inf))
-    assert len(spans) == run.counts.units
+    assert len(spans) == run.counts.sub_epochs
     assert lower_bound(run, run.ended, {}) <= run.newest_commit - run.zero + 1e-6
 
 
@@ -259,7 +259,7 @@ def test_a_grid_to_which_models_are_added_tells_no_share_of_epochs() -> None:
     assert run.models["m02"].inherited
     assert not epoch_bars(run)
     done, total = run.progress()
-    assert done == total == run.counts.units
+    assert done == total == run.counts.sub_epochs
     assert any(
         "3 models" in line and "epochs trained" in line for line in schedule_lines(state, run, run.ended)
     )
@@ -277,10 +277,10 @@ def test_a_fixed_search_is_told_with_its_rules() -> None:
     assert rungs.rungs(run)[0].count("trained") == 2
 
 
-def test_times_of_units_are_noted_though_a_search_begins_with_no_model() -> None:
+def test_times_of_sub_epochs_are_noted_though_a_search_begins_with_no_model() -> None:
     """And a clone's parent is asked once."""
     run = run_of("pbt")
-    assert UnitTimes.of(run).estimates.observations == run.counts.units
+    assert SubEpochTimes.of(run).estimates.observations == run.counts.sub_epochs
 
 
 def test_tensorboard_gets_a_clones_curve_behind_its_parents_and_no_end_at_a_rung() -> None:

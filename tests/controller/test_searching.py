@@ -124,8 +124,9 @@ def test_a_controller_that_dies_at_any_write_leaves_the_search_as_it_is(name: st
 @settings(deadline=None)
 @given(data=st.data())
 def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
-    """Workers go and come, units fail for good, the controller dies, a user stops models and adds some, warm ones too:
-    the run ends, no model has trained more than it was granted, and a warm model began with its parent's checkpoint."""
+    """Workers go and come, sub-epochs fail for good, the controller dies, a user stops models and adds some, warm ones
+    too: the run ends, no model has trained more than it was granted, and a warm model began with its parent's
+        checkpoint."""
     procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
     failing = data.draw(st.sets(st.integers(0, 12), max_size=3))
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
@@ -205,7 +206,8 @@ def test_stop_rules_act_on_models_that_are_listed() -> None:
 
 
 def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
-    """Of population-based training: the first unit of a clone is given the file of its parent's last one before."""
+    """Of population-based training: the first sub-epoch of a clone is given the file of its parent's last one
+    before."""
     made = simulation(search_of(PBT(population=4)), epochs=3)
     run = fit_of(made)
     clones = [model for model in run.models.values() if model.inherited]
@@ -304,17 +306,17 @@ def test_a_models_priority_that_a_user_has_chosen_stays() -> None:
 
 
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
-    """Whatever a model's grant is when a unit is trained: its place among all steps never goes back."""
+    """Whatever a model's grant is when a sub-epoch is trained: its place among all steps never goes back."""
     made = simulation(search_of(ASHA(), samples=8), epochs=4)
     run = fit_of(made)
     model = next(model for model in run.models.values() if model.completed_epochs == 4)
     assert model.epochs == 4
-    found = [position_of(model, run.fit_rows, unit) for unit in range(len(model.visits))]
+    found = [position_of(model, run.fit_rows, sub_epoch) for sub_epoch in range(len(model.visits))]
     assert {place.total_steps for place in found} == {4 * sum(run.fit_rows.values())}
     assert [place.step for place in found] == sorted(place.step for place in found)
 
 
-def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority() -> None:
+def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_priority() -> None:
     """It goes first whatever its priority. Were it taken back for them, it would be queued again, for ever."""
     made = simulation(
         search_of(Hyperband(eta=2)),

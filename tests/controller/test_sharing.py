@@ -100,7 +100,7 @@ def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(see
 
 def test_one_open_run_is_what_there_was_before() -> None:
     """With one at a time a run's log is that of a run that has the cluster to itself, and the next one begins then."""
-    scenario = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     alone = Simulation(scenario, request(4, 2), plan(4, WORKERS))
     alone.run()
     after = Simulation(
@@ -118,8 +118,8 @@ def test_two_runs_of_few_models_fill_the_cluster_together() -> None:
     """What one of them cannot use the other one does: together they take little longer than one alone."""
     times = Random(1)
     scenario = Scenario(
-        holdings=own_partition(8),
-        unit_time=lambda body, worker: 300 * times.lognormvariate(0, 0.1),
+        replicas=own_partition(8),
+        sub_epoch_time=lambda body, worker: 300 * times.lognormvariate(0, 0.1),
         lease_s=3600,
     )
     other = Neighbour(name="other", request=request(4, 1), plan=plan(4, 8))
@@ -134,7 +134,7 @@ def test_two_runs_of_few_models_fill_the_cluster_together() -> None:
 @pytest.mark.parametrize("at", [0.0, 3.0])
 def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
     """The other's log has nothing of it: no attempt is taken back, and none is done twice."""
-    scenario = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     simulation = Simulation(
         scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 4, 2, at=at)]
     )
@@ -188,7 +188,7 @@ def test_what_was_last_told_of_a_run_stays_until_its_log_is_read() -> None:
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:
     """From then on: a run of high priority has four times what one of normal priority has."""
-    scenario = Scenario(holdings=own_partition(4), unit_time=lambda body, worker: 120.0, lease_s=3600)
+    scenario = Scenario(replicas=own_partition(4), sub_epoch_time=lambda body, worker: 120.0, lease_s=3600)
     simulation = Simulation(
         scenario, request(12, 4), plan(12, 4), neighbours=[neighbour("other", 12, 4, workers=4)]
     )
@@ -223,8 +223,8 @@ def test_models_of_high_priority_take_nothing_from_other_runs(
     changes: list[tuple[str, int, int, float]],
 ) -> None:
     """Whatever priorities the models of two runs have, and whenever they are changed: while both want more than they
-    have each has half of the units, no worker is idle, and both are complete."""
-    scenario = Scenario(holdings=own_partition(3), unit_time=lambda body, worker: 60.0, lease_s=3600)
+    have each has half of the sub-epochs, no worker is idle, and both are complete."""
+    scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, worker: 60.0, lease_s=3600)
     simulation = Simulation(
         scenario, request(8, 2), plan(8, 3), neighbours=[neighbour("other", 8, 2, workers=3)]
     )

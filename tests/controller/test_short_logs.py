@@ -20,7 +20,7 @@ def short(
 ) -> Simulation:
     """A run of three models on two workers, of which snapshots are made each so many events. What was cut off cannot be
     read while it goes on: whoever starts again needs none of it."""
-    scenario = Scenario(holdings=own_partition(2), crash_before=crash_before, keeps_every=every, **more)  # type: ignore[arg-type]
+    scenario = Scenario(replicas=own_partition(2), crash_before=crash_before, keeps_every=every, **more)  # type: ignore[arg-type]
     simulation = Simulation(scenario, request(3, epochs), plan(3, 2))
     simulation.store.files_are_lost = True
     simulation.run(limit=20_000)
@@ -43,7 +43,7 @@ def known_to(simulation: Simulation) -> ExperimentState:
 def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
     """Event by event; and most of it is in files."""
     cut = short()
-    whole = Simulation(Scenario(holdings=own_partition(2)), request(3, 2), plan(3, 2))
+    whole = Simulation(Scenario(replicas=own_partition(2)), request(3, 2), plan(3, 2))
     whole.run()
     assert log_of(cut) == log_of(whole)
     segments = cut.store.segments(EXPERIMENT).segments
@@ -83,8 +83,8 @@ def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pyte
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_any_run_survives_short_logs(data: st.DataObject) -> None:
-    """With workers that go away, units that fail and lose their checkpoints, and a controller that dies some times:
-    what its core holds at the end is the fold of the whole log."""
+    """With workers that go away, sub-epochs that fail and lose their checkpoints, and a controller that dies some
+    times: what its core holds at the end is the fold of the whole log."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY)
     failing = data.draw(
         st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="failing"

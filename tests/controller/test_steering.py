@@ -19,13 +19,13 @@ from cerebro.contract.events import (
     RunResumed,
     RunStopRequested,
     SchedulerChanged,
+    SubEpochSaved,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
@@ -44,7 +44,7 @@ from tests.controller.test_core import (
     request,
 )
 from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 class Steered(Simulation):
@@ -59,7 +59,7 @@ class Steered(Simulation):
         epochs: int = 2,
     ) -> None:
         self._has_ended = False
-        super().__init__(scenario, request(models, epochs), plan(models, len(scenario.holdings), rows=10))
+        super().__init__(scenario, request(models, epochs), plan(models, len(scenario.replicas), rows=10))
         for time, event in commands:
             self.at(time, event)
 
@@ -97,8 +97,9 @@ def states(simulation: Simulation) -> dict[str, str]:
 
 
 def test_a_stopped_model_frees_its_worker_at_once() -> None:
-    """Its open unit is given back at its next batch, and the worker begins with another model in the same moment."""
-    simulation = Steered(Scenario(holdings=own_partition(2), unit_time=lambda b, w: 10.0), [])
+    """Its open sub-epoch is given back at its next batch, and the worker begins with another model in the same
+    moment."""
+    simulation = Steered(Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 10.0), [])
     simulation.at(1.0, stop("m00"))
     simulation.run()
     log = simulation.log
@@ -118,8 +119,8 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
 
 def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
     """Then the attempt is revoked, and the worker, whose process is ended, begins with another model."""
-    holdings, deaf = own_partition(2), frozenset({"worker-0", "worker-1"})
-    simulation = Steered(Scenario(holdings=holdings, unit_time=lambda b, w: 100.0, deaf=deaf), [])
+    replicas, deaf = own_partition(2), frozenset({"worker-0", "worker-1"})
+    simulation = Steered(Scenario(replicas=replicas, sub_epoch_time=lambda b, w: 100.0, deaf=deaf), [])
     simulation.at(1.0, stop("m00"))
     simulation.run()
     (revoked,) = [event for event in simulation.log if isinstance(event, TaskRevoked)]
@@ -129,13 +130,13 @@ def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
     assert len([event for event in simulation.log if isinstance(event, TaskAsked)]) == 1
 
 
-def test_a_stopped_model_goes_on_in_the_middle_of_its_unit() -> None:
-    """What it had trained of the unit is not trained again, and the unit is committed whole."""
-    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, saves=True)
+def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
+    """What it had trained of the sub-epoch is not trained again, and the sub-epoch is committed whole."""
+    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, saves=True)
     simulation = Steered(scenario, [(60.0, stop("m00")), (61.0, resume("m00"))], epochs=1)
     simulation.run()
     log = simulation.log
-    (saved,) = [event for event in log if isinstance(event, UnitSaved)]
+    (saved,) = [event for event in log if isinstance(event, SubEpochSaved)]
     committed = next(event for event in log if isinstance(event, TaskCommitted) and event.task == saved.task)
     assert saved.savepoint.rows == committed.result.resumed_rows == 0.6 * committed.result.rows
     started = [event.time for event in log if isinstance(event, TaskStarted) and event.task == saved.task]
@@ -146,14 +147,16 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_unit() -> None:
     assert run.models["m00"].redone == 0
 
 
-def test_a_unit_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
-    """Its worker is busy with another model then: the unit is next there, and its model waits for it."""
+def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
+    """Its worker is busy with another model then: the sub-epoch is next there, and its model waits for it."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_hit = isinstance(body, TrainTask) and (body.model, body.unit, attempt) == ("m00", 0, 2)
+        is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 2)
         return Failure(kind=FailureKind.CRASH, message="killed") if is_hit else None
 
-    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, outcome=outcome, saves=True)
+    scenario = Scenario(
+        replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, outcome=outcome, saves=True
+    )
     simulation = Steered(scenario, [(60.0, stop("m00")), (60.5, resume("m00"))], epochs=1)
     simulation.run()
     started = [e.task for e in simulation.log if isinstance(e, TaskStarted) and "/m00/" in e.task]
@@ -166,18 +169,18 @@ def test_a_unit_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
 def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
     away_s: float, resumed: int
 ) -> None:
-    """Its only holder ends after a minute of the unit. Back within a minute, it goes on; later, the model has gone to
-    the other partition and begins this one anew."""
+    """Its only holder ends after a minute of the sub-epoch. Back within a minute, it goes on; later, the model has gone
+    to the other partition and begins this one anew."""
     scenario = Scenario(
-        holdings=own_partition(2),
-        unit_time=lambda body, worker: 100.0 if isinstance(body, TrainTask) else 1.0,
+        replicas=own_partition(2),
+        sub_epoch_time=lambda body, worker: 100.0 if isinstance(body, TrainTask) else 1.0,
         outages=[Preemption(worker="worker-0", start=61.0, length=away_s)],
         saves=True,
         has_pods=True,
     )
     simulation = Steered(scenario, [], models=1, epochs=1)
     simulation.run()
-    (saved,) = [event for event in simulation.log if isinstance(event, UnitSaved)]
+    (saved,) = [event for event in simulation.log if isinstance(event, SubEpochSaved)]
     commits = {
         e.task: e.result for e in simulation.log if isinstance(e, TaskCommitted) and "/train/m" in e.task
     }
@@ -185,13 +188,13 @@ def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
-def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_units() -> None:
+def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_sub_epochs() -> None:
     """All of those that ran."""
-    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, saves=True)
+    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, saves=True)
     simulation = Steered(scenario, [(60.0, RunStopRequested(run="fit-1"))], models=2, epochs=1)
     simulation.run()
     simulation.go_on(RunResumed(run="fit-1"))
-    saved = {event.task: event.savepoint.rows for event in simulation.log if isinstance(event, UnitSaved)}
+    saved = {event.task: event.savepoint.rows for event in simulation.log if isinstance(event, SubEpochSaved)}
     resumed = {
         event.task: event.result.resumed_rows
         for event in simulation.log
@@ -204,21 +207,21 @@ def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_units() -> None:
 
 def test_a_run_whose_models_were_all_stopped_was_stopped() -> None:
     """Nobody made it fail, and nothing was trained to its end."""
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop(f"m0{n}")) for n in range(3)])
+    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop(f"m0{n}")) for n in range(3)])
     simulation.run()
     assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.STOPPED
 
 
 def test_a_reopened_run_is_found_again_and_completed() -> None:
     """Of a finished run the stopped model goes on alone; of a stopped run all models do."""
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop("m01"))])
+    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop("m01"))])
     simulation.run()
     assert simulation.store.queue() == ()
     simulation.go_on(resume("m01"))
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     assert set(states(simulation).values()) == {"finished"}
 
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, RunStopRequested(run="fit-1"))])
+    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, RunStopRequested(run="fit-1"))])
     simulation.run()
     simulation.go_on(RunResumed(run="fit-1"))
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
@@ -231,10 +234,10 @@ def test_a_retried_model_goes_on_from_where_it_failed() -> None:
     is_broken = [True]
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_hit = is_broken and isinstance(body, TrainTask) and body.model == "m01" and body.unit == 2
+        is_hit = is_broken and isinstance(body, TrainTask) and body.model == "m01" and body.sub_epoch == 2
         return Failure(kind=FailureKind.USER_ERROR, message="boom") if is_hit else None
 
-    simulation = Steered(Scenario(holdings=own_partition(2), outcome=outcome), [])
+    simulation = Steered(Scenario(replicas=own_partition(2), outcome=outcome), [])
     simulation.run()
     assert states(simulation)["m01"] == "failed"
     is_broken.clear()
@@ -249,7 +252,7 @@ def test_a_retried_model_goes_on_from_where_it_failed() -> None:
 def test_another_scheduler_dispatches_from_then_on(scheduler: str) -> None:
     """An unknown one is taken for the default."""
     command = SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ann")
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(1.5, command)], models=4)
+    simulation = Steered(Scenario(replicas=own_partition(2)), [(1.5, command)], models=4)
     simulation.run()
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     story = Story()
@@ -300,15 +303,15 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
         elif model.state is ModelState.FAILED:
             simulation.go_on(retry(model.id))
     assert told_step_by_step(simulation)
-    if FailureKind.CHECKPOINT not in faults.values():  # else a unit may be committed again
+    if FailureKind.CHECKPOINT not in faults.values():  # else a sub-epoch may be committed again
         assert_exclusive(simulation)
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=epochs, partitions=workers)
     assert simulation.store.queue() == ()
 
 
-def test_a_unit_that_tells_nothing_of_its_time_changes_no_estimate() -> None:
-    """What is left of the only unit, resumed from a savepoint, takes less than the model took to load."""
+def test_a_sub_epoch_that_tells_nothing_of_its_time_changes_no_estimate() -> None:
+    """What is left of the only sub-epoch, resumed from a savepoint, takes less than the model took to load."""
     scenario = disturbed(1, outages=[], faults={}, times=Random(28))
     scenario.saves = True
     simulation = Steered(scenario, [(0.875, stop("m00"))], models=1, epochs=1)
@@ -321,13 +324,13 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
     """Sweep: crash before and after each write, while models are stopped, resumed and retried."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_hit = isinstance(body, TrainTask) and body.model == "m02" and body.unit == 1 and attempt == 1
+        is_hit = isinstance(body, TrainTask) and body.model == "m02" and body.sub_epoch == 1 and attempt == 1
         return Failure(kind=FailureKind.USER_ERROR, message="boom") if is_hit else None
 
     commands = [(0.5, stop("m00")), (2.5, resume("m00")), (3.2, stop("m01")), (3.4, retry("m02"))]
 
     def steered(crash_before: frozenset[int]) -> Simulation:
-        scenario = Scenario(holdings=own_partition(2), outcome=outcome, crash_before=crash_before)
+        scenario = Scenario(replicas=own_partition(2), outcome=outcome, crash_before=crash_before)
         simulation = Steered(scenario, commands)
         simulation.run()
         simulation.go_on(resume("m01"))
@@ -346,7 +349,7 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
 def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command comes between the controller's decision that the run is over and its writing: it is refused, the run
     goes on."""
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop("m01"))])
+    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop("m01"))])
     decide = simulation.store.decide
     resumed: list[int] = []
 
@@ -372,13 +375,14 @@ def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPat
     ]
 )
 @given(outages=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)), max_size=3))
-def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
+def test_a_queued_sub_epoch_is_not_taken_back_for_who_cannot_have_it(
     outages: list[tuple[int, float, float]],
 ) -> None:
-    """A model is bound to the holder of its interrupted unit: an idle worker without it does not claim it for ever."""
+    """A model is bound to the holder of its interrupted sub-epoch: an idle worker without it does not claim it for
+    ever."""
     scenario = Scenario(
-        holdings=own_partition(4),
-        unit_time=lambda body, worker: 3.0,
+        replicas=own_partition(4),
+        sub_epoch_time=lambda body, worker: 3.0,
         outages=[
             WorkerOutage(worker=f"worker-{w}", start=start, length=length) for w, start, length in outages
         ],
@@ -395,12 +399,12 @@ def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
     simulation.run()
 
 
-def test_a_unit_assigned_as_its_model_is_stopped_is_taken_back() -> None:
+def test_a_sub_epoch_assigned_as_its_model_is_stopped_is_taken_back() -> None:
     """The assignment may reach the log behind the command."""
     story = Story()
     story.fit(models=2)
     story.tell(stop("m00"))
-    story.tell(TaskAssigned(task=str(unit(1, 0)), attempt=1, worker="worker-0"))
+    story.tell(TaskAssigned(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0"))
     core = core_of(story)
     steps = core.decide(all_here(story))
-    assert [(step.op, step.task, step.force) for step in steps] == [("revoke", str(unit(1, 0)), True)]  # type: ignore[union-attr]
+    assert [(step.op, step.task, step.force) for step in steps] == [("revoke", str(sub_epoch(1, 0)), True)]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Workers whose units take much longer than the others': labelled, and not for ever; nobody else is."""
+"""Workers whose sub-epochs take much longer than the others': labelled, and not for ever; nobody else is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.quarantine import SLOW, health_words
-from controller.stragglers import UNITS, WELL, Paced, compared, label
+from controller.stragglers import SUB_EPOCHS, WELL, Paced, compared, label
 from research.simulation.scenario import Scenario
 from tests.controller.test_core import own_partition
 from tests.controller.test_workers_change import simulate
@@ -29,30 +29,30 @@ def there(number: int, host: str = "") -> list[WorkerStatus]:
 
 
 def labelled(factor: float, host: str = "", name: str = "worker-0") -> HealthAnswer:
-    pace = Pace(factor=factor, units=9, time=1.0, host=host)
+    pace = Pace(factor=factor, sub_epochs=9, time=1.0, host=host)
     return HealthAnswer(workers={name: WorkerHealth(pace=pace)})
 
 
-def took(*factors: float, units: int = 9) -> dict[str, tuple[float, int]]:
+def took(*factors: float, sub_epochs: int = 9) -> dict[str, tuple[float, int]]:
     """What one run has shown: `factors` of worker-0, worker-1 and so on."""
-    return {f"worker-{number}": (math.log(factor), units) for number, factor in enumerate(factors)}
+    return {f"worker-{number}": (math.log(factor), sub_epochs) for number, factor in enumerate(factors)}
 
 
 def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
-    """Units of before the move say nothing of it, until there are as many new ones as a label needs."""
+    """Sub-epochs of before the move say nothing of it, until there are as many new ones as a label needs."""
     before, moved = labelled(3.0, "node-a"), there(3, "node-b")
     assert [*label([took(3.0, 1.0, 1.0)], moved, before)] == []
-    assert [*label([took(3.0, 1.0, 1.0, units=9 + UNITS - 1)], moved, before)] == []
-    (found,) = label([took(3.0, 1.0, 1.0, units=9 + UNITS)], moved, before)
+    assert [*label([took(3.0, 1.0, 1.0, sub_epochs=9 + SUB_EPOCHS - 1)], moved, before)] == []
+    (found,) = label([took(3.0, 1.0, 1.0, sub_epochs=9 + SUB_EPOCHS)], moved, before)
     assert found.is_slow
 
 
 @pytest.mark.slow
 def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
-    """By what its units show, in words that status and page have; dispatch and copies rest on the same."""
+    """By what its sub-epochs show, in words that status and page have; dispatch and copies rest on the same."""
     rng, slow = Random(0), 6
 
-    def unit_time(body: TaskBody, name: str) -> float:
+    def sub_epoch_time(body: TaskBody, name: str) -> float:
         nonlocal slow
         if isinstance(body, EtlTask):
             return 3000.0  # a copy takes longer than it saves
@@ -61,30 +61,30 @@ def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
         return 60.0 * (3.0 if is_slow else 1.0) * rng.lognormvariate(0, 0.1)
 
     simulation = simulate(
-        Scenario(holdings=own_partition(3), unit_time=unit_time), models=3, epochs=14, partitions=3
+        Scenario(replicas=own_partition(3), sub_epoch_time=sub_epoch_time), models=3, epochs=14, partitions=3
     )
     known = simulation.store.workers_health()
     assert [(each.worker, each.what) for each in known.incidents] == [
         ("worker-2", "slow"),
         ("worker-2", "no longer slow"),
     ]
-    assert known.incidents[0].evidence.startswith("5 of its units take ")
+    assert known.incidents[0].evidence.startswith("5 of its sub-epochs take ")
     assert {health_words(each, known) for each in simulation.store.workers()} == {""}
 
 
 @settings(max_examples=50)
-@given(st.lists(st.floats(0.3, 6.0), min_size=2, max_size=6), st.integers(0, UNITS + 2))
-def test_only_who_has_shown_enough_is_labelled(factors: list[float], units: int) -> None:
-    """More than 1.5 times the median of the others, by five units of its own, against others with as many."""
-    found = list(label([took(*factors, units=units)], there(len(factors)), HealthAnswer()))
-    if units < UNITS:
+@given(st.lists(st.floats(0.3, 6.0), min_size=2, max_size=6), st.integers(0, SUB_EPOCHS + 2))
+def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs: int) -> None:
+    """More than 1.5 times the median of the others, by five sub-epochs of its own, against others with as many."""
+    found = list(label([took(*factors, sub_epochs=sub_epochs)], there(len(factors)), HealthAnswer()))
+    if sub_epochs < SUB_EPOCHS:
         assert found == []
     for number in range(len(factors)):
         others = sorted(factors[:number] + factors[number + 1 :])
         low, high = others[(len(others) - 1) // 2], others[len(others) // 2]
         factor = factors[number] / math.sqrt(low * high)
         if abs(factor - SLOW) > 1e-6:
-            is_slow = factor > SLOW and units >= UNITS
+            is_slow = factor > SLOW and sub_epochs >= SUB_EPOCHS
             assert any(each.worker == f"worker-{number}" for each in found) == is_slow
 
 
@@ -111,9 +111,9 @@ def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
     assert health_words(status, labelled(2.1, "node-a")) == ""
 
 
-def test_several_runs_count_by_their_units() -> None:
+def test_several_runs_count_by_their_sub_epochs() -> None:
     """Each against what the others took in the same run."""
-    found = compared([took(4.0, 1.0, units=30), took(1.0, 1.0, units=10)], ["worker-0", "worker-1"])
-    factor, units = found["worker-0"]
+    found = compared([took(4.0, 1.0, sub_epochs=30), took(1.0, 1.0, sub_epochs=10)], ["worker-0", "worker-1"])
+    factor, sub_epochs = found["worker-0"]
     assert factor == pytest.approx(4.0**0.75)
-    assert units == 40
+    assert sub_epochs == 40

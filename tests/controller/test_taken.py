@@ -23,7 +23,7 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import FITS, Fits, core_of, neighbour
 from tests.controller.test_core import own_partition, plan, request
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 _NEW_S = 1.0
 """What is so new need not be told, and so short a time between two tasks of others is theirs."""
@@ -90,11 +90,11 @@ def test_all_that_others_had_is_told_and_nothing_else(fits: Fits) -> None:
         assert all(report.lower_bound_s <= report.makespan_s + 1e-6 for report in run.epochs)
 
 
-def shared(unit_s: float, *, models: int, others: int, workers: int = 4, epochs: int = 3) -> Simulation:
-    """A fit, alone or beside another one of so many models; units differ by up to a fifth."""
+def shared(sub_epoch_s: float, *, models: int, others: int, workers: int = 4, epochs: int = 3) -> Simulation:
+    """A fit, alone or beside another one of so many models; sub-epochs differ by up to a fifth."""
     scenario = Scenario(
-        holdings=own_partition(workers),
-        unit_time=lambda body, worker: unit_s * Random(f"{body.key} {worker}").uniform(0.9, 1.1),
+        replicas=own_partition(workers),
+        sub_epoch_time=lambda body, worker: sub_epoch_s * Random(f"{body.key} {worker}").uniform(0.9, 1.1),
     )
     simulation = Simulation(
         scenario,
@@ -148,7 +148,7 @@ def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent
     story.epoch(1)
     story.epoch(1, model="m01")
     for number in range(2):
-        other.start(unit(1, number, model=f"m{number:02}"), number)
+        other.start(sub_epoch(1, number, model=f"m{number:02}"), number)
     judged = api.Note(event=epoch_report(story.state, story.run, 1) if isinstance(event, str) else event)
     beside = api.Dequeue(run="fit-9")
     taken_time, cores = TakenTime(), [core_of(story), core_of(other, "two")]
@@ -176,7 +176,7 @@ def test_tasks_of_others_that_follow_each_other_are_one_span() -> None:
     other = states(simulation)["other"].runs["fit-1"]
     places = frozenset(Place(f"worker-{number}", 0) for number in range(4))
     found = taken(run, [other], places, run.zero, run.ended)
-    units = sum(len(spans) for spans in had(other).values())
-    assert 0 < len(found) < units
+    sub_epochs = sum(len(spans) for spans in had(other).values())
+    assert 0 < len(found) < sub_epochs
     assert taken(other, [other], places, run.zero, run.ended) == []
     assert taken(run, [], places, run.zero, run.ended) == []

@@ -31,7 +31,7 @@ def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | N
         return failure_of_task(body) if made.now < broken_s else None
 
     made = Simulation(
-        Scenario(holdings=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2, validated=True)
+        Scenario(replicas=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2, validated=True)
     )
     made.run()
     return made
@@ -40,7 +40,7 @@ def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | N
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
 def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
-    """Every model finishes, each unit is committed once, and the run resumes by itself."""
+    """Every model finishes, each sub-epoch is committed once, and the run resumes by itself."""
     made = simulated(broken_s, lambda body: failure)
     state = fold(EXPERIMENT, made.log)
     assert_complete(state, epochs=2, partitions=2)
@@ -62,7 +62,7 @@ def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
         return AWAY if worker == "worker-0" else None
 
     both = {"worker-0": [0, 1], "worker-1": [0, 1]}
-    simulation = Simulation(Scenario(holdings=both, outcome=outcome), request(2, 1), plan(2, 2))
+    simulation = Simulation(Scenario(replicas=both, outcome=outcome), request(2, 1), plan(2, 2))
     simulation.run()
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
     assert not any(isinstance(event, RunPaused) for event in simulation.log)
@@ -77,7 +77,7 @@ def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         return failure if isinstance(body, TrainTask) and body.model == "m00" else None
 
-    simulation = Simulation(Scenario(holdings=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2))
+    simulation = Simulation(Scenario(replicas=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2))
     simulation.run()
     models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
     assert {name for name, model in models.items() if model.state is not ModelState.FINISHED} == {"m00"}

@@ -31,7 +31,7 @@ from controller import tasks
 from controller.places import Places
 from controller.replication import making
 from research.simulation.cluster import Simulation
-from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, UnitTime, WorkerOutage
+from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
@@ -44,12 +44,12 @@ from tests.controller.test_core import (
 from tests.state.stories import Story, lost
 
 ETL_S = 2.0
-UNIT_S = 3.0
+SUB_EPOCH_S = 3.0
 
 
-def at_speed(etl_s: float = ETL_S, unit_s: float = UNIT_S) -> UnitTime:
-    """So many seconds for making a partition, and for a unit."""
-    return lambda body, worker: etl_s if isinstance(body, EtlTask) else unit_s
+def at_speed(etl_s: float = ETL_S, sub_epoch_s: float = SUB_EPOCH_S) -> SubEpochTime:
+    """So many seconds for making a partition, and for a sub-epoch."""
+    return lambda body, worker: etl_s if isinstance(body, EtlTask) else sub_epoch_s
 
 
 def simulate(
@@ -57,7 +57,7 @@ def simulate(
 ) -> Simulation:
     """A finished run in pods."""
     scenario.has_pods = True
-    count = partitions or len({p for held in scenario.holdings.values() for p in held})
+    count = partitions or len({p for held in scenario.replicas.values() for p in held})
     simulation = Simulation(scenario, request(models, epochs), plan(models, count))
     simulation.run()
     return simulation
@@ -86,7 +86,7 @@ def trained_by(state: ExperimentState) -> dict[int, set[str]]:
 
 def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
     """They share the pod's volume; each does what it has handlers for, and nothing else."""
-    simulation = simulate(Scenario(holdings=own_partition(2), unit_time=at_speed()))
+    simulation = simulate(Scenario(replicas=own_partition(2), sub_epoch_time=at_speed()))
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=2, partitions=2)
     assert trained_by(state) == {0: {"worker-0"}, 1: {"worker-1"}}
@@ -97,7 +97,7 @@ def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
 
 def test_workers_for_etl_are_no_places_to_train() -> None:
     """They are in no sum: their idle time is not the schedule's."""
-    simulation = simulate(Scenario(holdings=own_partition(2), unit_time=at_speed()), models=2)
+    simulation = simulate(Scenario(replicas=own_partition(2), sub_epoch_time=at_speed()), models=2)
     state = fold(EXPERIMENT, simulation.log)
     run = state.runs["fit-1"]
     report = schedule_now(state, run, simulation.now)
@@ -110,8 +110,8 @@ def test_workers_for_etl_are_no_places_to_train() -> None:
 def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
     """The cluster manager knows; nobody waits for a lease, and nothing counts as a failure."""
     scenario = Scenario(
-        holdings=own_partition(2),
-        unit_time=at_speed(),
+        replicas=own_partition(2),
+        sub_epoch_time=at_speed(),
         outages=[WorkerOutage(worker="worker-1", start=ETL_S + 1, length=5.0)],
         lease_s=1000.0,
     )
@@ -130,8 +130,8 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
     """What it ran is free at once, nothing is given to it any more, and it is there again afterwards."""
     notice = ETL_S + 1
     scenario = Scenario(
-        holdings={"worker-0": [0], "worker-1": [1], "worker-2": []},
-        unit_time=at_speed(),
+        replicas={"worker-0": [0], "worker-1": [1], "worker-2": []},
+        sub_epoch_time=at_speed(),
         outages=[Preemption(worker="worker-1", start=notice, length=4.0)],
     )
     simulation = simulate(scenario, epochs=3)
@@ -149,7 +149,7 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
 def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
     """On a pod that trains, by its worker for ETL, within the run that needs it; the run ends as it would have."""
     scenario = Scenario(
-        holdings=own_partition(3), unit_time=at_speed(), removals={"worker-1": ETL_S + UNIT_S + 1}
+        replicas=own_partition(3), sub_epoch_time=at_speed(), removals={"worker-1": ETL_S + SUB_EPOCH_S + 1}
     )
     simulation = simulate(scenario)
     state = fold(EXPERIMENT, simulation.log)
@@ -161,14 +161,14 @@ def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
     assert trained_by(state)[1] == {"worker-1", maker.removesuffix("-etl")}
     removed = {event.worker for event in simulation.log if isinstance(event, WorkerRemoved)}
     assert removed == {"worker-1", "worker-1-etl"}
-    assert not state.workers["worker-1"].holdings
+    assert not state.workers["worker-1"].replicas
 
 
 def test_lost_partitions_are_spread_over_those_who_are_left() -> None:
     """Two pods go, two are left: each makes one of the two partitions, at the same time."""
     at = ETL_S + 1
     scenario = Scenario(
-        holdings=own_partition(4), unit_time=at_speed(), removals={"worker-0": at, "worker-3": at}
+        replicas=own_partition(4), sub_epoch_time=at_speed(), removals={"worker-0": at, "worker-3": at}
     )
     simulation = simulate(scenario)
     made = remade(simulation.log)
@@ -180,8 +180,8 @@ def test_lost_partitions_are_spread_over_those_who_are_left() -> None:
 def test_a_partition_may_be_made_anew_more_than_once() -> None:
     """The pod that made it goes as well: the same task is done again under the next attempt."""
     scenario = Scenario(
-        holdings=own_partition(3),
-        unit_time=at_speed(unit_s=20.0),
+        replicas=own_partition(3),
+        sub_epoch_time=at_speed(sub_epoch_s=20.0),
         removals={"worker-2": ETL_S + 1, "worker-0": ETL_S + 90},
     )
     simulation = simulate(scenario)
@@ -198,7 +198,10 @@ def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
         return boom if isinstance(body, EtlTask) and body.key.startswith("fit-1") else None
 
     scenario = Scenario(
-        holdings=own_partition(2), unit_time=at_speed(), outcome=outcome, removals={"worker-1": ETL_S + 1}
+        replicas=own_partition(2),
+        sub_epoch_time=at_speed(),
+        outcome=outcome,
+        removals={"worker-1": ETL_S + 1},
     )
     run = fold(EXPERIMENT, simulate(scenario).log).runs["fit-1"]
     assert run.state is RunState.FAILED
@@ -208,7 +211,7 @@ def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
 
 def test_a_worker_removed_before_it_made_its_part_is_replaced_in_the_etl_run() -> None:
     """The others share what was given to it."""
-    scenario = Scenario(holdings=own_partition(3), unit_time=at_speed(), removals={"worker-2": 1.0})
+    scenario = Scenario(replicas=own_partition(3), sub_epoch_time=at_speed(), removals={"worker-2": 1.0})
     simulation = simulate(scenario)
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["etl-1"].state is RunState.FINISHED
@@ -218,7 +221,7 @@ def test_a_worker_removed_before_it_made_its_part_is_replaced_in_the_etl_run() -
 def test_the_body_of_a_remade_partition_is_the_etl_runs_own() -> None:
     """Same data set, code, rows and locators: so are the bytes."""
     simulation = simulate(
-        Scenario(holdings=own_partition(2), unit_time=at_speed(), removals={"worker-1": ETL_S + 1})
+        Scenario(replicas=own_partition(2), sub_epoch_time=at_speed(), removals={"worker-1": ETL_S + 1})
     )
     state = fold(EXPERIMENT, simulation.log)
     record = ExperimentRecord(
@@ -259,11 +262,11 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
 
 def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
     """Of as many partitions as pay, one after the other; the run ends sooner than without it."""
-    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+    replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
     short = {"worker-0": [0], "worker-1": [1]}
-    without = simulate(Scenario(holdings=short, unit_time=at_speed()), models=6, epochs=3)
+    without = simulate(Scenario(replicas=short, sub_epoch_time=at_speed()), models=6, epochs=3)
     with_it = simulate(
-        Scenario(holdings=holdings, unit_time=at_speed(), joins={"worker-2": 10.0}), models=6, epochs=3
+        Scenario(replicas=replicas, sub_epoch_time=at_speed(), joins={"worker-2": 10.0}), models=6, epochs=3
     )
     assert sorted(remade(with_it.log)) == [("p0", "worker-2-etl"), ("p1", "worker-2-etl")]
     state = fold(EXPERIMENT, with_it.log)
@@ -274,9 +277,11 @@ def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
 
 def test_a_copy_that_would_not_pay_is_not_made() -> None:
     """Making it would take longer than what is left."""
-    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+    replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
     slow = at_speed(etl_s=1000.0)
-    scenario = Scenario(holdings=holdings, unit_time=slow, joins={"worker-2": 1000.0 + 2 * UNIT_S + 1})
+    scenario = Scenario(
+        replicas=replicas, sub_epoch_time=slow, joins={"worker-2": 1000.0 + 2 * SUB_EPOCH_S + 1}
+    )
     simulation = simulate(scenario)
     assigned = [e.task for e in simulation.log if isinstance(e, TaskAssigned)]
     assert not [task for task in assigned if task.startswith("fit-1/etl")]
@@ -285,13 +290,13 @@ def test_a_copy_that_would_not_pay_is_not_made() -> None:
 
 def test_the_end_of_a_run_does_not_wait_for_a_copy() -> None:
     """It is taken back once nobody has anything left to read there."""
-    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+    replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         is_copy = isinstance(body, EtlTask) and body.key.startswith("fit-1")
         return 1000.0 if is_copy else at_speed()(body, worker)
 
-    scenario = Scenario(holdings=holdings, unit_time=unit_time, joins={"worker-2": ETL_S + 1})
+    scenario = Scenario(replicas=replicas, sub_epoch_time=sub_epoch_time, joins={"worker-2": ETL_S + 1})
     simulation = simulate(scenario, models=4, epochs=3)
     revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
     assert [event.task for event in revoked if "/etl/" in event.task] == ["fit-1/etl/train/p0"]
@@ -321,15 +326,15 @@ happenings = st.lists(
     etl_s=st.sampled_from([0.5, 5.0, 40.0]),
     devices=device_counts,
 )
-def test_any_change_of_workers_every_unit_is_done_once(  # type: ignore[no-untyped-def]
+def test_any_change_of_workers_every_sub_epoch_is_done_once(  # type: ignore[no-untyped-def]
     shape, events, joined, crashes, etl_s, devices
 ) -> None:
     """Any losses, preemptions, removals (of all but the first pod) and joins, with a controller that dies."""
     models, workers, epochs = shape
-    holdings: dict[str, Sequence[int]] = dict(own_partition(workers))
+    replicas: dict[str, Sequence[int]] = dict(own_partition(workers))
     joins = {f"worker-{workers + number}": at for number, at in enumerate(joined)}
-    holdings |= dict.fromkeys(joins, ())
-    names = list(holdings)
+    replicas |= dict.fromkeys(joins, ())
+    names = list(replicas)
     outages: list[WorkerOutage] = []
     removals: dict[str, float] = {}
     for kind, number, start, length in events:
@@ -341,8 +346,8 @@ def test_any_change_of_workers_every_unit_is_done_once(  # type: ignore[no-untyp
         elif kind == "preemption":
             outages.append(Preemption(worker=name, start=start, length=length))
     scenario = Scenario(
-        holdings=holdings,
-        unit_time=at_speed(etl_s=etl_s),
+        replicas=replicas,
+        sub_epoch_time=at_speed(etl_s=etl_s),
         outages=outages,
         removals=removals,
         joins=joins,

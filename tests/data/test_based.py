@@ -24,7 +24,7 @@ from cerebro.data.based import (
     opened,
 )
 from cerebro.data.durable import checksum, checksum_of
-from cerebro.runtime.volumes import unit_of
+from cerebro.runtime.volumes import sub_epoch_of
 
 
 def written(folder: Path, whole: bytes, ranges: list[tuple[int, int]]) -> Path:
@@ -85,7 +85,7 @@ def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
     assert one != other
     assert base_written(one) == base_written(other) == found
     assert is_base(one)
-    assert unit_of(one) is None
+    assert sub_epoch_of(one) is None
     assert not is_base("u00000-e001-p0000-a1.pt")
     assert not is_base(f".{one}.12-ab.aside")
 

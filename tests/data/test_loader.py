@@ -199,7 +199,7 @@ def test_a_damaged_shard_is_named(folder: Path, damage: str) -> None:
 
 
 def test_open_rows_outlive_their_files(folder: Path) -> None:
-    """A partition that is made again does not pull the ground from under a running unit."""
+    """A partition that is made again does not pull the ground from under a running sub-epoch."""
     rows = MappedRows.open([folder])
     for path in folder.iterdir():
         path.unlink()

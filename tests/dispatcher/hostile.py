@@ -26,7 +26,7 @@ from tests.dispatcher.gallery import GalleryStore, write_failed_row, write_log
 from tests.dispatcher.stories import CODE, NOW, Story, status
 
 SCRIPT, IMAGE = "<script>window.x=1</script>", "<img src=q onerror=window.x=1>"
-"""What must be shown as it is written. `IMAGE` may be a part of a unit's key: it has no slash."""
+"""What must be shown as it is written. `IMAGE` may be a part of a sub-epoch's key: it has no slash."""
 
 
 def hostile(folder: Path) -> Bench:

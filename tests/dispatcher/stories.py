@@ -16,12 +16,13 @@ from cerebro.contract.events import (
     WorkerJoined,
     WorkerLost,
 )
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import (
     ExperimentRecord,
-    Holding,
     Hyperparameters,
     Locator,
     Locators,
+    Replica,
     WorkerRecord,
     WorkerStatus,
 )
@@ -35,7 +36,6 @@ from cerebro.contract.runs import (
     PartitionPlan,
 )
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import ExperimentState, RunState
 
 CODE = "0" * 64
@@ -189,7 +189,7 @@ def running_story(name: str = "digits", **changes: object) -> Story:
     return story
 
 
-def story_with_ways() -> Story:
+def story_with_parallel_plans() -> Story:
     """A fit on a worker of two devices: one of two models runs out of memory on one, and has trained on both."""
     story = Story("digits")
     story.tell(
@@ -198,18 +198,18 @@ def story_with_ways() -> Story:
             incarnation="a",
             weight=2,
             kinds=("etl", "train"),
-            holdings=(Holding(dataset="d1", partition=0),),
+            replicas=(Replica(dataset="d1", partition=0),),
             devices=2,
         )
     )
     rates: tuple[Hyperparameters, ...] = ({"batch_size": 32, "lr": 0.1}, {"batch_size": 32, "lr": 0.2})
     request = FitRequest(code=CODE, models=rates, epochs=2, metric="accuracy", mode="max")
-    ddp = Way(technique="ddp", size=2)
+    ddp = ParallelPlan(technique="ddp", size=2)
     plan = FitPlan(
         dataset="d1",
         models={f"m{i:02}": rate for i, rate in enumerate(rates)},
         partitions={0: 898},
-        ways=(SINGLE, ddp, Way(technique="fsdp", size=2)),
+        parallel_plans=(SINGLE, ddp, ParallelPlan(technique="fsdp", size=2)),
     )
     story.tell(RunRequested(run="fit-1", request=request, author="ada"))
     story.tell(RunStarted(run="fit-1", plan=plan))
@@ -217,7 +217,7 @@ def story_with_ways() -> Story:
     story.run_task(key, "worker-0", None)
     failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
     story.tell(TaskFailed(task=key, attempt=1, worker="worker-0", failure=failure))
-    story.tell(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), way=ddp))
+    story.tell(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), parallel_plan=ddp))
     story.tell(TaskStarted(task=key, attempt=2, worker="worker-0"))
     result = TaskResult(
         rows=898,
@@ -229,9 +229,11 @@ def story_with_ways() -> Story:
 
 
 def story_on_two_devices() -> tuple[Story, str]:
-    """The same, with a unit that runs on both devices, and its key."""
-    story, key = story_with_ways(), "fit-1/train/m01/e1/p0"
-    way = Way(technique="ddp", size=2)
-    story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0", devices=(0, 1), way=way))
+    """The same, with a sub-epoch that runs on both devices, and its key."""
+    story, key = story_with_parallel_plans(), "fit-1/train/m01/e1/p0"
+    parallel_plan = ParallelPlan(technique="ddp", size=2)
+    story.tell(
+        TaskAssigned(task=key, attempt=1, worker="worker-0", devices=(0, 1), parallel_plan=parallel_plan)
+    )
     story.tell(TaskStarted(task=key, attempt=1, worker="worker-0"))
     return story, key

@@ -64,7 +64,7 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
     newest, before = view.rows[:2]
     assert (newest.epoch, newest.is_epoch_end, newest.is_best) == (2, True, True)
-    assert newest.kept == ("best epoch", "the next unit starts from it")
+    assert newest.kept == ("best epoch", "the next sub-epoch starts from it")
     assert newest.value == pytest.approx(0.9405)
     assert (before.kept, before.value) == (("in case the newest one cannot be read",), None)
     assert view.best == newest

@@ -12,7 +12,7 @@ from tests.dispatcher.fakes import Bench, Browser, settings
 from tests.dispatcher.gallery import write_log
 from tests.dispatcher.stories import running_story
 
-UNIT = "fit-1/train/m05/e1/p0"
+SUB_EPOCH = "fit-1/train/m05/e1/p0"
 PAGE = "/experiments/digits/models/m05"
 
 
@@ -36,16 +36,16 @@ def foot(browser: Browser, path: str = PAGE) -> str:
 
 def test_the_newest_line_leads_to_its_log(volumes: Volumes, browser: Browser) -> None:
     """Blank lines say nothing; the text is text, without the terminal's colours."""
-    write_log(volumes, "digits", UNIT, "first\n\x1b[33mloss\x1b[0m <b>0.5</b>\n\n")
+    write_log(volumes, "digits", SUB_EPOCH, "first\n\x1b[33mloss\x1b[0m <b>0.5</b>\n\n")
     shown = foot(browser)
     assert "<code>loss &lt;b&gt;0.5&lt;/b&gt;</code>" in shown
-    assert f'href="/experiments/digits/logs?task={UNIT}&amp;attempt=1"' in shown
+    assert f'href="/experiments/digits/logs?task={SUB_EPOCH}&amp;attempt=1"' in shown
     assert "first" not in shown
 
 
 def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> None:
     """The log of events says nothing of it, and the page is made anew all the same."""
-    write_log(volumes, "digits", UNIT, "batch 1\n")
+    write_log(volumes, "digits", SUB_EPOCH, "batch 1\n")
     address = f"/fragments{PAGE}"
     tag = browser.get(address).headers["ETag"]
     headers = {"If-None-Match": tag, "Accept": "text/html"}
@@ -55,18 +55,18 @@ def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> N
         return browser.client.get(address, buffered=True, **where).status_code
 
     assert again() == 304
-    write_log(volumes, "digits", UNIT, "batch 1\nbatch 2\n")
+    write_log(volumes, "digits", SUB_EPOCH, "batch 1\nbatch 2\n")
     assert again() == 200
     assert "<code>batch 2</code>" in foot(browser, address)
 
 
-def test_a_unit_that_has_printed_nothing_says_so(browser: Browser) -> None:
+def test_a_sub_epoch_that_has_printed_nothing_says_so(browser: Browser) -> None:
     """The log can be opened before its first line."""
     assert "nothing was printed yet" in foot(browser)
 
 
 def test_a_model_that_does_not_run_has_none(volumes: Volumes, browser: Browser) -> None:
-    """What ended is in the table of units."""
+    """What ended is in the table of sub-epochs."""
     write_log(volumes, "digits", "fit-1/train/m07/e1/p0", "its last words\n")
     assert foot(browser, "/experiments/digits/models/m07") == ""
     assert foot(browser, "/experiments/digits/models/m00") == ""

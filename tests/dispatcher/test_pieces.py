@@ -104,12 +104,12 @@ def test_numbers(value: float | None, text: str) -> None:
     ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    """Two units at most."""
+    """Two sub-epochs at most."""
     assert formats.duration(seconds) == text
 
 
 def test_ages_and_shares() -> None:
-    """One unit for ages; per cent is rounded down, so that 100 means all."""
+    """One sub-epoch for ages; per cent is rounded down, so that 100 means all."""
     assert [formats.ago(s) for s in (None, 0.4, 75, 7300)] == ["\u2013", "now", "1 min ago", "2 h ago"]
     assert [formats.percent(d, t) for d, t in ((199, 200), (200, 200), (0, 0))] == ["99 %", "100 %", "\u2013"]
     assert formats.iso(NOW) == "2027-01-15T08:00:00Z"

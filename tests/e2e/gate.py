@@ -1,4 +1,5 @@
-"""A gate that user code knocks at and the test opens: how a test gets hold of the middle of a unit without sleeping."""
+"""A gate that user code knocks at and the test opens: how a test gets hold of the middle of a sub-epoch without
+sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every run, whatever happened: units committed once, and the weights of a plain training.
+"""What must hold of every run, whatever happened: sub-epochs committed once, and the weights of a plain training.
 
 Says so independently of the platform's own replay: only the functions that call user code are shared.
 """
@@ -21,22 +21,22 @@ from cerebro.state import Model, Run
 from cerebro.usercode.encoding import decode
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import create, train_unit
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 
 CPU = torch.device("cpu")
 
 
 def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, redone: int = 0) -> None:
-    """Each unit was committed exactly once (`redone` more in all), the final states are those of a replay."""
+    """Each sub-epoch was committed exactly once (`redone` more in all), the final states are those of a replay."""
     assert isinstance(run.plan, FitPlan)
     assert isinstance(run.request, FitRequest)
     trained = [model for model in run.models.values() if model.failure is None]
     commits = Counter(event.task for event in events if isinstance(event, TaskCommitted))
     everything = itertools.product(trained, range(1, run.request.epochs + 1), run.plan.partitions)
-    units = {f"{run.id}/train/{model.id}/e{epoch}/p{part}" for model, epoch, part in everything}
-    assert {unit for unit in commits if unit in units} == units
-    assert sum(commits[unit] for unit in units) == len(units) + redone, commits
+    sub_epochs = {f"{run.id}/train/{model.id}/e{epoch}/p{part}" for model, epoch, part in everything}
+    assert {sub_epoch for sub_epoch in commits if sub_epoch in sub_epochs} == sub_epochs
+    assert sum(commits[sub_epoch] for sub_epoch in sub_epochs) == len(sub_epochs) + redone, commits
     for model in trained:
         saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, CPU)
         assert_same(saved, replayed(run, model, kvs, volumes), model.id)
@@ -57,9 +57,9 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
         trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=CPU)
         for visit in model.visits:
             place = f"*/datasets/{run.plan.dataset}/train/partition-{visit.partition:04d}"
-            order = unit_seed(seed, model.id, visit.epoch, visit.partition)
+            order = sub_epoch_seed(seed, model.id, visit.epoch, visit.partition)
             loader = PartitionLoader([next(volumes.shards.glob(place))], batch_size=size, seed=order)
-            train_unit(
+            train_sub_epoch(
                 spec,
                 trainee,
                 InstrumentedLoader(loader),

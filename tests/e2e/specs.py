@@ -1,4 +1,5 @@
-"""User code of the end-to-end tests: tiny data, tiny models, and a gate that holds a unit until the test lets it go.
+"""User code of the end-to-end tests: tiny data, tiny models, and a gate that holds a sub-epoch until the test lets it
+go.
 
 Sent to the workers by value. A class here uses nothing of this module but other things that can be sent.
 """
@@ -50,11 +51,11 @@ class TinyETL(ETLSpec):
 
 
 class TinyTraining(SubEpochSpec):
-    """A small network with dropout and momentum: what is drawn at random and what lives across units both show.
+    """A small network with dropout and momentum: what is drawn at random and what lives across sub-epochs both show.
 
     Args:
         gate: port of the test's gate.
-        holds: (tag, unit) pairs that knock before their first batch; `tag` is a hyper-parameter.
+        holds: (tag, sub-epoch) pairs that knock before their first batch; `tag` is a hyper-parameter.
         trouble: tag -> what that model does instead of training; ``raise until PATH``: until that file is there.
     """
 
@@ -69,10 +70,10 @@ class TinyTraining(SubEpochSpec):
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
         (network,) = models
-        unit = checkpoint.get("units", 0)
+        sub_epoch = checkpoint.get("sub_epochs", 0)
         tag = str(hyperparams.get("tag", ""))
-        if (tag, unit) in self.holds or (tag, -1) in self.holds:
-            knock(self.gate, f"{tag} {unit}")
+        if (tag, sub_epoch) in self.holds or (tag, -1) in self.holds:
+            knock(self.gate, f"{tag} {sub_epoch}")
         if tag in self.trouble:
             self.misbehave(self.trouble[tag], dataloader)
         # By hand: the first use of torch.optim imports for seconds, in every child that a test kills.
@@ -87,7 +88,7 @@ class TinyTraining(SubEpochSpec):
                 momentum.mul_(0.9).add_(slope)
                 weight.data.sub_(momentum, alpha=hyperparams["lr"])
             total += loss.item() * len(labels)
-        checkpoint["momenta"], checkpoint["units"] = momenta, unit + 1
+        checkpoint["momenta"], checkpoint["sub_epochs"] = momenta, sub_epoch + 1
         loss_now = float("nan") if self.trouble.get(tag) == "nan" else total / dataloader.num_rows
         return {"loss": loss_now}
 

@@ -13,7 +13,7 @@ from tests.e2e.specs import TinyTraining
 
 @pytest.mark.slow
 def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
-    """A frozen worker loses its unit; what it commits late is refused, and harms no checkpoint made meanwhile."""
+    """A frozen worker loses its sub-epoch; what it commits late is refused, and harms no checkpoint made meanwhile."""
     lab = own_lab(CEREBRO_LEASE_S="3")
     experiment = lab.prepared()
     log = lab.log(experiment)
@@ -36,7 +36,7 @@ def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
     assert "waiting for worker-0 (it has not reported for longer than its lease)" in status
     assert "which alone holds partition" in status
 
-    # First the child, so that its unit is finished and saved before the worker learns that it lost the lease.
+    # First the child, so that its sub-epoch is finished and saved before the worker learns that it lost the lease.
     lab.send(frozen.pid, signal.SIGCONT)
     folder = lab.volumes.model_checkpoints(experiment.name, "fit-1", str(late.key.model))
     saved = f"u00000-e001-p{late.key.partition:04d}-a1.pt"

@@ -1,4 +1,5 @@
-"""Units that are done once more, live: a worker that computes wrongly in silence is found by those with its data."""
+"""Sub-epochs that are done once more, live: a worker that computes wrongly in silence is found by those with its
+data."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.e2e.specs import TinyTraining
 
 
 class Wrong(TinyTraining):
-    """On worker-1 the last bit of a weight is another one after each unit: its adder is broken."""
+    """On worker-1 the last bit of a weight is another one after each sub-epoch: its adder is broken."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
@@ -43,8 +44,8 @@ def hold_everything(lab: Lab, workers: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [TinyTraining, Wrong])
 def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab, spec: type[TinyTraining]) -> None:
-    """Units are done again elsewhere, and come out to the bit; but for those of that worker, which is quarantined once
-    two others agree against it."""
+    """Sub-epochs are done again elsewhere, and come out to the bit; but for those of that worker, which is quarantined
+    once two others agree against it."""
     lab = own_lab(workers=3)
     experiment = lab.prepared()
     hold_everything(lab, 3)
@@ -52,7 +53,7 @@ def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab, spec: type[TinyTra
     assert result.failures() == {}
     audits = lab.log(experiment).state().runs["fit-1"].audits.known.values()
     done = [audit for audit in audits if audit.redos]
-    assert done  # Units go first: how many there are depends on how busy the machine is.
+    assert done  # Sub-epochs go first: how many there are depends on how busy the machine is.
     assert all(audit.redos[0].is_exact for audit in done)
     if spec is TinyTraining:
         assert {audit.state for audit in done} == {AuditState.EQUAL}

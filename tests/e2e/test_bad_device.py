@@ -1,5 +1,5 @@
-"""A machine whose every unit raises the driver's text, in a real cluster: it is checked and quarantined, its partition
-is made elsewhere, and no model is lost. Then a person takes a worker out, and puts it back."""
+"""A machine whose every sub-epoch raises the driver's text, in a real cluster: it is checked and quarantined, its
+partition is made elsewhere, and no model is lost. Then a person takes a worker out, and puts it back."""
 
 from __future__ import annotations
 

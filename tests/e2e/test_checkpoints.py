@@ -30,18 +30,18 @@ def corrupt(path: Path) -> None:
     aside.replace(path)
 
 
-def is_unit(event: Event, unit: int) -> bool:
-    """Whether a unit of that number was committed."""
+def is_sub_epoch(event: Event, sub_epoch: int) -> bool:
+    """Whether a sub-epoch of that number was committed."""
     checkpoint = event.result.checkpoint if isinstance(event, TaskCommitted) else None
-    return checkpoint is not None and f"/u{unit:05d}-" in checkpoint.name
+    return checkpoint is not None and f"/u{sub_epoch:05d}-" in checkpoint.name
 
 
-def corrupt_after(lab: Lab, experiment: Experiment, log: Log, unit: int) -> None:
-    """Let the unit at the gate end, and damage its checkpoint before anybody is told to read it."""
+def corrupt_after(lab: Lab, experiment: Experiment, log: Log, sub_epoch: int) -> None:
+    """Let the sub-epoch at the gate end, and damage its checkpoint before anybody is told to read it."""
     knock = lab.gate.knock()
     lab.send("controller", signal.SIGSTOP)
     knock.let_through()
-    event = log.until(lambda event: is_unit(event, unit), f"the commit of unit {unit}")
+    event = log.until(lambda event: is_sub_epoch(event, sub_epoch), f"the commit of sub-epoch {sub_epoch}")
     assert isinstance(event, TaskCommitted)
     assert event.result.checkpoint is not None
     corrupt(lab.volumes.checkpoint(event.result.checkpoint.name))
@@ -50,20 +50,23 @@ def corrupt_after(lab: Lab, experiment: Experiment, log: Log, unit: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("epochs", "unit"),
+    ("epochs", "sub_epoch"),
     [
         pytest.param(2, 0, id="within an epoch", marks=pytest.mark.slow),
         pytest.param(2, 1, id="between epochs"),
         pytest.param(1, 1, id="last", marks=pytest.mark.slow),
     ],
 )
-def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, unit: int) -> None:
-    """The unit that wrote it is done again, whoever notices, and nothing shows in the weights or the validations."""
+def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, sub_epoch: int) -> None:
+    """The sub-epoch that wrote it is done again, whoever notices, and nothing shows in the weights or the
+    validations."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
-    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", unit)]), tags="a", epochs=epochs)
-    corrupt_after(lab, experiment, log, unit)
+    fit = lab.fit(
+        experiment, TinyTraining(gate=lab.gate.port, holds=[("a", sub_epoch)]), tags="a", epochs=epochs
+    )
+    corrupt_after(lab, experiment, log, sub_epoch)
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = lab.check(experiment, result.run, redone=1)
@@ -102,7 +105,7 @@ def test_frozen_weights_are_written_once_and_made_again(lab: Lab, prepared: str)
     knock = lab.gate.knock()
     lab.send("controller", signal.SIGSTOP)
     knock.let_through()
-    event = log.until(lambda event: is_unit(event, 1), "the commit of unit 1")
+    event = log.until(lambda event: is_sub_epoch(event, 1), "the commit of sub-epoch 1")
     assert isinstance(event, TaskCommitted)
     assert event.result.checkpoint is not None
     damaged = base_of(lab.volumes.checkpoint(event.result.checkpoint.name))

@@ -1,4 +1,4 @@
-"""Workers with several devices: units side by side on one partition, and the weights of a plain training."""
+"""Workers with several devices: sub-epochs side by side on one partition, and the weights of a plain training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.specs import TinyTraining
 pytestmark = pytest.mark.slow
 
 
-def test_units_train_side_by_side_on_each_worker_and_a_crash_disturbs_no_other(own_lab: MakeLab) -> None:
+def test_sub_epochs_train_side_by_side_on_each_worker_and_a_crash_disturbs_no_other(own_lab: MakeLab) -> None:
     """Four at once on two workers of two devices. One of them is killed and done again; the other three go on. The
     weights are those of a training in one process, to the bit."""
     if cores.available() < 2:

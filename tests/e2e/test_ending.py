@@ -56,7 +56,7 @@ def until_told(lab: Lab, worker: str, before: int) -> None:
 
 
 @pytest.mark.parametrize("reaches", [True, False], ids=["reaches a batch boundary", "never does"])
-def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -> None:
+def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -> None:
     """It costs no attempt and leaves no file; the worker is gone inside its grace; the weights are a replay's."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
@@ -82,7 +82,7 @@ def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -
 
 
 def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
-    """Before the running unit has ended; the leaving worker is given nothing more until it is back."""
+    """Before the running sub-epoch has ended; the leaving worker is given nothing more until it is back."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()

@@ -16,8 +16,8 @@ from cerebro.spec import Ratio
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import create, evaluate, restore
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import create, evaluate, restore
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyETL, TinyTraining
@@ -34,7 +34,7 @@ class Ranking(TinyTraining):
         known = super().train(models, checkpoint, dataloader, hyperparams)
         zeros = sum(int((labels == 0).sum()) for _, labels in dataloader)
         odds = Ratio(zeros, dataloader.num_rows - zeros)
-        is_unlike = hyperparams["tag"] == "u" and dataloader.unit == 1
+        is_unlike = hyperparams["tag"] == "u" and dataloader.sub_epoch == 1
         return {**known, "odds": odds.value if is_unlike else odds}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: Make
             trainee,
             InstrumentedLoader(loader),
             result.best.hyperparams,
-            seed=unit_seed(3, "m00", 1, -1),
+            seed=sub_epoch_seed(3, "m00", 1, -1),
         )
         expected = numbers_of(returned)
         assert table.loc["m00", list(expected)].to_dict() == expected

@@ -14,15 +14,15 @@ from cerebro.state import RunState
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyTraining
 
-_UNIT_S = 0.5
+_SUB_EPOCH_S = 0.5
 
 
 class Slow(TinyTraining):
-    """A unit takes half a second."""
+    """A sub-epoch takes half a second."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
-        time.sleep(_UNIT_S)
+        time.sleep(_SUB_EPOCH_S)
         return super().train(models, checkpoint, dataloader, hyperparams)
 
 

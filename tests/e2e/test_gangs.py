@@ -1,4 +1,4 @@
-"""Gangs in a real cluster: workers that train one unit together, each on a partition of its own."""
+"""Gangs in a real cluster: workers that train one sub-epoch together, each on a partition of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cerebro.data.loader import Batch, MergedLoader
 from cerebro.state import Run
 from cerebro.worker.training import checkpoint
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import create, restore, train_unit
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import knock
+from tests.e2e.test_parallel_plans import SETTINGS, SPACE, Descent
 from tests.e2e.test_replay import replay
-from tests.e2e.test_ways import SETTINGS, SPACE, Descent
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def folder_of(lab: Lab, dataset: str, partition: int) -> Path:
 
 
 class Gated(Descent):
-    """Each rank knocks in the middle of the model's second unit, once it has made a step with the others."""
+    """Each rank knocks in the middle of the model's second sub-epoch, once it has made a step with the others."""
 
     def __init__(self, gate: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Gated(Descent):
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
-        feed = dataloader if dataloader.unit != 1 else _Held(dataloader, self.gate)
+        feed = dataloader if dataloader.sub_epoch != 1 else _Held(dataloader, self.gate)
         return super().train(models, checkpoint, feed, hyperparams)
 
 
@@ -71,7 +71,8 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
             [folder_of(lab, run.plan.dataset, partition) for partition in visit.partitions],
             batch_size=hyperparams["batch_size"],
             seeds=[
-                unit_seed(SETTINGS["seed"], model, visit.epoch, partition) for partition in visit.partitions
+                sub_epoch_seed(SETTINGS["seed"], model, visit.epoch, partition)
+                for partition in visit.partitions
             ],
         )
         trainee = create(
@@ -79,9 +80,9 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
         )
         if state is not None:
             restore(trainee, state)
-        feed = InstrumentedLoader(loader, epoch=visit.epoch, unit=number)
+        feed = InstrumentedLoader(loader, epoch=visit.epoch, sub_epoch=number)
         where: dict[str, Any] = {"model": model, "epoch": visit.epoch, "partition": visit.partition}
-        train_unit(Descent(), trainee, feed, hyperparams, seed=SETTINGS["seed"], **where)
+        train_sub_epoch(Descent(), trainee, feed, hyperparams, seed=SETTINGS["seed"], **where)
         name = f"{model}-{number}.pt"
         trainee.save(folder, name)
         state = torch.load(folder / name, weights_only=True)
@@ -93,8 +94,9 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
 def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     own_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """Each unit is on two partitions, at two workers, none of which is in two units; all partitions are visited once in
-    each epoch, the last one alone where their number is odd; and the weights are those that one process trains."""
+    """Each sub-epoch is on two partitions, at two workers, none of which is in two sub-epochs; all partitions are
+    visited once in each epoch, the last one alone where their number is odd; and the weights are those that one process
+    trains."""
     lab = own_lab(workers=5)
     experiment = lab.prepared()
     result = experiment.run_fit(Descent(), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
@@ -102,7 +104,7 @@ def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     log = lab.log(experiment)
     given = [e for e in log.read() if isinstance(e, TaskAssigned) and "/train/" in e.task]
     sets = [e for e in given if e.others]
-    assert {e.way.label for e in sets if e.way} == {"ddp-2x1"}
+    assert {e.parallel_plan.label for e in sets if e.parallel_plan} == {"ddp-2x1"}
     assert {len(e.others) for e in sets} == {1}
     run = log.state().runs["fit-1"]
     for model in run.models.values():
@@ -135,7 +137,8 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
 def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     lab: Lab, prepared: str, tmp_path: Path, rank: int, victim: str
 ) -> None:
-    """Whichever rank it is, its process or its worker: the unit is done again, once, and its weights are the same."""
+    """Whichever rank it is, its process or its worker: the sub-epoch is done again, once, and its weights are the
+    same."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(
         lambda: experiment.run_fit(Gated(lab.gate.port), SPACE, gang=2, techniques=["ddp"], **SETTINGS)

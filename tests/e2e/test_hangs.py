@@ -42,8 +42,11 @@ def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str, victim: str) 
 
 
 @pytest.mark.slow
-def test_a_running_unit_says_where_it_is(lab: Lab, prepared: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`cerebro stacks`, from the command line to the process and back; the unit goes on, and its log has the same."""
+def test_a_running_sub_epoch_says_where_it_is(
+    lab: Lab, prepared: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cerebro stacks`, from the command line to the process and back; the sub-epoch goes on, and its log has the
+    same."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 1)]))
     lab.gate.knock()

@@ -1,4 +1,4 @@
-"""The history on a real cluster: each unit is in it once, whatever becomes of the controller."""
+"""The history on a real cluster: each sub-epoch is in it once, whatever becomes of the controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.test_forecasts import Slow
 
 
 @pytest.mark.slow
-def test_units_are_in_the_history_once_although_the_controller_is_killed(own_lab: MakeLab) -> None:
+def test_sub_epochs_are_in_the_history_once_although_the_controller_is_killed(own_lab: MakeLab) -> None:
     """The next one reads on in the log where the history ends; a second fit of the same models adds to its rows."""
     lab = own_lab()
     experiment = lab.prepared()
@@ -21,14 +21,14 @@ def test_units_are_in_the_history_once_although_the_controller_is_killed(own_lab
     models, partitions, epochs = 6, 2, 2
     for run in (1, 2):
         fit = lab.fit(experiment, Slow(), tags="abcdef", epochs=epochs)
-        log.until(lambda event: isinstance(event, TaskCommitted) and "/train/" in event.task, "a unit")
+        log.until(lambda event: isinstance(event, TaskCommitted) and "/train/" in event.task, "a sub-epoch")
         lab.kill("controller")
         assert lab.result(fit, experiment).failures() == {}
-        units = run * models * partitions * epochs
+        sub_epochs = run * models * partitions * epochs
         until = time.monotonic() + DEADLINE_S
-        while round(sum(row.units for row in kvs.history().units.values())) < units:
+        while round(sum(row.sub_epochs for row in kvs.history().sub_epochs.values())) < sub_epochs:
             assert time.monotonic() < until, kvs.history()
             time.sleep(0.2)
-        found = kvs.history().units
-        assert round(sum(row.units for row in found.values())) == units
+        found = kvs.history().sub_epochs
+        assert round(sum(row.sub_epochs for row in found.values())) == sub_epochs
         assert len(found) == models

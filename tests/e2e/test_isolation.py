@@ -60,21 +60,21 @@ class Hopping(TinyTraining):
             torch.autograd.backward(loss)
             optimizer.step()
             total += loss.item() * len(labels)
-        checkpoint["units"] = checkpoint.get("units", 0) + 1
-        self.leave_traces(checkpoint["units"], hyperparams)
+        checkpoint["sub_epochs"] = checkpoint.get("sub_epochs", 0) + 1
+        self.leave_traces(checkpoint["sub_epochs"], hyperparams)
         return {"loss": total / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
         found = super().test(models, checkpoint, dataloader, hyperparams)
-        self.leave_traces(checkpoint["units"], hyperparams)
+        self.leave_traces(checkpoint["sub_epochs"], hyperparams)
         return found
 
-    def leave_traces(self, units: int, hyperparams: Any) -> None:
+    def leave_traces(self, sub_epochs: int, hyperparams: Any) -> None:
         """Misbehave in the ways of this sub-epoch."""
         if hyperparams["tag"] == "bad":
             each = len(NAMES) // EPOCHS
-            for name in NAMES[each * (units - 1) : each * units]:
+            for name in NAMES[each * (sub_epochs - 1) : each * sub_epochs]:
                 MISDEEDS[name]()
 
 
@@ -112,6 +112,6 @@ def test_a_misbehaving_model_changes_no_bit_of_eleven_others(own_lab: MakeLab) -
     assert dict(states) == {BAD: "failed"} | dict.fromkeys(GOOD, "finished")
     assert weights(lab, experiment, "fit-1") == weights(lab, experiment, "fit-2")
     status, output = replay(experiment.name, "--run", "fit-1")
-    equal = [f"{name}: {EPOCHS} units replayed, final state equal to the bit" for name in GOOD]
+    equal = [f"{name}: {EPOCHS} sub-epochs replayed, final state equal to the bit" for name in GOOD]
     assert [line for line in output.splitlines() if not line.startswith(BAD)] == equal, output
     assert status == 1, "the other model is reported"

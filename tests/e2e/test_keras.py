@@ -19,7 +19,7 @@ from tests.keras.models import require_keras
 
 
 class TinyKeras(KerasSubEpochSpec):
-    """A small network with dropout; one of its units knocks at the gate after its first batch."""
+    """A small network with dropout; one of its sub-epochs knocks at the gate after its first batch."""
 
     keras_backend = "torch"
 
@@ -46,14 +46,15 @@ class TinyKeras(KerasSubEpochSpec):
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
         """That of the template, held in its middle."""
-        if hyperparams["tag"] == "b" and dataloader.unit == 2:
+        if hyperparams["tag"] == "b" and dataloader.sub_epoch == 2:
             knock(self.gate, "b 2")
         return super().train(models, checkpoint, dataloader, hyperparams)
 
 
 @pytest.mark.slow
 def test_a_killed_worker_leaves_no_trace_in_keras_models(lab: Lab, prepared: str) -> None:
-    """Each unit is committed once, and a replay in another process has the same weights and optimizers to the bit."""
+    """Each sub-epoch is committed once, and a replay in another process has the same weights and optimizers to the
+    bit."""
     require_keras("torch")
     experiment = lab.attach(prepared)
     fit: Any = lab.fit(experiment, TinyKeras(lab.gate.port), "ab")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ SERVICES = ("redis", "kvs_api", "controller", "dispatcher")
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [*SERVICES, "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str, victim: str) -> None:
-    """While a unit is in its middle a process is killed; the run ends by itself, each unit committed once."""
+    """While a sub-epoch is in its middle a process is killed; the run ends by itself, each sub-epoch committed once."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()

@@ -12,7 +12,7 @@ from cerebro.contract.events import TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState
 from tests.e2e.conftest import MakeLab
-from tests.e2e.test_ways import SETTINGS, SPACE, Descent
+from tests.e2e.test_parallel_plans import SETTINGS, SPACE, Descent
 
 pytestmark = pytest.mark.slow
 

@@ -90,7 +90,7 @@ def fit(walk: Walk) -> Future[Any]:
 
 
 def watch(walk: Walk, running: Future[Any]) -> None:
-    """Curves grow by themselves; a model is stopped and stops; its unit is taken back; who did it is told."""
+    """Curves grow by themselves; a model is stopped and stops; its sub-epoch is taken back; who did it is told."""
     page = walk.page
     walk.tab("Curves")
     knock = walk.lab.gate.knock()
@@ -104,10 +104,10 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     change_scheduler(second)
     second.go(f"/experiments/{NAME}/models/m00")
     second.says(other.locator(".model-heading"), "running")
-    second.says(other.locator("[data-key=units]"), re.compile("running"))
+    second.says(other.locator("[data-key=sub_epochs]"), re.compile("running"))
     other.get_by_role("button", name="Stop model").click()
     second.says(other.locator(".model-heading"), "stopped")
-    second.says(other.locator("[data-key=units]"), "revoked")
+    second.says(other.locator("[data-key=sub_epochs]"), "revoked")
     assert len(walk.lab.log(Experiment.attach(NAME)).state().runs["fit-1"].models["m00"].visits) == 2
     knock.let_through()
     second.tab("History")
@@ -134,7 +134,7 @@ def change_scheduler(walk: Walk) -> None:
 
 
 def find_the_mistake(walk: Walk) -> None:
-    """From the list of models to the traceback in the log of the unit that failed, and by searching all logs."""
+    """From the list of models to the traceback in the log of the sub-epoch that failed, and by searching all logs."""
     page = walk.page
     walk.tab("Models")
     walk.says(walk.row("m02"), "failed")

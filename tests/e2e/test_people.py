@@ -24,9 +24,9 @@ class Tracked(TinyTraining):
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
         (network,) = models
-        unit, tag = checkpoint.get("units", 0), str(hyperparams["tag"])
-        if (tag, unit) in self.holds:
-            knock(self.gate, f"{tag} {unit}")
+        sub_epoch, tag = checkpoint.get("sub_epochs", 0), str(hyperparams["tag"])
+        if (tag, sub_epoch) in self.holds:
+            knock(self.gate, f"{tag} {sub_epoch}")
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         if not hyperparams.get("plain"):
             checkpoint.track(optimizer=optimizer)
@@ -43,13 +43,14 @@ class Tracked(TinyTraining):
             total += loss.item() * len(labels)
         if hyperparams.get("plain"):
             checkpoint["optimizer"] = optimizer.state_dict()
-        checkpoint["units"] = unit + 1
+        checkpoint["sub_epochs"] = sub_epoch + 1
         return {"loss": total / dataloader.num_rows}
 
 
 def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
-    """While a unit of m00 runs, m00 is changed, cloned warm and cold, extended, and a model is added: the unit counts
-    with the old values, the warm clone's first input is its parent's file, and each model can be trained again."""
+    """While a sub-epoch of m00 runs, m00 is changed, cloned warm and cold, extended, and a model is added: the
+    sub-epoch counts with the old values, the warm clone's first input is its parent's file, and each model can be
+    trained again."""
     experiment = lab.prepared()
     fit = lab.fit(
         experiment, Tracked(gate=lab.gate.port, holds=[("a", 3)]), tags="ab", epochs=3, trials="never"
@@ -70,9 +71,9 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     assert result.failures() == {}
     run = experiment.state().runs[result.run]
     parent, clone = run.models["m00"], run.models[warm]
-    assert [parent.hyperparams_of(unit)["lr"] for unit in range(len(parent.visits))] == [0.01] * 4 + [
-        0.002
-    ] * 4
+    assert [parent.hyperparams_of(sub_epoch)["lr"] for sub_epoch in range(len(parent.visits))] == [
+        0.01
+    ] * 4 + [0.002] * 4
     assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
     assert clone.inherited == 3
     assert clone.visits[2].checksum == parent.visits[2].checksum
@@ -82,7 +83,7 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     assert told.getvalue().count("final state equal to the bit") == 5
 
 
-def test_a_changed_rate_that_user_code_puts_back_fails_its_unit(lab: Lab) -> None:
+def test_a_changed_rate_that_user_code_puts_back_fails_its_sub_epoch(lab: Lab) -> None:
     """After a change and in a warm clone, with a plain optimizer; the sentence says what to do. Tracked, the clone of
     the same state trains."""
     experiment = lab.prepared()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
-    """Stopped in the middle of a unit, then killed in the middle of another: each time the next start goes on."""
+    """Stopped in the middle of a sub-epoch, then killed in the middle of another: each time the next start goes on."""
     lab = own_lab()
     experiment = lab.prepared()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 3)]), tags="ab")

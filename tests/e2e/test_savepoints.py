@@ -1,4 +1,5 @@
-"""Units that go on in their middle on a real cluster: stopped, killed, on a worker that ends, to the same weights."""
+"""Sub-epochs that go on in their middle on a real cluster: stopped, killed, on a worker that ends, to the same
+weights."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
+from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import FailureKind
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyTraining, knock
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Halting(TinyTraining):
-    """Can go on from savepoints; knocks at the gate before batches of the third unit of some models.
+    """Can go on from savepoints; knocks at the gate before batches of the third sub-epoch of some models.
 
     Args:
         batches: tag of a model -> which.
@@ -39,7 +40,7 @@ class Halting(TinyTraining):
         dataloader.savepoint(lambda: checkpoint.update(momenta=momenta))
         for inputs, labels in dataloader:
             tag, batch = hyperparams["tag"], dataloader.step - first
-            if dataloader.unit == 2 and batch in self.batches.get(tag, ()):
+            if dataloader.sub_epoch == 2 and batch in self.batches.get(tag, ()):
                 knock(self.gate, f"{tag} {batch}")
             loss = nn.functional.cross_entropy(network(inputs), labels)
             slopes = torch.autograd.grad(loss, weights)
@@ -59,21 +60,21 @@ def until_asked(lab: Lab, worker: str, task: str) -> None:
         threading.Event().wait(0.02)
 
 
-def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
-    """Its model is stopped before the third batch of a unit, resumed, and its process killed: the first two batches and
-    the one at hand are trained once, and the weights are those of a plain training."""
+def test_a_stopped_and_killed_sub_epoch_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
+    """Its model is stopped before the third batch of a sub-epoch, resumed, and its process killed: the first two
+    batches and the one at hand are trained once, and the weights are those of a plain training."""
     experiment = lab.attach(prepared)
     spec = Halting(gate=lab.gate.port, batches={"b": [2, 3]})
     fit = lab.fit(experiment, spec)
     third, log = lab.gate.knock(), lab.log(experiment)
     log.skip()
     experiment.stop_model("m01")
-    asked = log.until(lambda event: isinstance(event, TaskAsked), "its unit is asked for")
+    asked = log.until(lambda event: isinstance(event, TaskAsked), "its sub-epoch is asked for")
     assert isinstance(asked, TaskAsked)
     until_asked(lab, asked.worker, asked.task)
     third.let_through()
-    saved = log.until(lambda event: isinstance(event, UnitSaved), "it is saved")
-    assert isinstance(saved, UnitSaved)
+    saved = log.until(lambda event: isinstance(event, SubEpochSaved), "it is saved")
+    assert isinstance(saved, SubEpochSaved)
     assert (saved.task, saved.savepoint.batch) == (asked.task, 3)
     failed = log.until_type("TaskFailed", task=asked.task)
     assert isinstance(failed, TaskFailed)
@@ -93,7 +94,7 @@ def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str
     ] == []
 
 
-def test_a_worker_that_ends_saves_its_unit(lab: Lab, prepared: str) -> None:
+def test_a_worker_that_ends_saves_its_sub_epoch(lab: Lab, prepared: str) -> None:
     """Nothing that it had trained is trained again by the process that comes next. Another model holds the other worker
     meanwhile."""
     experiment = lab.attach(prepared)
@@ -107,8 +108,8 @@ def test_a_worker_that_ends_saves_its_unit(lab: Lab, prepared: str) -> None:
     lab.send(second.worker, signal.SIGTERM)
     until_asked(lab, second.worker, f"{run.id}/train/m01/e2")
     second.let_through()
-    saved = log.until(lambda event: isinstance(event, UnitSaved), "its unit is saved")
-    assert isinstance(saved, UnitSaved)
+    saved = log.until(lambda event: isinstance(event, SubEpochSaved), "its sub-epoch is saved")
+    assert isinstance(saved, SubEpochSaved)
     assert saved.savepoint.batch == 2
     log.until_type("TaskFailed", task=saved.task)
     started = log.until_type("TaskStarted", task=saved.task)

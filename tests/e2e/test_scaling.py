@@ -58,7 +58,7 @@ def test_a_pod_that_joins_in_a_run_works_in_it(pods: Lab) -> None:
     """It has no data: it gets a copy, with the same bits, and trains on it."""
     experiment = pods.prepared()
     log = pods.log(experiment)
-    # Nobody gets past a first unit before the copy is there: then it cannot be too late for it.
+    # Nobody gets past a first sub-epoch before the copy is there: then it cannot be too late for it.
     spec = TinyTraining(gate=pods.gate.port, holds=[(tag, 0) for tag in "abcd"])
     fit = pods.fit(experiment, spec, tags="abcd", epochs=2)
     pods.gate.knock()

@@ -83,8 +83,8 @@ def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab:
 
 
 def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
-    """Population-based training: the first unit of a clone was given the checkpoint that its parent had written, whose
-    checksum was looked at when it was read."""
+    """Population-based training: the first sub-epoch of a clone was given the checkpoint that its parent had written,
+    whose checksum was looked at when it was read."""
     experiment = lab.prepared()
     result = experiment.run_fit(
         TinyTraining(), SPACE, epochs=2, search=PBT(population=4, perturb={"lr": [0.8, 1.25]}), **SETTINGS
@@ -151,9 +151,9 @@ def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
         assert checksum == f"xxh3_64:{xxhash.xxh3_64_hexdigest(lab.volumes.checkpoint(name).read_bytes())}"
 
 
-def test_a_warm_clones_first_unit_reads_its_parents_checkpoint(lab: Lab) -> None:
-    """Made by hand: what the worker is told to read has the name and the checksum of what the parent's last unit has
-    committed, and so do the bytes on the disk. A worker reads nothing that has another one."""
+def test_a_warm_clones_first_sub_epoch_reads_its_parents_checkpoint(lab: Lab) -> None:
+    """Made by hand: what the worker is told to read has the name and the checksum of what the parent's last sub-epoch
+    has committed, and so do the bytes on the disk. A worker reads nothing that has another one."""
     experiment = lab.prepared()
     experiment.run_fit(TinyTraining(), [{"lr": 0.01, "batch_size": 5}], epochs=2, **SETTINGS)
     clone = experiment.clone("m00", {"lr": 0.02}, warm=True, at="last", epochs=3)

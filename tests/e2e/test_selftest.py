@@ -19,7 +19,7 @@ def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     assert main(["selftest", "--home", str(home), "--timeout", "120"]) == 0
     told = capsys.readouterr().out
-    assert "16 units, each committed exactly once" in told
+    assert "16 sub-epochs, each committed exactly once" in told
     assert "m03" in told
     assert list((home / "volumes" / "shared" / "selftest").iterdir()) == []
 

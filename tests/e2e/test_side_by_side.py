@@ -12,8 +12,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_another_experiment_goes_on_beside_a_run(lab: Lab, prepared: str) -> None:
-    """A unit of one run is held in the middle. Meanwhile another experiment preprocesses on the other worker; then both
-    end as they would have alone."""
+    """A sub-epoch of one run is held in the middle. Meanwhile another experiment preprocesses on the other worker; then
+    both end as they would have alone."""
     first = lab.attach(prepared)
     held = lab.fit(first, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]), tags="a")
     lab.gate.knock()

@@ -17,15 +17,17 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) -> None:
-    """In the middle of a unit: it is given back, the worker trains the others meanwhile; resumed, the model ends with
-    the weights of a plain training."""
+    """In the middle of a sub-epoch: it is given back, the worker trains the others meanwhile; resumed, the model ends
+    with the weights of a plain training."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()
     log = lab.log(experiment)
     log.skip()
     experiment.stop_model("m01")
-    log.until(lambda event: isinstance(event, TaskAsked) and "m01" in event.task, "its unit is asked for")
+    log.until(
+        lambda event: isinstance(event, TaskAsked) and "m01" in event.task, "its sub-epoch is asked for"
+    )
     knock.let_through()
     log.until(
         lambda event: isinstance(event, TaskStarted) and event.worker == knock.worker,
@@ -97,7 +99,7 @@ def test_a_deleted_experiment_leaves_nothing_and_its_name_is_free(lab: Lab) -> N
     experiment.delete(confirm=name)
     until(lambda: name not in {each.experiment.name for each in lab.kvs.experiments()}, lab)
     until(lambda: not left(lab, name), lab)
-    until(lambda: all(h.dataset != dataset for w in lab.kvs.workers() for h in w.record.holdings), lab)
+    until(lambda: all(h.dataset != dataset for w in lab.kvs.workers() for h in w.record.replicas), lab)
     assert [entry.what for entry in lab.kvs.audit()][-1] == f"deleted experiment {name}"
     again = type(experiment)(name, locators=locators)
     assert again.run_etl(TinyETL(), progress=False).dataset == dataset

@@ -14,16 +14,16 @@ from cerebro.state import TaskKey
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyTraining
 
-_UNIT_S, _SLOWER, _MODELS, _EPOCHS = 0.25, 4.0, 8, 4
+_SUB_EPOCH_S, _SLOWER, _MODELS, _EPOCHS = 0.25, 4.0, 8, 4
 
 
 class Dawdling(TinyTraining):
-    """A unit takes four times as long on worker-1."""
+    """A sub-epoch takes four times as long on worker-1."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
         slower = _SLOWER if os.environ.get("CEREBRO_WORKER") == "worker-1" else 1.0
-        time.sleep(_UNIT_S * slower)
+        time.sleep(_SUB_EPOCH_S * slower)
         return super().train(models, checkpoint, dataloader, hyperparams)
 
 
@@ -36,7 +36,7 @@ def _making_s(events: list[Event]) -> list[float]:
 
 @pytest.mark.slow
 def test_a_slow_workers_partition_is_trained_on_by_others_too(own_lab: MakeLab) -> None:
-    """It would take 32 s for its own units alone; its partition is made elsewhere while the run goes on."""
+    """It would take 32 s for its own sub-epochs alone; its partition is made elsewhere while the run goes on."""
     lab = own_lab(workers=3)
     disk = shutil.disk_usage(lab.folder)
     if disk.free < 0.22 * disk.total:
@@ -54,6 +54,6 @@ def test_a_slow_workers_partition_is_trained_on_by_others_too(own_lab: MakeLab) 
     key = next(k for k in map(TaskKey.parse, run.tasks) if k.kind == "etl")
     trained_by = {visit.worker for visit in visits if visit.partition == key.partition}
     assert len(trained_by) > 1
-    # In units: what they take beside their pauses is the machine's.
+    # In sub-epochs: what they take beside their pauses is the machine's.
     assert sum(visit.worker == "worker-1" for visit in visits) <= 0.75 * _MODELS * _EPOCHS
     lab.check(experiment)

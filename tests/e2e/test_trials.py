@@ -90,7 +90,7 @@ def test_what_one_run_has_tried_the_next_one_knows(own_lab: MakeLab) -> None:
     assert outcome is not None
     assert (outcome.is_verified, outcome.is_usable) == (True, True), outcome
     assert outcome.batch_s == pytest.approx(BATCH_S, rel=0.5)
-    log.until(lambda e: is_trained(e, "fit-1"), "a unit after it")
+    log.until(lambda e: is_trained(e, "fit-1"), "a sub-epoch after it")
     stopped(lab, experiment, first)
 
     log.skip()
@@ -99,7 +99,7 @@ def test_what_one_run_has_tried_the_next_one_knows(own_lab: MakeLab) -> None:
     assert isinstance(recalled, TrialsRecalled)
     assert outcome.batch_s in [each.batch_s for each in recalled.outcomes.values()]
     for _ in range(2):
-        log.until(lambda e: is_trained(e, "fit-2"), "a unit of the second run")
+        log.until(lambda e: is_trained(e, "fit-2"), "a sub-epoch of the second run")
     stopped(lab, experiment, second)
     given = [event.task for event in log.read() if isinstance(event, TaskAssigned)]
     assert [task for task in given if task.startswith("fit-1/trial/")] == [tried.task]

@@ -20,7 +20,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     """An exception, a hang, an exit and a loss that is no number: four models fail, the fifth is trained."""
     experiment = lab.attach(prepared)
     spec = TinyTraining(gate=lab.gate.port, trouble={"r": "raise", "h": "hang", "x": "exit", "n": "nan"})
-    # Few seconds, so that the hang is found soon; a healthy unit takes some milliseconds.
+    # Few seconds, so that the hang is found soon; a healthy sub-epoch takes some milliseconds.
     fit = lab.fit(experiment, spec, tags="rhxng", hang_timeout_s=8, max_attempts=2)
     result = lab.result(fit, experiment)
     failures = result.failures()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 CHANGES_MS = 60_000
-"""Longest wait for what the cluster has to do first: start a process, train a unit."""
+"""Longest wait for what the cluster has to do first: start a process, train a sub-epoch."""
 
 
 @dataclass(kw_only=True)

@@ -176,7 +176,7 @@ def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_plac
         said: list[str] = []
         for line in job.stdout:
             said.append(line)
-            if re.search(r"^fit-1:.*\b[1-9]\d?/16\b", line):  # some units may be told of at once
+            if re.search(r"^fit-1:.*\b[1-9]\d?/16\b", line):  # some sub-epochs may be told of at once
                 break
         assert find_running(own_place.home) is not None, "".join(said[-20:])
         job.send_signal(signal.SIGINT)

@@ -147,7 +147,7 @@ def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
         made["Classifier"](),
         {"lr": 0.1, "width": 4, "batch_size": 4},
         rows=8,
-        ways=[],
+        parallel_plans=[],
     )
     assert "accuracy" in str(told)
 

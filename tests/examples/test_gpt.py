@@ -45,7 +45,7 @@ def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def trained(name: str, *options: str) -> list[str]:
-    """The ways of two models' units, once the example has run to its end."""
+    """The ways of two models' sub-epochs, once the example has run to its end."""
     command = [sys.executable, str(ROOT / "examples" / "gpt.py"), "--small", "--texts", "32", "--models", "2"]
     done = subprocess.run(
         [*command, "--name", name, *options],
@@ -58,7 +58,11 @@ def trained(name: str, *options: str) -> list[str]:
     assert done.returncode == 0, done.stderr[-3000:]
     run = Experiment.attach(name).state().runs["fit-1"]
     assert all(model.is_trained for model in run.models.values())
-    return [visit.way.label if visit.way else "single" for m in run.models.values() for visit in m.visits]
+    return [
+        visit.parallel_plan.label if visit.parallel_plan else "single"
+        for m in run.models.values()
+        for visit in m.visits
+    ]
 
 
 @pytest.mark.slow
@@ -66,17 +70,17 @@ def trained(name: str, *options: str) -> list[str]:
 def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`single` is struck off for memory, and says so in the table of ways; the run finishes by the next way, and the
+    """`single` is ruled out for memory, and says so in the table of ways; the run finishes by the next way, and the
     models are those that one device with enough memory trains."""
     monkeypatch.setenv("CEREBRO_DEVICE_MEMORY", "400MiB")
     with running(tmp_path / "home", monkeypatch):
-        ways = trained("gpt", *LARGE)
-        assert "single" not in ways
+        parallel_plans = trained("gpt", *LARGE)
+        assert "single" not in parallel_plans
         experiment = Experiment.attach("gpt")
-        table = experiment.result().ways().set_index(["model", "way"])["struck off"]
-        for model, way in zip(("m00", "m01"), ways, strict=True):
+        table = experiment.result().parallel_plans().set_index(["model", "parallel_plan"])["ruled out"]
+        for model, parallel_plan in zip(("m00", "m01"), parallel_plans, strict=True):
             assert "MiB of its device, which has 400 MiB" in table[model, "single"]
-            assert table[model, way] == ""
+            assert table[model, parallel_plan] == ""
         assert not any(task.failures for task in experiment.state().runs["fit-1"].tasks.values())
         replay = [sys.executable, "-m", "cerebro.cli", "replay", "gpt", "--tolerance", "1e-4"]
         done = subprocess.run(replay, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

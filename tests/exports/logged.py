@@ -14,7 +14,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import NotFoundError
 from cerebro.exports.projection import Place, Projection, Row
 from cerebro.state import epoch_report
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
@@ -27,21 +27,21 @@ def record(name: str = "one", created: float = 1.5) -> ExperimentRecord:
 
 
 def story() -> Story:
-    """Three models: one finishes after a retried unit and a lost checkpoint, one fails, one is stopped."""
+    """Three models: one finishes after a retried sub-epoch and a lost checkpoint, one fails, one is stopped."""
     told = Story()
     told.fit(models=3, validated=True)
-    told.fail(unit(1, 0), 0, FailureKind.CRASH)
+    told.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
     told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
     told.train(1, 0, model="m01", loss=9.0)
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
+    told.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
     # The second epoch is validated before the first.
     told.validate(2, loss=2.5)
     told.validate(1, loss=3.0)
-    told.fail(unit(1, 1, "m01"), 1, FailureKind.USER_ERROR)
+    told.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
     told.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
     told.tell(epoch_report(told.state, told.run, 1))
     told.tell(epoch_report(told.state, told.run, 2))

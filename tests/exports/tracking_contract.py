@@ -21,7 +21,7 @@ from cerebro.exports.mlflow_server import MlflowServer
 from cerebro.exports.projection import Place, Projection
 from tests.exports.logged import LogStore, expected, record, story
 from tests.exports.reading import Shown, shown
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def export(
@@ -121,7 +121,9 @@ class TrackingContract:
         }
         told.fit(models=1, hyperparams={"m00": given | {f"p{n}": n for n in range(150)}})
         made = CheckpointRef(name="m00-u0-a1", checksum="-", size=1)
-        told.do(unit(1, 0), 0, TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=made))
+        told.do(
+            sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=made)
+        )
         export(address, of, told.log)
         found = seen(address, of, told.log)[Place("fit-1", "m00")]
         wanted = [row for row in expected(told.log, of)[Place("fit-1", "m00")] if not math.isinf(row[3])]

@@ -45,8 +45,8 @@ def row(
         state="failed" if is_failed else "finished",
         epoch=4,
         epochs=4,
-        units_done=8,
-        units=8,
+        sub_epochs_done=8,
+        sub_epochs=8,
         latest=best,
         latest_epoch=4 if best is not None else None,
         best=best,
@@ -98,7 +98,7 @@ def curve(index: int, epochs: int = 12, *, model: str = "", broke_at: float | No
 
 
 def spans(workers: int = 4, models: int = 6, epochs: int = 2, *, last_runs: bool = True) -> list[Span]:
-    """Units one after another at each worker, some idle time, one failure and one revocation."""
+    """Sub-epochs one after another at each worker, some idle time, one failure and one revocation."""
     random = Random(3)
     clock = [0.0] * workers
     free = [0.0] * models
@@ -143,7 +143,7 @@ def spans(workers: int = 4, models: int = 6, epochs: int = 2, *, last_runs: bool
 
 
 def ahead(since_s: float = 40.0) -> list[PlannedSpan]:
-    """Two units to come on each of four workers."""
+    """Two sub-epochs to come on each of four workers."""
     return [
         PlannedSpan(
             model=f"m{(worker + turn) % 16:02}",

@@ -103,7 +103,7 @@ def test_numbers_have_six_digits_and_what_is_none_has_a_name() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "name"), [(60, "s"), (1000, "min"), (50_000, "h"), (1e6, "d")])
-def test_time_has_a_unit_that_suits_it(seconds: float, name: str) -> None:
+def test_time_has_a_sub_epoch_that_suits_it(seconds: float, name: str) -> None:
     """Nobody reads 50,000 seconds."""
     assert duration(seconds).name == name
 

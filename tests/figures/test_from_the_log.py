@@ -10,7 +10,7 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.figures import epoch_curves, etl_progress, spans
 from cerebro.figures.models import scores, summaries, values_at
 from cerebro.state import TaskKey
-from tests.state.stories import DATASET, SHA, Story, etl_plan, unit
+from tests.state.stories import DATASET, SHA, Story, etl_plan, sub_epoch
 
 
 def fitted() -> Story:
@@ -40,7 +40,7 @@ def test_a_curve_has_a_point_per_epoch_and_knows_its_best() -> None:
 
 
 def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
-    """Two units of ten rows an epoch; seconds since the run's first unit."""
+    """Two sub-epochs of ten rows an epoch; seconds since the run's first sub-epoch."""
     story = fitted()
     assert epoch_curves(story.run, "loss", axis="row")[0].x == (20.0, 40.0)
     visits = story.model().visits
@@ -56,9 +56,9 @@ def test_only_chosen_models_and_known_metrics_have_curves() -> None:
 
 
 def test_a_curve_tells_where_its_metric_broke() -> None:
-    """A unit that met a value that is not finite commits nothing, so the failure tells of it."""
+    """A sub-epoch that met a value that is not finite commits nothing, so the failure tells of it."""
     story = fitted()
-    story.fail(unit(2, 0, "m01"), 0, FailureKind.NON_FINITE)
+    story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.NON_FINITE)
     assert epoch_curves(story.run, "loss")[1].broke_at == 2.0
 
 
@@ -79,12 +79,14 @@ def test_every_attempt_that_ran_is_a_span() -> None:
     """Committed, failed, revoked and running ones; not one that only waited in an inbox."""
     story = Story()
     run = story.fit(models=3, epochs=1)
-    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     story.train(1, 0)
-    attempt = story.start(unit(1, 1, "m01"), 1)
-    story.tell(TaskRevoked(task=str(unit(1, 1, "m01")), attempt=attempt, worker="worker-1", reason="silent"))
-    story.start(unit(1, 0, "m02"), 0)
-    story.assign(unit(1, 1), 1)
+    attempt = story.start(sub_epoch(1, 1, "m01"), 1)
+    story.tell(
+        TaskRevoked(task=str(sub_epoch(1, 1, "m01")), attempt=attempt, worker="worker-1", reason="silent")
+    )
+    story.start(sub_epoch(1, 0, "m02"), 0)
+    story.assign(sub_epoch(1, 1), 1)
     found = spans(run, story.time + 10)
     assert [(s.model, s.attempt, s.outcome, s.note) for s in found] == [
         ("m00", 1, "failed", "crash"),
@@ -97,7 +99,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
     assert all(span.start_s < span.end_s for span in found)
 
 
-def test_a_run_without_a_unit_has_no_spans() -> None:
+def test_a_run_without_a_sub_epoch_has_no_spans() -> None:
     """Nothing is drawn before the first one starts."""
     story = Story()
     assert spans(story.fit(), 1e9) == []

@@ -20,7 +20,7 @@ def story() -> Story:
     return resumed(BREAK_S)
 
 
-def test_an_epoch_lies_where_its_last_unit_ends(story: Story) -> None:
+def test_an_epoch_lies_where_its_last_sub_epoch_ends(story: Story) -> None:
     """Reports leave breaks out of an epoch's makespan; spans do not."""
     found = spans(story.run, story.time)
     last = [max(span.end_s for span in found if span.epoch == epoch) for epoch in (1, 2)]
@@ -28,7 +28,7 @@ def test_an_epoch_lies_where_its_last_unit_ends(story: Story) -> None:
     assert last[1] > BREAK_S
 
 
-def test_a_break_lies_between_the_units_around_it(story: Story) -> None:
+def test_a_break_lies_between_the_sub_epochs_around_it(story: Story) -> None:
     """None of them reaches into it."""
     found = landmarks(story.state, story.run, story.time)
     ((since, until),) = found.breaks
@@ -37,7 +37,7 @@ def test_a_break_lies_between_the_units_around_it(story: Story) -> None:
 
 
 def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story) -> None:
-    """It is the time of the units, and drawn where the run would have been open for so long."""
+    """It is the time of the sub-epochs, and drawn where the run would have been open for so long."""
     found = landmarks(story.state, story.run, story.time)
     seconds = sum(span.end_s - span.start_s for span in spans(story.run, story.time)) / 2
     assert found.lower_bound_s == pytest.approx(seconds)
@@ -46,7 +46,7 @@ def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story)
 
 
 def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
-    """One number, with the break in neither; what the table counts are units, and it says so."""
+    """One number, with the break in neither; what the table counts are sub-epochs, and it says so."""
     now = schedule_now(story.state, story.run, story.time)
     assert now is not None
     assert 0 < now.idle_share < 1
@@ -57,7 +57,8 @@ def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
 
 
 def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
-    """And one that joins later until then. What was before the first unit is no absence; nor is it another worker."""
+    """And one that joins later until then. What was before the first sub-epoch is no absence; nor is it another
+    worker."""
     story = Story(workers=2)
     story.tell(lost(0), joined(0, incarnation="b"))
     story.etl()
@@ -97,7 +98,7 @@ def test_who_went_while_the_run_had_ended_is_absent_once_it_goes_on() -> None:
     }
 
 
-def test_without_a_unit_there_are_none() -> None:
+def test_without_a_sub_epoch_there_are_none() -> None:
     """A run that has just been planned."""
     story = Story()
     story.fit()

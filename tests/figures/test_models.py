@@ -118,12 +118,12 @@ def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "m
 
 
 def test_axes_are_named_and_scaled() -> None:
-    """Epochs are whole; time is in the unit that suits it."""
+    """Epochs are whole; time is in the sub-epoch that suits it."""
     epochs = figures.curves([curve(0)], metric="loss", mode="min", is_log=True)["layout"]
     assert (epochs["yaxis"]["type"], epochs["xaxis"]["dtick"]) == ("log", 1)
     given = curve(0, 200)
     over_time = figures.curves([given], metric="loss", mode="min", axis="time")
-    assert "time since the first unit, min" in over_time["layout"]["xaxis"]["title"]["text"]
+    assert "time since the first sub-epoch, min" in over_time["layout"]["xaxis"]["title"]["text"]
     assert lines(over_time)[0]["x"][-1] == pytest.approx(200 / 60)
 
 

@@ -28,7 +28,7 @@ def hollow(figure: Figure) -> dict[str, Any]:
     return dict(found)
 
 
-def test_units_to_come_are_outlines_in_their_models_colour() -> None:
+def test_sub_epochs_to_come_are_outlines_in_their_models_colour() -> None:
     """Nothing is inside, they have a word in the legend, and say what they are."""
     bars = hollow(drawn(spans()))
     assert bars["marker"]["color"] == "rgba(0,0,0,0)"
@@ -47,23 +47,23 @@ def test_now_is_a_line_between_what_ran_and_what_is_to_come() -> None:
     (note,) = [note for note in layout["annotations"] if note["text"] == "now"]
     assert note["x"] == max(now, 33.0)
     assert layout["xaxis"]["range"][1] > 46.0
-    assert "since the first unit" in layout["xaxis"]["title"]["text"]
+    assert "since the first sub-epoch" in layout["xaxis"]["title"]["text"]
 
 
-def test_before_the_first_unit_there_is_the_plan_alone() -> None:
+def test_before_the_first_sub_epoch_there_is_the_plan_alone() -> None:
     """No line of busy devices, and time counts from now."""
     figure = drawn([], now_s=0.0)
     assert figure["layout"]["title"]["text"] == "Plan of 16 models on 4 workers"
     assert {trace["name"] for trace in figure["data"]} == {"planned"}
     assert "from now" in figure["layout"]["xaxis"]["title"]["text"]
     assert "yaxis2" not in figure["layout"]
-    assert description(figure).startswith("No unit has started yet. 8 units are planned next")
+    assert description(figure).startswith("No sub-epoch has started yet. 8 sub-epochs are planned next")
 
 
-def test_the_table_counts_units_to_come() -> None:
+def test_the_table_counts_sub_epochs_to_come() -> None:
     """Per worker; none where no plan is followed."""
     assert [row[6] for row in table(drawn(spans())).rows] == [2, 2, 2, 2]
-    assert table(drawn(spans())).columns[6] == "units planned next"
+    assert table(drawn(spans())).columns[6] == "sub-epochs planned next"
 
 
 def test_a_chosen_model_stands_out_among_them_too() -> None:
@@ -73,14 +73,14 @@ def test_a_chosen_model_stands_out_among_them_too() -> None:
         assert (opacity == 1.0) is (identity[0] == "m01")
 
 
-def test_without_a_plan_and_a_unit_it_is_said_in_words() -> None:
+def test_without_a_plan_and_a_sub_epoch_it_is_said_in_words() -> None:
     """Nothing is drawn."""
     figure = figures.schedule([], workers=WORKERS, models=MODELS, landmarks=Landmarks(now_s=0.0))
-    assert figure["layout"]["meta"]["empty"] == "no unit has started yet, and no plan is followed"
+    assert figure["layout"]["meta"]["empty"] == "no sub-epoch has started yet, and no plan is followed"
 
 
 def test_a_merged_schedule_shows_what_comes_next_as_well() -> None:
-    """What ran is put together, the next units are not."""
+    """What ran is put together, the next sub-epochs are not."""
     found = spans(8, 16, 30, last_runs=False)
     end = max(span.end_s for span in found)
     figure = figures.schedule(

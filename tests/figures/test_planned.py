@@ -1,4 +1,4 @@
-"""The units of a plan that have not begun: in its order, none before now, none twice at once."""
+"""The sub-epochs of a plan that have not begun: in its order, none before now, none twice at once."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelStopRequested, RunFinished, RunStopRequested, SchedulePlanned
-from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.figures import PlannedSpan, planned
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 # Two models hop between two workers; the second epoch of m01 comes after a pause.
 ORDER = (
-    PlannedUnit("worker-0", "m00", 1, 0, 0.0),
-    PlannedUnit("worker-1", "m01", 1, 1, 0.0),
-    PlannedUnit("worker-0", "m01", 1, 0, 3.0),
-    PlannedUnit("worker-1", "m00", 1, 1, 3.0),
-    PlannedUnit("worker-0", "m00", 2, 0, 6.0),
-    PlannedUnit("worker-1", "m01", 2, 1, 8.0),
+    PlannedSubEpoch("worker-0", "m00", 1, 0, 0.0),
+    PlannedSubEpoch("worker-1", "m01", 1, 1, 0.0),
+    PlannedSubEpoch("worker-0", "m01", 1, 0, 3.0),
+    PlannedSubEpoch("worker-1", "m00", 1, 1, 3.0),
+    PlannedSubEpoch("worker-0", "m00", 2, 0, 6.0),
+    PlannedSubEpoch("worker-1", "m01", 2, 1, 8.0),
 )
 END_S = 10.0
 
 
-def story(order: tuple[PlannedUnit, ...] = ORDER) -> Story:
+def story(order: tuple[PlannedSubEpoch, ...] = ORDER) -> Story:
     """A fit that follows a plan; nothing of it has begun."""
     told = Story()
     told.fit()
@@ -41,8 +41,8 @@ def told(found: list[PlannedSpan]) -> list[tuple[str, str, float, float]]:
     return [(each.worker, each.model, each.start_s, each.end_s) for each in found]
 
 
-def test_before_the_first_unit_it_is_the_plan_from_now_on() -> None:
-    """A unit lasts until the next one of its worker or its model begins, or until the end of the plan."""
+def test_before_the_first_sub_epoch_it_is_the_plan_from_now_on() -> None:
+    """A sub-epoch lasts until the next one of its worker or its model begins, or until the end of the plan."""
     made = story()
     assert told(planned(made.run, made.time)) == [
         ("worker-0", "m00", 0.0, 3.0),
@@ -55,8 +55,8 @@ def test_before_the_first_unit_it_is_the_plan_from_now_on() -> None:
 
 
 def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
-    """Side by side as far as devices go; none has two units at once."""
-    order = tuple(PlannedUnit("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
+    """Side by side as far as devices go; none has two sub-epochs at once."""
+    order = tuple(PlannedSubEpoch("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
     made = Story(devices=2)
     made.fit(models=3)
     made.tell(
@@ -70,7 +70,7 @@ def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
 
 
 def test_a_run_that_is_late_has_all_of_it_before_itself() -> None:
-    """Nothing is planned for what is past; the pause before the last unit is used up."""
+    """Nothing is planned for what is past; the pause before the last sub-epoch is used up."""
     made = story()
     found = planned(made.run, made.time + 7.0)
     assert told(found)[0] == ("worker-0", "m00", 0.0, 3.0)
@@ -78,10 +78,10 @@ def test_a_run_that_is_late_has_all_of_it_before_itself() -> None:
 
 
 def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
-    """Times count from the first unit then; the one that runs occupies its worker and its model."""
+    """Times count from the first sub-epoch then; the one that runs occupies its worker and its model."""
     made = story()
-    made.start(unit(1, 0), 0)
-    made.start(unit(1, 1, "m01"), 1)
+    made.start(sub_epoch(1, 0), 0)
+    made.start(sub_epoch(1, 1, "m01"), 1)
     found = planned(made.run, made.time)
     assert [(each.model, each.epoch, each.partition) for each in found] == [
         ("m01", 1, 0),
@@ -89,11 +89,11 @@ def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
         ("m00", 2, 0),
         ("m01", 2, 1),
     ]
-    begun = made.run.open[str(unit(1, 1, "m01"))].attempts[-1].started
+    begun = made.run.open[str(sub_epoch(1, 1, "m01"))].attempts[-1].started
     assert found[0].start_s == begun + 3.0 - made.run.origin
 
 
-def test_a_unit_is_no_longer_than_its_models_longest_so_far() -> None:
+def test_a_sub_epoch_is_no_longer_than_its_models_longest_so_far() -> None:
     """A pause in the plan is not drawn as training."""
     made = story()
     made.epoch(1, model="m01")
@@ -117,14 +117,14 @@ def test_what_nobody_follows_is_not_shown() -> None:
     assert planned(made.run, made.time) == []
 
 
-def test_of_a_long_plan_the_next_units_are_shown() -> None:
+def test_of_a_long_plan_the_next_sub_epochs_are_shown() -> None:
     """As many as are asked for."""
     made = story()
     assert told(planned(made.run, made.time, most=3)) == told(planned(made.run, made.time))[:3]
 
 
 @given(st.floats(0.0, 50.0), st.integers(0, 4))
-def test_no_worker_and_no_model_has_two_units_at_once(later_s: float, begun: int) -> None:
+def test_no_worker_and_no_model_has_two_sub_epochs_at_once(later_s: float, begun: int) -> None:
     """However late the run is, and however much of the plan is done."""
     made = story()
     for each in ORDER[:begun]:

@@ -1,4 +1,4 @@
-"""The schedule shows every attempt, and idle time as it was, however many units there are."""
+"""The schedule shows every attempt, and idle time as it was, however many sub-epochs there are."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def bars(figure: Figure, name: str) -> dict[str, Any]:
 
 def test_each_outcome_has_its_look() -> None:
     """Plain, outlined, crossed, hatched; and the colour of its model."""
-    units = spans()
-    figure = drawn(units, 4)
+    sub_epochs = spans()
+    figure = drawn(sub_epochs, 4)
     assert "pattern" not in bars(figure, "committed")["marker"]
     assert bars(figure, "failed")["marker"]["pattern"]["shape"] == "x"
     assert bars(figure, "revoked")["marker"]["pattern"]["shape"] == "/"
     assert all(tint.startswith("rgba") for tint in bars(figure, "running")["marker"]["color"])
     assert bars(figure, "committed")["marker"]["color"][0] == figures.colour(0, "light")
     shown = sum(len(bars(figure, name)["x"]) for name in ("committed", "running", "failed", "revoked"))
-    assert shown == len(units)
+    assert shown == len(sub_epochs)
 
 
 def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
@@ -56,10 +56,10 @@ def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
 
 def test_loading_and_saving_are_shaded() -> None:
     """At both ends of a bar."""
-    (unit,) = spans(1, 1, 1, last_runs=False)
-    shaded = bars(drawn([unit], 1), "loading, saving")
-    assert shaded["x"] == [unit.load_s, unit.save_s]
-    assert shaded["base"] == [unit.start_s, unit.end_s - unit.save_s]
+    (sub_epoch,) = spans(1, 1, 1, last_runs=False)
+    shaded = bars(drawn([sub_epoch], 1), "loading, saving")
+    assert shaded["x"] == [sub_epoch.load_s, sub_epoch.save_s]
+    assert shaded["base"] == [sub_epoch.start_s, sub_epoch.end_s - sub_epoch.save_s]
 
 
 def test_the_start_of_a_process_is_shaded_and_told() -> None:
@@ -100,15 +100,15 @@ def test_each_device_has_a_row() -> None:
     assert [line[0] for line in table(figure).rows] == ["worker-0 · 0", "worker-0 · 1", "worker-1"]
 
 
-def test_a_unit_on_several_devices_is_drawn_on_each_of_them() -> None:
+def test_a_sub_epoch_on_several_devices_is_drawn_on_each_of_them() -> None:
     """It counts once, as one attempt; its time is that of each of its rows."""
     first = spans(1, 1, 1, last_runs=False)[0]
-    wide = replace(first, worker="worker-0", devices=(0, 2), way="ddp-2", start_s=0.0, end_s=4.0)
+    wide = replace(first, worker="worker-0", devices=(0, 2), parallel_plan="ddp-2", start_s=0.0, end_s=4.0)
     found = figures.schedule([wide], workers={"worker-0": 3}, models=MODELS, landmarks=Landmarks(now_s=4.0))
     drawn_bars = bars(found, "committed")
     assert drawn_bars["y"] == [0, 2]
     assert "by ddp-2 on devices 0, 2" in drawn_bars["hovertext"][0]
-    assert description(found).startswith("1 attempt at units on 1 worker")
+    assert description(found).startswith("1 attempt at sub-epochs on 1 worker")
     assert [tuple(line[:2]) for line in table(found).rows] == [
         ("worker-0 · 0", 1),
         ("worker-0 · 1", 0),
@@ -116,28 +116,28 @@ def test_a_unit_on_several_devices_is_drawn_on_each_of_them() -> None:
     ]
 
 
-def test_partitions_that_are_made_beside_units_have_a_row_of_their_own() -> None:
+def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() -> None:
     """Below the devices; of a worker for ETL it has its name, and without any there is none."""
-    (unit,) = spans(1, 1, 1, last_runs=False)
+    (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     what = "preprocesses train, partition 0"
     made = [
-        replace(unit, model="", worker=name, devices=(), kind="etl", what=what)
+        replace(sub_epoch, model="", worker=name, devices=(), kind="etl", what=what)
         for name in ("worker-0", "worker-0-etl")
     ]
     landmarks = Landmarks(now_s=0.0)
     figure = figures.schedule(
-        [unit], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, beside=made
+        [sub_epoch], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, beside=made
     )
     assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0", "worker-0 · ETL", "worker-0-etl"]
     assert bars(figure, "making a partition")["y"] == [1, 2]
-    assert "making a partition" not in [trace["name"] for trace in drawn([unit], 1)["data"]]
+    assert "making a partition" not in [trace["name"] for trace in drawn([sub_epoch], 1)["data"]]
     assert "2 partitions made again" in description(figure)
 
 
 def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() -> None:
-    """In no model's colour. They may have been before the first unit, and then the axis begins with them."""
-    (unit,) = spans(1, 1, 1, last_runs=False)
-    none = replace(unit, model="", worker="worker-0", outcome="committed", load_s=0.0, save_s=0.0)
+    """In no model's colour. They may have been before the first sub-epoch, and then the axis begins with them."""
+    (sub_epoch,) = spans(1, 1, 1, last_runs=False)
+    none = replace(sub_epoch, model="", worker="worker-0", outcome="committed", load_s=0.0, save_s=0.0)
     inspected = replace(
         none, kind="inspect", what="inspects the models", devices=(), start_s=-3.0, end_s=-1.0
     )
@@ -145,7 +145,7 @@ def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() 
         none, kind="trial", what="tries ddp-2 with the models of g00", devices=(0, 1), note="12 ms a batch"
     )
     figure = figures.schedule(
-        [unit],
+        [sub_epoch],
         workers={"worker-0": 2},
         models=MODELS,
         landmarks=Landmarks(now_s=0.0),
@@ -215,7 +215,7 @@ def test_bound_and_epochs_are_lines() -> None:
 
 
 def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
-    """The run had ended then: no worker could have trained. A break after the last unit is not drawn."""
+    """The run had ended then: no worker could have trained. A break after the last sub-epoch is not drawn."""
     found = spans(last_runs=False)
     end = max(span.end_s for span in found)
     figure = drawn(found, 4, breaks=((2.0, 5.0), (end - 1.0, end + 9.0), (end + 20.0, end + 30.0)))
@@ -253,10 +253,10 @@ def test_the_table_adds_up() -> None:
     assert "2 attempts failed or were taken back" in description(drawn(found, 4))
 
 
-# --- many units --------------------------------------------------------------------------------------
+# --- many sub-epochs --------------------------------------------------------------------------------------
 
 
-def test_many_units_become_few_bars_with_the_same_idle_time() -> None:
+def test_many_sub_epochs_become_few_bars_with_the_same_idle_time() -> None:
     """A bar fills as much of its row as the worker was busy; failures keep a mark each."""
     found = spans(8, 16, 30, last_runs=False)
     assert len(found) > MOST_BARS
@@ -264,8 +264,8 @@ def test_many_units_become_few_bars_with_the_same_idle_time() -> None:
     merged = bars(figure, "busy")
     assert len(merged["x"]) <= MOST_BARS
     shown = sum(wide * high / 0.8 for wide, high in zip(merged["x"], merged["width"], strict=True))
-    unit_s = 60.0 if "min" in figure["layout"]["xaxis"]["title"]["text"] else 1.0
-    assert shown * unit_s == pytest.approx(sum(span.end_s - span.start_s for span in found))
+    sub_epoch_s = 60.0 if "min" in figure["layout"]["xaxis"]["title"]["text"] else 1.0
+    assert shown * sub_epoch_s == pytest.approx(sum(span.end_s - span.start_s for span in found))
     assert len(bars(figure, "failed or revoked")["x"]) == 2
     assert "in stretches of" in figure["layout"]["title"]["text"]
 
@@ -276,7 +276,7 @@ SPANS = st.lists(
 
 
 def one_after_another(given_: list[tuple[int, float, float]]) -> list[Span]:
-    """A worker runs one unit at a time: each starts some time after the one before it has ended."""
+    """A worker runs one sub-epoch at a time: each starts some time after the one before it has ended."""
     clock = [0.0] * 4
     found = []
     for worker, pause, seconds in given_:
@@ -338,8 +338,8 @@ def test_names_of_epochs_do_not_lie_over_each_other(ends: list[float]) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_a_window_counts_what_is_in_it(many: bool) -> None:
     """Bars begin before it and are cut in sums; epochs, breaks and the bound that are not in it are not drawn."""
-    units = spans(4, 6, 200 if many else 2, last_runs=False)
-    end = max(unit.end_s for unit in units)
+    sub_epochs = spans(4, 6, 200 if many else 2, last_runs=False)
+    end = max(sub_epoch.end_s for sub_epoch in sub_epochs)
     since, until = 0.25 * end, 0.75 * end
     landmarks = Landmarks(
         now_s=end,
@@ -350,9 +350,11 @@ def test_a_window_counts_what_is_in_it(many: bool) -> None:
     )
     here = figures.within(landmarks, since, until)
     names = {f"worker-{i}": 1 for i in range(4)}
-    figure = figures.schedule(units, workers=names, models=MODELS, landmarks=here)
+    figure = figures.schedule(sub_epochs, workers=names, models=MODELS, landmarks=here)
     inside = [
-        min(u.end_s, until) - max(u.start_s, since) for u in units if u.start_s < until and u.end_s > since
+        min(u.end_s, until) - max(u.start_s, since)
+        for u in sub_epochs
+        if u.start_s < until and u.end_s > since
     ]
     columns, rows, _ = table(figure)
     trained = [float(str(row[columns.index("training, s")])) for row in rows]

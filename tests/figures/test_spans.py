@@ -9,7 +9,7 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
-from cerebro.figures import BESIDE, beside_units, rows_with, spans, spans_of
+from cerebro.figures import BESIDE, beside_sub_epochs, rows_with, spans, spans_of
 from cerebro.state import TaskState
 from cerebro.state.timeline import tries
 from tests.dispatcher.stories import Story
@@ -22,54 +22,56 @@ from tests.state.test_measured import DDP, inspected, started
     ("kind", "outcome"), [(FailureKind.PREEMPTED, "revoked"), (FailureKind.USER_ERROR, "failed")]
 )
 def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> None:
-    """A worker that was told to end is no failure of the unit."""
+    """A worker that was told to end is no failure of the sub-epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
     story.fit(models=2)
-    unit = "fit-1/train/m00/e1/p0"
-    story.run_task(unit, "worker-0", None)
+    sub_epoch = "fit-1/train/m00/e1/p0"
+    story.run_task(sub_epoch, "worker-0", None)
     failure = Failure(kind=kind, message="the worker ends")
-    story.tell(TaskFailed(task=unit, attempt=1, worker="worker-0", failure=failure))
+    story.tell(TaskFailed(task=sub_epoch, attempt=1, worker="worker-0", failure=failure))
     (span,) = spans(story.state.runs["fit-1"], story.time)
     assert span.outcome == outcome
     assert span.note.startswith(outcome if outcome == "revoked" else kind)
 
 
-def test_inspection_and_trials_are_beside_the_units() -> None:
-    """They are no units; until the first unit starts they count from now. What a trial has shown is told with it."""
+def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
+    """They are no sub-epochs; until the first sub-epoch starts they count from now. What a trial has shown is told with
+    it."""
     story = inspected()
-    (inspection,) = beside_units(story.run, story.time)
+    (inspection,) = beside_sub_epochs(story.run, story.time)
     assert (inspection.kind, inspection.devices, inspection.end_s) == ("inspect", (), 0.0)
-    story.start(stories.unit(1, 1), 1)
+    story.start(stories.sub_epoch(1, 1), 1)
     origin = story.time
     named = started(story, DDP, (0, 1))
-    inspection, trial = beside_units(story.run, story.time + 5)
+    inspection, trial = beside_sub_epochs(story.run, story.time + 5)
     assert inspection.end_s < 0
     assert (trial.start_s, trial.outcome, trial.note) == (story.time - origin, "running", "")
     outcome = TrialOutcome(reason="the gradient is another one", cause="gradient")
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
-    trial = beside_units(story.run, story.time)[-1]
+    trial = beside_sub_epochs(story.run, story.time)[-1]
     assert (trial.devices, trial.outcome, trial.note) == ((0, 1), "committed", "the gradient is another one")
     assert [span.kind for span in spans(story.run, story.time)] == ["train"]
 
 
 def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
-    """Whatever came of them, of units and beside them; but for what a trial has shown, which only the fold knows."""
-    made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_ways=True)
+    """Whatever came of them, of sub-epochs and beside them; but for what a trial has shown, which only the fold
+    knows."""
+    made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True)
     while len(made.log) < 150 or not any(task.state is TaskState.RUNNING for task in made.run.open.values()):
         made.step()
     run, now, found = made.run, made.time + 5, list(tries(made.run))
     key = lambda span: (span.start_s, span.task, span.attempt, span.worker)  # noqa: E731
     assert sorted(spans_of(found, run.origin, now), key=key) == sorted(spans(run, now), key=key)
     story = inspected()
-    story.start(stories.unit(1, 1), 1)
+    story.start(stories.sub_epoch(1, 1), 1)
     beside = spans_of(tries(story.run), story.run.origin, story.time, BESIDE)
-    assert beside == beside_units(story.run, story.time)
+    assert beside == beside_sub_epochs(story.run, story.time)
 
 
 def test_workers_that_have_gone_have_rows_in_the_order_of_their_numbers() -> None:
-    """Of a stretch long ago: not in that of their units, and worker-10 comes last."""
+    """Of a stretch long ago: not in that of their sub-epochs, and worker-10 comes last."""
     made = History(Random(2), validated=False, epochs=1, workers=3)
     while len({span.worker for span in spans(made.run, made.time)}) < 3:
         made.step()

@@ -12,12 +12,14 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.figures.models import summaries, summary
 from cerebro.state import Run, models
 from cerebro.state.visits import Visit, mean
-from tests.state.stories import Story, unit, validation
+from tests.state.stories import Story, sub_epoch, validation
 
 
 def rows(run: Run) -> dict[str, tuple[object, ...]]:
     """What changes while a run goes on."""
-    return {row.id: (row.state, row.epoch, row.units_done, row.worker, row.redone) for row in summaries(run)}
+    return {
+        row.id: (row.state, row.epoch, row.sub_epochs_done, row.worker, row.redone) for row in summaries(run)
+    }
 
 
 def test_models_come_in_the_order_of_the_plan() -> None:
@@ -26,7 +28,7 @@ def test_models_come_in_the_order_of_the_plan() -> None:
     story.etl()
     story.fit(models=3, epochs=2)
     found = list(summaries(story.run))
-    assert [(row.index, row.id, row.units, row.epochs) for row in found] == [
+    assert [(row.index, row.id, row.sub_epochs, row.epochs) for row in found] == [
         (0, "m00", 4, 2),
         (1, "m01", 4, 2),
         (2, "m02", 4, 2),
@@ -35,7 +37,7 @@ def test_models_come_in_the_order_of_the_plan() -> None:
     assert list(summaries(story.state.runs["etl-1"])) == []
 
 
-def test_before_its_first_unit_a_model_has_no_values() -> None:
+def test_before_its_first_sub_epoch_a_model_has_no_values() -> None:
     """Unknown is not 0."""
     story = Story()
     story.fit()
@@ -81,20 +83,20 @@ def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
     story.fit(validated=True)
     story.epoch(1, loss=2.0)
     row = summary(story.run, story.model(), 0)
-    assert (row.latest, row.metrics, row.units_done) == (None, {}, 2)
+    assert (row.latest, row.metrics, row.sub_epochs_done) == (None, {}, 2)
     story.start(validation(1), 0)
     assert summary(story.run, story.model(), 0).worker == ""
 
 
-def test_where_its_unit_is_and_what_was_done_again() -> None:
+def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
     """While it runs and when it has failed; another model is untouched."""
     story = Story()
     story.fit()
     story.train(1, 0)
-    story.fail(unit(1, 1), 1, FailureKind.CRASH)
-    story.start(unit(1, 1), 1)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
+    story.start(sub_epoch(1, 1), 1)
     assert rows(story.run) == {"m00": ("running", 1, 1, "worker-1", 1), "m01": ("queued", 1, 0, "", 0)}
-    story.break_off(unit(1, 1), 1, 2, FailureKind.USER_ERROR, "shape mismatch")
+    story.break_off(sub_epoch(1, 1), 1, 2, FailureKind.USER_ERROR, "shape mismatch")
     assert rows(story.run)["m00"] == ("failed", 1, 1, "", 1)
     failure = summary(story.run, story.model(), 0).failure
     assert failure is not None
@@ -102,15 +104,15 @@ def test_where_its_unit_is_and_what_was_done_again() -> None:
 
 
 def test_a_model_that_a_user_stops_says_so() -> None:
-    """Stopping until its unit has been taken back."""
+    """Stopping until its sub-epoch has been taken back."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     story.tell(ModelStopRequested(run="fit-1", model="m00"), ModelStopRequested(run="fit-1", model="m01"))
     assert [row.state for row in summaries(story.run)] == ["stopping", "stopped"]
 
 
-def test_its_times_are_those_of_its_units() -> None:
+def test_its_times_are_those_of_its_sub_epochs() -> None:
     """From the first start to the newest commit; seconds in user code."""
     story = Story()
     story.fit()

@@ -11,7 +11,7 @@ import pytest
 from cerebro import KerasSubEpochSpec
 
 BACKEND = os.environ.get("KERAS_BACKEND") or "torch"
-"""Of the tests of units: a process has one. `test_tensorflow` runs them once more with the other one."""
+"""Of the tests of sub-epochs: a process has one. `test_tensorflow` runs them once more with the other one."""
 
 
 def require_keras(backend: str) -> None:
@@ -23,7 +23,7 @@ def require_keras(backend: str) -> None:
 
 
 class Net(KerasSubEpochSpec):
-    """Dropout, batch normalisation, momentum, a schedule: all that lives on from unit to unit."""
+    """Dropout, batch normalisation, momentum, a schedule: all that lives on from sub-epoch to sub-epoch."""
 
     keras_backend = BACKEND
 

@@ -16,7 +16,7 @@ from cerebro.keras.backend import CORES, chosen
 from cerebro.techniques import ModelFacts
 from cerebro.usercode.encoding import decode, encode
 from trial_runner.inspecting import offered
-from trial_runner.known_ways import known_ways
+from trial_runner.known_parallel_plans import known_parallel_plans
 
 
 class _Looks:
@@ -62,7 +62,7 @@ def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPat
     assert chosen("") == "torch"
 
 
-def test_a_backend_that_units_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_sub_epochs_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the run is started."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     with pytest.raises(SpecError, match=r"'jax', expected 'tensorflow' or 'torch': set keras_backend"):
@@ -87,13 +87,17 @@ def test_a_worker_without_keras_says_how_it_gets_it(monkeypatch: pytest.MonkeyPa
         decode(encode(Spec()).encoded)
 
 
-def test_techniques_are_struck_off_for_a_keras_model() -> None:
+def test_techniques_are_ruled_out_for_a_keras_model() -> None:
     """All but `single`, with the reason."""
     facts = ModelFacts(signature="one", param_bytes=8, trainable_bytes=8, only_single="it is a Keras model")
     places = [DevicePlace(device=DeviceKind(kind="cpu", name="cpu"), most=2)]
-    ways = known_ways(facts, offered(None), places)
-    assert {way.reason for way in ways if way.way.technique != "single"} == {"it is a Keras model"}
-    assert [way.id for way in ways if not way.reason] == ["single"]
+    parallel_plans = known_parallel_plans(facts, offered(None), places)
+    assert {
+        parallel_plan.reason
+        for parallel_plan in parallel_plans
+        if parallel_plan.parallel_plan.technique != "single"
+    } == {"it is a Keras model"}
+    assert [parallel_plan.id for parallel_plan in parallel_plans if not parallel_plan.reason] == ["single"]
 
 
 def _imported(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""The other backend: what is promised of units holds with TensorFlow, in a process of its own."""
+"""The other backend: what is promised of sub-epochs holds with TensorFlow, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.keras.models import require_keras
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_units_are_the_same_with_tensorflow(tmp_path: Path) -> None:
+def test_sub_epochs_are_the_same_with_tensorflow(tmp_path: Path) -> None:
     """Chains, savepoints, metrics, frozen weights."""
     require_keras("tensorflow")
     command = [
@@ -26,9 +26,9 @@ def test_units_are_the_same_with_tensorflow(tmp_path: Path) -> None:
         "-x",
         "-p",
         "no:cacheprovider",
-        f"--basetemp={tmp_path / 'units'}",
+        f"--basetemp={tmp_path / 'sub_epochs'}",
     ]
-    tests = str(Path(__file__).with_name("test_units.py"))
+    tests = str(Path(__file__).with_name("test_sub_epochs.py"))
     environment = {**os.environ, "KERAS_BACKEND": "tensorflow", CORES: "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         [*command, tests, "-k", "chain or (savepoint and 7) or says or frozen or ragged or length or own"],

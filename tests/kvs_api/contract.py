@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from tests.kvs_api.bench import Bench
+from tests.kvs_api.cluster_log_contract import ClusterLogContract
 from tests.kvs_api.decision_contract import DecisionContract
 from tests.kvs_api.history_contract import HistoryContract
-from tests.kvs_api.ledger_contract import LedgerContract
 from tests.kvs_api.log_contract import LogContract
 from tests.kvs_api.machine_contract import MachineContract
 from tests.kvs_api.occupancy_contract import OccupancyContract
@@ -21,7 +21,7 @@ from tests.kvs_api.worker_contract import WorkerContract
 
 class StoreContract(
     LogContract,
-    LedgerContract,
+    ClusterLogContract,
     DecisionContract,
     WorkerContract,
     MachineContract,

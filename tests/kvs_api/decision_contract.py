@@ -174,19 +174,19 @@ class DecisionContract:
         assert bench.decide(other, after=1) == ["done"]
 
     @pytest.mark.parametrize("end", ["", "commit", "fail", "revoke"])
-    def test_a_model_has_one_open_unit(self, bench: Bench, end: str) -> None:
+    def test_a_model_has_one_open_sub_epoch(self, bench: Bench, end: str) -> None:
         """Another one is refused, however it came to be asked for; one of another model or run is not."""
         bench.store.register(worker("a", devices=8))
-        unit = "fit-1/train/m0/e1/p0"
-        assert bench.assign(task=unit, devices=(0,)) == "done"
-        assert bench.step("start", task=unit) == "done"
+        sub_epoch = "fit-1/train/m0/e1/p0"
+        assert bench.assign(task=sub_epoch, devices=(0,)) == "done"
+        assert bench.step("start", task=sub_epoch) == "done"
         assert bench.assign(task="fit-1/train/m1/e1/p0", devices=(1,)) == "done"
         assert bench.assign(task="fit-2/train/m0/e1/p0", devices=(2,)) == "done"
         assert bench.assign(task="fit-1/train/m0/e1/p1", devices=(3,)) == "refused"
         if end in ("commit", "fail"):
-            assert bench.step(end, task=unit) == "done"
+            assert bench.step(end, task=sub_epoch) == "done"
         elif end:
-            assert bench.revoke(task=unit, force=True) == "done"
+            assert bench.revoke(task=sub_epoch, force=True) == "done"
         outcome = bench.assign(task="fit-1/train/m0/e1/p1", devices=(4,))
         assert outcome == ("done" if end else "refused")
 

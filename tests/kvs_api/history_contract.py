@@ -8,25 +8,25 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import DeletionRequested
-from cerebro.contract.history import History, HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.history import History, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LOCATORS, Bench
 
 GPU = DeviceKind(kind="gpu", name="Tesla T4")
-ROW = UnitHistory(units=2, log_rate=-3.0, variance=0.5, fixed_s=1.0, peak_bytes=7)
+ROW = SubEpochHistory(sub_epochs=2, log_rate=-3.0, variance=0.5, fixed_s=1.0, peak_bytes=7)
 
 
 def key(number: int) -> str:
-    """Of some units."""
-    return str(UnitKey.of(code="a", dataset="d", hyperparams={"lr": number}, device=GPU))
+    """Of some sub-epochs."""
+    return str(SubEpochKey.of(code="a", dataset="d", hyperparams={"lr": number}, device=GPU))
 
 
 def told(term: int, after: int, upto: int, *numbers: int, experiment: str = "one") -> HistoryRequest:
     """`ROW` for each of these."""
-    units = dict.fromkeys(map(key, numbers), ROW)
-    return HistoryRequest(term=term, experiment=experiment, after=after, upto=upto, units=units)
+    sub_epochs = dict.fromkeys(map(key, numbers), ROW)
+    return HistoryRequest(term=term, experiment=experiment, after=after, upto=upto, sub_epochs=sub_epochs)
 
 
 class HistoryContract:
@@ -44,9 +44,9 @@ class HistoryContract:
         for again in (told(term, 0, 5, 1), told(term, 0, 9, 1, 2), told(term, 3, 9, 2)):
             answer = store.count_history(again)
             assert (answer.upto, answer.is_counted) == (5, False)
-        assert store.history().units == {key(1): ROW}
+        assert store.history().sub_epochs == {key(1): ROW}
         assert store.count_history(told(term, 5, 9, 1)).is_counted
-        assert store.history().units[key(1)].units == 4
+        assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
     def test_who_does_not_lead_has_nothing_counted(self, bench: Bench) -> None:
         """Its successor does."""
@@ -68,7 +68,7 @@ class HistoryContract:
         store.delete_experiment("one", term)
         store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
         assert store.count_history(told(term, 0, 2, 1)).is_counted
-        assert store.history().units[key(1)].units == 4
+        assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
     def test_what_is_forgotten_is_not_counted_anew(self, bench: Bench) -> None:
         """Only what comes after it."""
@@ -78,4 +78,4 @@ class HistoryContract:
         assert not store.count_history(told(term, 0, 5, 1)).is_counted
         assert store.history() == History()
         store.count_history(told(term, 5, 6, 2))
-        assert set(store.history().units) == {key(2)}
+        assert set(store.history().sub_epochs) == {key(2)}

@@ -17,7 +17,7 @@ from cerebro.contract.health import (
     QuarantineWorkerRequest,
     ReleaseRequest,
 )
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LONG_S, Bench, worker
@@ -29,7 +29,7 @@ def crowd(bench: Bench, number: int, **changes: object) -> None:
     """So many workers that do everything."""
     for each in range(number):
         record = worker("a", f"worker-{each}").model_copy(
-            update={"kinds": KINDS, "holdings": (Holding(dataset="d", partition=each),)}
+            update={"kinds": KINDS, "replicas": (Replica(dataset="d", partition=each),)}
         )
         bench.store.register(record.model_copy(update=changes))
 
@@ -108,7 +108,7 @@ class MachineContract:
         twice = worker("a", "worker-2").model_copy(
             update={
                 "kinds": ("train",),
-                "holdings": (Holding(dataset="d", partition=1), Holding(dataset="d", partition=2)),
+                "replicas": (Replica(dataset="d", partition=1), Replica(dataset="d", partition=2)),
             }
         )
         bench.store.register(twice)
@@ -164,7 +164,7 @@ class MachineContract:
             lambda: bench.store.ask_check("worker-1", CheckRequest(reason="r", term=old)),
             lambda: bench.store.tell_incident(IncidentRequest(worker="worker-1", what="w", term=old)),
             lambda: bench.store.tell_pace(
-                "worker-1", PaceRequest(is_slow=True, factor=2.0, units=9, term=old)
+                "worker-1", PaceRequest(is_slow=True, factor=2.0, sub_epochs=9, term=old)
             ),
         ):
             with pytest.raises(ConflictError, match="term"):
@@ -188,14 +188,16 @@ class MachineContract:
         """People are told of both, once; what it is by now is kept. Of who is not there nothing is."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2, host="node-a")
-        slow = PaceRequest(is_slow=True, factor=2.0, units=5, term=term)
-        for request in (slow, slow, slow.model_copy(update={"factor": 3.0, "units": 9})):
+        slow = PaceRequest(is_slow=True, factor=2.0, sub_epochs=5, term=term)
+        for request in (slow, slow, slow.model_copy(update={"factor": 3.0, "sub_epochs": 9})):
             bench.store.tell_pace("worker-1", request)
         pace = bench.store.workers_health().of("worker-1").pace
         assert pace is not None
-        assert (pace.factor, pace.units, pace.host) == (3.0, 9, "node-a")
+        assert (pace.factor, pace.sub_epochs, pace.host) == (3.0, 9, "node-a")
         for _ in range(2):
-            bench.store.tell_pace("worker-1", PaceRequest(is_slow=False, factor=1.1, units=12, term=term))
+            bench.store.tell_pace(
+                "worker-1", PaceRequest(is_slow=False, factor=1.1, sub_epochs=12, term=term)
+            )
         known = bench.store.workers_health()
         assert known.of("worker-1").pace is None
         assert [(each.worker, each.what, each.by) for each in known.incidents] == [

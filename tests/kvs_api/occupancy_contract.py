@@ -9,17 +9,17 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, TaskAssigned
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Member, Position, TrainTask
-from cerebro.contract.ways import Way
 from tests.kvs_api.bench import Bench, worker, worker_step
 
 A, B, C, D = (f"etl-1/etl/train/p{number}" for number in range(4))
 
 
-def unit_body(key: str, way: Way | None) -> TrainTask:
-    """A unit that runs by a way."""
+def sub_epoch_body(key: str, parallel_plan: ParallelPlan | None) -> TrainTask:
+    """A sub-epoch that runs by a way."""
     return TrainTask(
         key=key,
         experiment="one",
@@ -32,10 +32,10 @@ def unit_body(key: str, way: Way | None) -> TrainTask:
         hang_timeout_s=1.0,
         epoch=1,
         partition=0,
-        unit=0,
+        sub_epoch=0,
         position=Position(),
         checkpoint=None,
-        way=way,
+        parallel_plan=parallel_plan,
     )
 
 
@@ -43,10 +43,10 @@ GANG = "fit-1/train/m00/e1/p0+p1"
 
 
 def gang(incarnation: str = "b") -> api.Assign:
-    """A unit for two workers, the second of which is this process."""
+    """A sub-epoch for two workers, the second of which is this process."""
     other = AssignedMember(worker="worker-1", incarnation=incarnation, partition=1)
-    way = Way(technique="ddp", workers=2)
-    body = unit_body(GANG, way)
+    parallel_plan = ParallelPlan(technique="ddp", workers=2)
+    body = sub_epoch_body(GANG, parallel_plan)
     return api.Assign(task=GANG, attempt=1, worker="worker-0", incarnation="a", others=(other,), body=body)
 
 
@@ -62,17 +62,19 @@ class OccupancyContract:
         assert {e.task: e.devices for e in bench.log() if isinstance(e, TaskAssigned)} == given
         assert {i.task: i.devices for i in bench.store.inbox("worker-0", "a", 0, wait_s=0)} == given
 
-    def test_event_and_inbox_name_the_way(self, bench: Bench) -> None:
+    def test_event_and_inbox_name_the_parallel_plan(self, bench: Bench) -> None:
         """As the body does; of one device without a way neither names one."""
         bench.store.register(worker("a", devices=2))
-        ddp = Way(technique="ddp", params={"static": True}, size=2)
-        for model, way, devices in (("m00", ddp, (0, 1)), ("m01", None, (0,))):
+        ddp = ParallelPlan(technique="ddp", params={"static": True}, size=2)
+        for model, parallel_plan, devices in (("m00", ddp, (0, 1)), ("m01", None, (0,))):
             key = f"fit-1/train/{model}/e1/p0"
-            assert bench.assign(task=key, devices=devices, given=unit_body(key, way)) == "done"
-        ways = {e.task: e.way for e in bench.log() if isinstance(e, TaskAssigned)}
-        assert ways == {"fit-1/train/m00/e1/p0": ddp, "fit-1/train/m01/e1/p0": None}
+            assert bench.assign(task=key, devices=devices, given=sub_epoch_body(key, parallel_plan)) == "done"
+        parallel_plans = {e.task: e.parallel_plan for e in bench.log() if isinstance(e, TaskAssigned)}
+        assert parallel_plans == {"fit-1/train/m00/e1/p0": ddp, "fit-1/train/m01/e1/p0": None}
         items = bench.store.inbox("worker-0", "a", 0, wait_s=0)
-        assert {i.task: i.body.way for i in items if isinstance(i.body, TrainTask)} == ways
+        assert {
+            i.task: i.body.parallel_plan for i in items if isinstance(i.body, TrainTask)
+        } == parallel_plans
 
     def test_each_device_runs_one_and_has_one_in_its_queue(self, bench: Bench) -> None:
         """What is full on one device is not on the other, and the lane without a device is beside both."""

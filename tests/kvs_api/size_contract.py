@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskRevoked
-from cerebro.contract.records import BRAIN, PodRef, SizeRequest, Troubles
+from cerebro.contract.records import AUTOSCALER, PodRef, SizeRequest, Troubles
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import TASK, Bench, requested, worker
@@ -121,9 +121,9 @@ class SizeContract:
         ):
             bench.store.request_size(SizeRequest(workers=0, by="ann"))
         assert bench.store.size_request() == SizeRequest(workers=3)
-        for request in (SizeRequest(workers=0, by="ann", pause=True), SizeRequest(workers=0, by=BRAIN)):
+        for request in (SizeRequest(workers=0, by="ann", pause=True), SizeRequest(workers=0, by=AUTOSCALER)):
             bench.store.request_size(request)
             assert bench.store.size_request() == request
-        bench.store.request_size(SizeRequest(workers=0, by=BRAIN, problem="why"))
+        bench.store.request_size(SizeRequest(workers=0, by=AUTOSCALER, problem="why"))
         bench.store.withdraw_size_request(0)
         assert bench.store.size_request() is None

@@ -14,7 +14,7 @@ from cerebro.contract import api
 from kvs_api.clock import Clock
 from tests.kvs_api.bench import JOINED, OTHER
 from tests.kvs_api.clocks import HOUR_S, LEASE_S, Machines
-from tests.kvs_api.ledger_contract import LOST
+from tests.kvs_api.cluster_log_contract import LOST
 from tests.kvs_api.real import Database, Service
 
 
@@ -125,10 +125,10 @@ def test_times_never_go_back_among_the_clusters_events(machines: Machines) -> No
     machines.begin("worker-1", OTHER)
     machines.turn_wall(-HOUR_S)
     store, term = machines.stores[0], machines.lead()
-    assert store.write_ledger(api.LedgerRequest(term=term, after=0, events=(JOINED,)))
+    assert store.write_cluster_log(api.ClusterLogRequest(term=term, after=0, events=(JOINED,)))
     assert machines.report("commit") == "done"
     machines.turn_wall(HOUR_S + 1)
-    assert store.write_ledger(api.LedgerRequest(term=term, after=1, events=(LOST,)))
+    assert store.write_cluster_log(api.ClusterLogRequest(term=term, after=1, events=(LOST,)))
     machines.turn_wall(-HOUR_S)
     assert machines.report("commit", "worker-1", OTHER) == "done"
     times = [json.loads(entry)["time"] for entry in store.read_log("one", 0, 0)]

@@ -35,7 +35,7 @@ WRITES: dict[str, Callable[[KvsClient], object]] = {
     "set troubles": lambda kvs: kvs.set_troubles(Troubles(note="none come")),
     "remove a worker": lambda kvs: kvs.remove_worker("worker-0", "a"),
     "tell a pace": lambda kvs: kvs.tell_pace(
-        "worker-0", PaceRequest(is_slow=True, factor=3.0, units=9, term=0)
+        "worker-0", PaceRequest(is_slow=True, factor=3.0, sub_epochs=9, term=0)
     ),
 }
 

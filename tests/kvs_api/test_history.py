@@ -11,7 +11,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.history import FADES, History, UnitHistory, UnitKey
+from cerebro.contract.history import FADES, History, SubEpochHistory, SubEpochKey
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError
 from cerebro.runtime.kvs import KvsClient
@@ -34,7 +34,7 @@ def test_a_table_keeps_the_rows_that_were_changed_last(
     monkeypatch.setattr(store_part, "MOST_ROWS", 3)
     for after, numbers in enumerate([(1, 2, 3), (1,), (4,), (5,)]):
         kvs.count_history(told(bench.term, after, after + 1, *numbers))
-    assert set(kvs.history().units) == {key(1), key(4), key(5)}
+    assert set(kvs.history().sub_epochs) == {key(1), key(4), key(5)}
 
 
 def test_a_row_that_cannot_be_read_is_left_out_and_counted(
@@ -45,23 +45,23 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
     newer = '{"schema_version": 2, "what": 1}'
     with redis.Redis.from_url(service.database.url) as database:
         for name, content in (
-            (key(2), b'{"units": \xff'), (key(3), newer), (key(4), "null"), (key(5), '{"units": "NaN", "log_rate": 0}'),
+            (key(2), b'{"sub-epochs": \xff'), (key(3), newer), (key(4), "null"), (key(5), '{"sub_epochs": "NaN", "log_rate": 0}'),
             ("no key", ROW.model_dump_json()), (b"\xff", ROW.model_dump_json()),
         ):  # fmt: skip
-            database.hset(keys.UNITS, name, content)
+            database.hset(keys.SUB_EPOCHS, name, content)
         found = kvs.history()
-        assert (found.units, found.unreadable) == ({key(1): ROW}, 6)
+        assert (found.sub_epochs, found.unreadable) == ({key(1): ROW}, 6)
         kvs.count_history(told(bench.term, 5, 6, 1, 2, 3, 4, 5))
         found = kvs.history()
-        assert (set(found.units), found.unreadable) == ({key(1), key(2), key(4), key(5)}, 3)
-        assert database.hget(keys.UNITS, key(3)) == newer.encode()
+        assert (set(found.sub_epochs), found.unreadable) == ({key(1), key(2), key(4), key(5)}, 3)
+        assert database.hget(keys.SUB_EPOCHS, key(3)) == newer.encode()
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 67, key(1).upper(), key(1) + "\n", key(1)[:-1] + "/"])
 def test_a_key_that_is_none_is_refused(kvs: KvsClient, bench: Bench, name: str) -> None:
     """No text but hashes comes in."""
-    content = told(bench.term, 0, 1).model_dump() | {"units": {name: {"units": 1, "log_rate": 0}}}
-    with pytest.raises(BadRequestError, match="units"):
+    content = told(bench.term, 0, 1).model_dump() | {"sub_epochs": {name: {"sub_epochs": 1, "log_rate": 0}}}
+    with pytest.raises(BadRequestError, match="sub_epochs"):
         kvs.send("POST", "/v1/history", json.dumps(content).encode(), 0.0)
     assert kvs.history() == History()
 
@@ -71,11 +71,11 @@ def test_keys_say_nothing_of_what_they_are_made_of() -> None:
 
     def made(
         code: str = "c0de", dataset: str = "mnist-1", device: DeviceKind | None = GPU, **values: float
-    ) -> UnitKey:
-        return UnitKey.of(code=code, dataset=dataset, hyperparams=values, device=device)
+    ) -> SubEpochKey:
+        return SubEpochKey.of(code=code, dataset=dataset, hyperparams=values, device=device)
 
     found = made(width=731, lr=0.0173)
-    assert found == made(lr=0.0173, width=731) == UnitKey.parse(str(found))
+    assert found == made(lr=0.0173, width=731) == SubEpochKey.parse(str(found))
     for word in ("731", "0173", "width", "mnist", "T4", "c0de"):
         assert word not in str(found).split("-")
     others = (made("x", width=1), made(dataset="x", width=1), made(), made(device=None, width=1))
@@ -83,13 +83,14 @@ def test_keys_say_nothing_of_what_they_are_made_of() -> None:
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=FADES), st.integers(0, 99))
-def test_rows_put_together_are_what_all_their_units_are(rates: list[float], cut: int) -> None:
-    """Mean and variance do not depend on how the units were cut into requests, while none has faded."""
+def test_rows_put_together_are_what_all_their_sub_epochs_are(rates: list[float], cut: int) -> None:
+    """Mean and variance do not depend on how the sub-epochs were cut into requests, while none has faded."""
     rows = [
-        UnitHistory(units=1, log_rate=rate, fixed_s=abs(rate), peak_bytes=int(abs(rate))) for rate in rates
+        SubEpochHistory(sub_epochs=1, log_rate=rate, fixed_s=abs(rate), peak_bytes=int(abs(rate)))
+        for rate in rates
     ]
 
-    def put_together(some: list[UnitHistory]) -> UnitHistory:
+    def put_together(some: list[SubEpochHistory]) -> SubEpochHistory:
         found = some[0]
         for row in some[1:]:
             found = found.with_more(row)
@@ -98,19 +99,19 @@ def test_rows_put_together_are_what_all_their_units_are(rates: list[float], cut:
     cut = cut % len(rows)
     parts = [part for part in (rows[:cut], rows[cut:]) if part]
     found = put_together([put_together(part) for part in parts])
-    assert found.units == len(rates)
+    assert found.sub_epochs == len(rates)
     assert math.isclose(found.log_rate, statistics.fmean(rates), abs_tol=1e-9)
     assert math.isclose(found.variance, statistics.pvariance(rates), abs_tol=1e-6)
     assert math.isclose(found.fixed_s, statistics.fmean(map(abs, rates)), abs_tol=1e-9)
     assert found.peak_bytes == int(max(map(abs, rates)))
 
 
-def test_old_units_fade() -> None:
-    """A machine that became twice as slow is known as that after some hundred units."""
-    row = UnitHistory(units=1, log_rate=0.0)
+def test_old_sub_epochs_fade() -> None:
+    """A machine that became twice as slow is known as that after some hundred sub-epochs."""
+    row = SubEpochHistory(sub_epochs=1, log_rate=0.0)
     for _ in range(5000):
-        row = row.with_more(UnitHistory(units=1, log_rate=0.0))
+        row = row.with_more(SubEpochHistory(sub_epochs=1, log_rate=0.0))
     for _ in range(3 * FADES):
-        row = row.with_more(UnitHistory(units=1, log_rate=math.log(2)))
-    assert row.units <= FADES + 1
+        row = row.with_more(SubEpochHistory(sub_epochs=1, log_rate=math.log(2)))
+    assert row.sub_epochs <= FADES + 1
     assert math.exp(row.log_rate) > 1.9

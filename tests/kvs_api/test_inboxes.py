@@ -116,7 +116,8 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
 
 
 def test_names_on_the_wire_stay(bench: Bench, service: Service) -> None:
-    """Versions 0.1 and later read each other's size request and a unit's position: by the names that 0.1 gave them."""
+    """Versions 0.1 and later read each other's size request and a sub-epoch's position: by the names that 0.1 gave
+    them."""
     bench.store.request_size(SizeRequest(workers=3))
     _, content = send(service, "GET /v1/cluster/size")
     assert json.loads(content).keys() == {"wish"}

@@ -32,7 +32,7 @@ from tests.kvs_api.bench import (
     started,
     worker,
 )
-from tests.kvs_api.ledger_contract import tell
+from tests.kvs_api.cluster_log_contract import tell
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
 
@@ -81,7 +81,7 @@ def whole(kvs: KvsClient, name: str = "one") -> list[Event]:
     return found
 
 
-def units(bench: Bench, count: int) -> None:
+def sub_epochs(bench: Bench, count: int) -> None:
     """Tasks that are assigned, started and committed: three events each."""
     for number in range(count):
         task = f"etl-1/etl/train/p{number}"
@@ -94,7 +94,7 @@ def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """By segments of any size, each cut where the one before it ended; the newest entry stays."""
-    units(bench, 5)
+    sub_epochs(bench, 5)
     before = whole(kvs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_store, "MOST", 4)
@@ -116,7 +116,7 @@ def test_what_has_gone_is_in_the_databases_file_no_more(
     for _ in range(40):
         database.set("filler", b"x" * (1 << 20))
     database.delete("filler")
-    units(bench, 4)
+    sub_epochs(bench, 4)
     monkeypatch.setattr(segment_store, "MOST", 4)
     assert kvs.cut("one", request(bench)).moved is not None
     assert _file_size(database) > 40 << 20, "it is small for that"
@@ -133,7 +133,7 @@ def _file_size(database: redis.Redis) -> int:
 
 def test_what_is_to_stay_stays(bench: Bench, kvs: KvsClient) -> None:
     """The newest entries, those that the controller has not read, and what is too little to move."""
-    units(bench, 3)
+    sub_epochs(bench, 3)
     assert kvs.cut("one", request(bench, keep=8, least=5)).moved is None
     moved = kvs.cut("one", request(bench, keep=4)).moved
     assert moved is not None
@@ -146,7 +146,7 @@ def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """With the number that the log tells. Who still names an old attempt is refused, as it was before."""
-    units(bench, 2)
+    sub_epochs(bench, 2)
     bench.assign(task=OTHER.replace("p1", "p7"))
     kvs.cut("one", request(bench))
     left = {key.decode() for key in database.scan_iter(keys.task("one", "*"))}
@@ -163,7 +163,7 @@ def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """Its second one is open, or ended later."""
-    units(bench, 1)
+    sub_epochs(bench, 1)
     assert bench.assign(2) == "done"
     kvs.cut("one", request(bench))
     assert database.hget(keys.task("one", TASK), "state") == b"assigned"
@@ -172,7 +172,7 @@ def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
 def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
     """One that is sent again by who has not read it is still one note."""
     bench.decide(note(started()))
-    units(bench, 1)
+    sub_epochs(bench, 1)
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
     kvs.cut("one", request(bench))
     assert database.hlen(keys.log("one") + ":notes") == 1
@@ -188,13 +188,15 @@ def test_live_points_go_by_time(bench: Bench, kvs: KvsClient) -> None:
     pass_a_moment()
     bench.report(live=[live_point(rows=3)])
     first, second, third = kvs.live("one")
-    units_before = [first.time, second.time, third.time]
+    sub_epochs_before = [first.time, second.time, third.time]
     kvs.cut("one", request(bench))
     assert len(kvs.live("one")) == 3
     bench.step("renew")
     bench.step("fail")
     kvs.cut("one", request(bench, live_before=third.time))
-    assert [point.time for point in kvs.live("one")] == [time for time in units_before if time >= third.time]
+    assert [point.time for point in kvs.live("one")] == [
+        time for time in sub_epochs_before if time >= third.time
+    ]
 
 
 def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
@@ -202,17 +204,17 @@ def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: r
     for number in range(4):
         tell(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
         kvs.append("one", requested(f"etl-{number + 2}"))
-    before, cluster = whole(kvs), kvs.ledger()
+    before, cluster = whole(kvs), kvs.cluster_log()
     assert kvs.cut("", request(bench, "")).moved is not None
-    assert database.xlen(keys.LEDGER) == 1
-    assert (whole(kvs), kvs.ledger(), kvs.ledger(2)) == (before, cluster, cluster[2:])
+    assert database.xlen(keys.CLUSTER_LOG) == 1
+    assert (whole(kvs), kvs.cluster_log(), kvs.cluster_log(2)) == (before, cluster, cluster[2:])
     kvs.cut("one", request(bench))
     assert whole(kvs) == before
 
 
 def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) -> None:
     """Nothing is moved twice, and nothing lost."""
-    units(bench, 5)
+    sub_epochs(bench, 5)
     before = whole(kvs)
     answers: list[bool] = []
 
@@ -233,7 +235,7 @@ def test_a_file_that_is_gone_or_damaged_is_named_and_later_events_are_read(
     bench: Bench, kvs: KvsClient, service: Service, harm: str
 ) -> None:
     """Also where another log's file was put in its place; it is believed again once it is as it was."""
-    units(bench, 3)
+    sub_epochs(bench, 3)
     before = whole(kvs)
     moved = kvs.cut("one", request(bench, keep=4)).moved
     assert moved is not None
@@ -263,7 +265,7 @@ def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
     bench: Bench, kvs: KvsClient, service: Service
 ) -> None:
     """Also who is asked for events that another one has moved."""
-    units(bench, 2)
+    sub_epochs(bench, 2)
     with Service(service.database, log_files=None) as without:
         poor = without.client()
         with pytest.raises(ConflictError, match="no shared volume"):
@@ -275,7 +277,7 @@ def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
 
 def test_only_who_leads_cuts(bench: Bench, kvs: KvsClient) -> None:
     """And only what there is."""
-    units(bench, 1)
+    sub_epochs(bench, 1)
     with pytest.raises(ConflictError, match="has ended"):
         kvs.cut("one", request(bench).model_copy(update={"term": bench.term + 1}))
     with pytest.raises(NotFoundError):
@@ -285,7 +287,7 @@ def test_only_who_leads_cuts(bench: Bench, kvs: KvsClient) -> None:
 def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
     """The newest of a format; of older ones one is left. A damaged one counts as none, and so does one of another
     format."""
-    units(bench, 1)
+    sub_epochs(bench, 1)
     assert kvs.snapshot("one", "a") is None
     for seq in range(1, 4):
         kvs.keep_snapshot("one", seq, "a", bench.term, b"fold %d" % seq, created=bench.created())
@@ -311,7 +313,7 @@ def test_the_clusters_fold_is_kept_too(bench: Bench, kvs: KvsClient) -> None:
 
 def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said, nothing is left of the file, and the log is where it was."""
-    units(bench, 2)
+    sub_epochs(bench, 2)
     before = whole(kvs)
 
     def full(*_: object) -> None:
@@ -330,7 +332,7 @@ def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
     bench: Bench, kvs: KvsClient
 ) -> None:
     """A process may fold it while a user deletes it and makes one of the same name."""
-    units(bench, 2)
+    sub_epochs(bench, 2)
     late, created = request(bench), bench.created()
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
     kvs.append("one", DeletionRequested(by="ann"))
@@ -350,7 +352,7 @@ def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
 def test_a_call_that_comes_late_does_nothing_twice(bench: Bench, kvs: KvsClient) -> None:
     """It was sent before what it asked for was done, and cut off: who sent it has not read so far."""
     bench.decide(note(started()))
-    units(bench, 1)
+    sub_epochs(bench, 1)
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
     before = whole(kvs)
     kvs.cut("one", request(bench))

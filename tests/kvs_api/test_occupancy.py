@@ -88,9 +88,11 @@ class Deciders(RuleBasedStateMachine):
             event = WorkerJoined(worker=name, incarnation=self.incarnation(name), weight=1.0, kinds=())
         if event is None:
             return
-        request = api.LedgerRequest(term=self.terms[holder], after=len(self.store.ledger()), events=(event,))
+        request = api.ClusterLogRequest(
+            term=self.terms[holder], after=len(self.store.cluster_log()), events=(event,)
+        )
         with contextlib.suppress(ConflictError):
-            assert self.store.write_ledger(request).is_written
+            assert self.store.write_cluster_log(request).is_written
             assert self.leads(holder)
             self.said[name] = event.incarnation if isinstance(event, WorkerJoined) else ""
 

@@ -13,14 +13,14 @@ from cerebro.contract.events import (
     ClusterEvent,
     DeletionRequested,
     ExperimentArchived,
-    HoldingsChanged,
     ModelRetried,
+    ReplicasChanged,
     RunFinished,
     RunResumed,
     RunStopRequested,
     WorkerLost,
 )
-from cerebro.contract.records import ExperimentRecord, Holding, SizeRequest
+from cerebro.contract.records import ExperimentRecord, Replica, SizeRequest
 from cerebro.errors import CerebroError
 from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import (
@@ -145,15 +145,15 @@ def tell(kind: int, after: int | None, term: int | None) -> Named:
     event: ClusterEvent = (
         JOINED,
         WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
-        HoldingsChanged(volume="worker-0", gained=(Holding(dataset="d", partition=0),)),
+        ReplicasChanged(volume="worker-0", gained=(Replica(dataset="d", partition=0),)),
     )[kind]
 
     def call(bench: Bench) -> object:
-        number = len(bench.ledger()) if after is None else after
-        request = api.LedgerRequest(
+        number = len(bench.cluster_log()) if after is None else after
+        request = api.ClusterLogRequest(
             term=bench.term if term is None else term, after=number, events=(event, event)
         )
-        answer = bench.store.write_ledger(request)
+        answer = bench.store.write_cluster_log(request)
         return answer.is_written, [event.type for event in answer.events]
 
     return Named(f"tell {event.type} after {after} as {term}", call)
@@ -265,7 +265,7 @@ def facts(bench: Bench) -> dict[str, object]:
         return whole
     return whole | {
         "log": [event.model_copy(update=untimed) for event in bench.log()],
-        "ledger": [event.model_copy(update=untimed) for event in bench.ledger()],
+        "cluster_log": [event.model_copy(update=untimed) for event in bench.cluster_log()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
         "size_request": bench.store.size_request(),
         "workers": [status.record for status in bench.store.workers()],

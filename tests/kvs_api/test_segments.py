@@ -63,16 +63,18 @@ def test_what_is_torn_or_of_another_version_is_refused(content: bytes) -> None:
         decode(content)
 
 
-def test_a_unit_takes_less_than_eighty_bytes() -> None:
+def test_a_sub_epoch_takes_less_than_eighty_bytes() -> None:
     """Three events, five measured numbers that nobody can foresee, and a checksum."""
     random = Random(1)
     entries: list[Entry] = []
-    for unit in range(3000):
-        task = f"fit-1/train/m{unit % 1000:04}/e1/p{random.randrange(100)}"
+    for sub_epoch in range(3000):
+        task = f"fit-1/train/m{sub_epoch % 1000:04}/e1/p{random.randrange(100)}"
         names = ("loss", "accuracy", "load_s", "compute_s", "save_s")
         numbers = ",".join(f'"{name}":{random.random()!r}' for name in names)
         result = f',"result":{{{numbers},"checksum":"{random.getrandbits(64):016x}"}}'
         for kind, more in (("TaskAssigned", ""), ("TaskStarted", ""), ("TaskCommitted", result)):
-            event = f'{{"type":"{kind}","task":"{task}","attempt":1,"worker":"worker-{unit % 100}"{more}}}'
+            event = (
+                f'{{"type":"{kind}","task":"{task}","attempt":1,"worker":"worker-{sub_epoch % 100}"{more}}}'
+            )
             entries.append(Entry(len(entries) + 1, 10 * len(entries), 7, event.encode()))
     assert len(encode(entries)) < 80 * 3000

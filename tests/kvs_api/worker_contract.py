@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
-from cerebro.contract.records import Holding
+from cerebro.contract.events import SubEpochSaved, TaskAssigned, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.records import Replica
 from tests.kvs_api.bench import (
     FAILURE,
     LONG_S,
@@ -106,7 +106,7 @@ class WorkerContract:
             "already",
             "already",
         ]
-        saved = [event for event in bench.log() if isinstance(event, UnitSaved)]
+        saved = [event for event in bench.log() if isinstance(event, SubEpochSaved)]
         assert [event.savepoint for event in saved] == [savepoint(2), savepoint(5)]
         assert {(event.task, event.attempt, event.worker) for event in saved} == {(TASK, 1, "worker-0")}
 
@@ -171,13 +171,13 @@ class WorkerContract:
         assert (second.checkpoint_free_bytes, second.running) == (1 << 50, "one/etl-1/etl/train/p0")
         assert 0 <= first.silent_s < 60
 
-    def test_a_report_may_tell_of_new_holdings(self, bench: Bench) -> None:
+    def test_a_report_may_tell_of_new_replicas(self, bench: Bench) -> None:
         """They replace what was registered; of a fenced process, or one nobody knows, they do not count."""
         bench.store.register(worker("a"))
-        made = (Holding(dataset="d", partition=3),)
-        request = api.ReportRequest(incarnation="a", lease_s=1, holdings=made)
+        made = (Replica(dataset="d", partition=3),)
+        request = api.ReportRequest(incarnation="a", lease_s=1, replicas=made)
         assert bench.store.report("worker-0", request).current
-        assert bench.store.workers()[0].record == worker("a").model_copy(update={"holdings": made})
+        assert bench.store.workers()[0].record == worker("a").model_copy(update={"replicas": made})
         assert not bench.store.report("worker-9", request).current
         bench.store.register(worker("b"))
         assert not bench.store.report("worker-0", request).current

@@ -8,15 +8,18 @@ import pytest
 
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.validator import validate
-from research.assumed import CLUSTERS, DEVICE_GIB, WORKLOADS, saturn, ways
+from research.assumed import CLUSTERS, DEVICE_GIB, WORKLOADS, parallel_plans, saturn
 from research.baselines import BASELINES
 from tests.scheduling.ticking import Ticking
 
 
-def test_a_model_has_the_ways_that_fit_its_memory() -> None:
+def test_a_model_has_the_parallel_plans_that_fit_its_memory() -> None:
     """1.8 billion parameters are 27 GiB of state: too much beside 40 GiB of activations, unless blocks are run again or
     two devices share both."""
-    found = {(way.technique, way.gpus) for way in ways(WORKLOADS["img"][0], 8, is_half=False)}
+    found = {
+        (parallel_plan.technique, parallel_plan.gpus)
+        for parallel_plan in parallel_plans(WORKLOADS["img"][0], 8, is_half=False)
+    }
     assert DEVICE_GIB == 40
     assert ("single", 1) not in found
     assert {("checkpointing", 1), ("offload", 1), ("fsdp", 2), ("ddp", 4)} <= found
@@ -27,9 +30,9 @@ def test_a_model_has_the_ways_that_fit_its_memory() -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_model_runs_on_every_node(workload: str, cluster: str) -> None:
     """Twelve models; as hopping, each visits all nodes, and the data is cut in proportion to their devices."""
-    assert saturn(workload, cluster).num_units == 12
+    assert saturn(workload, cluster).num_sub_epochs == 12
     hopping = saturn(workload, cluster, is_hopping=True)
-    assert hopping.num_units == 12 * len(CLUSTERS[cluster])
+    assert hopping.num_sub_epochs == 12 * len(CLUSTERS[cluster])
     assert sum(hopping.sizes) == pytest.approx(1)
 
 

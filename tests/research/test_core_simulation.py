@@ -19,8 +19,8 @@ from research.scenarios import find, narrow, paper
 from research.solve import PLANNER
 
 _LEASES = 4
-"""Pass in a unit: fewer than live, because what is promised here does not depend on it and heartbeats are most of the
-work."""
+"""Pass in a sub-epoch: fewer than live, because what is promised here does not depend on it and heartbeats are most of
+the work."""
 
 
 @st.composite
@@ -61,14 +61,15 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
 @settings(deadline=None, max_examples=6)
 @given(case=befallen(), seed=st.integers(0, 9))
 def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions], seed: int) -> None:
-    """Under noise, stragglers, outages and late workers each unit is committed exactly once, in its place and order."""
+    """Under noise, stragglers, outages and late workers each sub-epoch is committed exactly once, in its place and
+    order."""
     problem, conditions = case
     validate(problem, run(problem, policy, seed, conditions, leases=_LEASES), actual=True).check()
 
 
 @settings(deadline=None, max_examples=10)
 @given(problem=live_problems())
-def test_units_take_what_the_problem_says(problem: Problem) -> None:
+def test_sub_epochs_take_what_the_problem_says(problem: Problem) -> None:
     """In calm conditions durations, and so the bound, are those of the problem."""
     validate(problem, run(problem, "lrptw", 0, CALM, leases=_LEASES)).check()
 
@@ -89,7 +90,7 @@ def test_units_take_what_the_problem_says(problem: Problem) -> None:
     ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8", "hom-16x4-of-2", "hom-24x4-of-1-to-4"],
 )
 def test_core_and_engine_agree(problem: Problem) -> None:
-    """Where knowing unit times and handing out ahead changes nothing, their makespans are within a per cent."""
+    """Where knowing sub-epoch times and handing out ahead changes nothing, their makespans are within a per cent."""
     engine = dispatch(problem, POLICIES["lrptw"]).makespan
     assert run(problem, "lrptw", 0, CALM, leases=_LEASES).makespan == pytest.approx(engine, rel=0.01)
 
@@ -108,13 +109,13 @@ def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
     assert found.makespan >= Reality(problem, conditions, 0).bound() * (1 - 1e-9)
 
 
-def test_a_long_run_has_all_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_has_all_of_its_sub_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those among them that a fold archives."""
     problem = open_shop([[2.0, 3.0], [3.0, 2.0]], [[0], [1]], epochs=6)
     expected = run(problem, "lrptw", 0, CALM)
     monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 4)
     found = run(problem, "lrptw", 0, CALM)
-    assert len(found.units) == 2 * 2 * 6
+    assert len(found.sub_epochs) == 2 * 2 * 6
     assert found == expected
 
 
@@ -124,7 +125,7 @@ def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
     gone = Conditions(outages=(Outage(worker=0, start=15.0),))
     found = run(problem, "lrptw", 0, gone)
     validate(problem, found, actual=True).check()
-    assert all(unit.worker == 1 for unit in found.units if unit.end > 15.0)
+    assert all(sub_epoch.worker == 1 for sub_epoch in found.sub_epochs if sub_epoch.end > 15.0)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -139,7 +140,7 @@ _PLAIN = open_shop([[1.0, 1.0]] * 2)
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "a unit on one GPU"),
+        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "a sub-epoch on one GPU"),
         (replace(_PLAIN, left=(1, 3)), "nothing done"),
         (replace(_PLAIN, gpu_ready=((1.0,), (0.0,))), "everybody free"),
         (

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 from research.gantt import PALETTE, draw
 from research.scenarios import paper, thesis, thesis_full_nodes
 from tests.scheduling.instances import open_shops
@@ -38,42 +38,42 @@ def _problem(*, models: Sequence[str] = ("m",), worker: str = "w", gpus: int = 1
 
 
 def _one(problem: Problem, *, title: str = "", **changes: float) -> str:
-    """A drawing of one unit, from 1 s to 2.5 s."""
+    """A drawing of one sub-epoch, from 1 s to 2.5 s."""
     values: dict[str, float] = {"model": 0, "partition": 0, "worker": 0, "start": 1.0, "end": 2.5}
-    unit = Unit(**{**values, **changes})  # type: ignore[arg-type]
-    return draw(problem, Schedule.of([unit]), title=title)
+    sub_epoch = SubEpoch(**{**values, **changes})  # type: ignore[arg-type]
+    return draw(problem, Schedule.of([sub_epoch]), title=title)
 
 
 @settings(deadline=None, max_examples=20)
 @given(problem=open_shops())
-def test_every_unit_has_a_bar_with_a_tooltip(problem: Problem) -> None:
-    """One path per unit, whose title tells model, partition, epoch and times."""
-    units = [text for text in _titles(_drawn(problem)) if ", partition " in text]
-    assert len(units) == problem.num_units
+def test_every_sub_epoch_has_a_bar_with_a_tooltip(problem: Problem) -> None:
+    """One path per sub-epoch, whose title tells model, partition, epoch and times."""
+    sub_epochs = [text for text in _titles(_drawn(problem)) if ", partition " in text]
+    assert len(sub_epochs) == problem.num_sub_epochs
 
 
-def test_a_tooltip_tells_the_whole_unit() -> None:
+def test_a_tooltip_tells_the_whole_sub_epoch() -> None:
     """Model, partition, epoch, start and end, and GPUs if there are several."""
     drawing = _one(_problem(gpus=2), epoch=2, gpus=2)
     assert "<title>m, partition 0, epoch 2, 1 to 2.5 s, 2 GPUs</title>" in drawing
 
 
 def test_epochs_that_follow_each_other_differ() -> None:
-    """Units of even epochs are paler than those of odd ones."""
+    """Sub-epochs of even epochs are paler than those of odd ones."""
     odd, even = (_one(_problem(), epoch=epoch) for epoch in (1, 2))
     assert 'fill-opacity="0.6"' in even
     assert 'fill-opacity="0.6"' not in odd
 
 
-def test_a_unit_on_gpus_that_are_apart_is_drawn_on_each() -> None:
+def test_a_sub_epoch_on_gpus_that_are_apart_is_drawn_on_each() -> None:
     """Lanes 0 and 2 make two rectangles of one path."""
     problem = _problem(models=("a", "b", "c", "d"), gpus=3)
     times = [(0.0, 1.0, 1), (0.1, 3.0, 1), (0.2, 1.0, 1), (1.0, 2.0, 2)]
-    units = [
-        Unit(model=model, partition=0, worker=0, start=start, end=end, gpus=gpus)
+    sub_epochs = [
+        SubEpoch(model=model, partition=0, worker=0, start=start, end=end, gpus=gpus)
         for model, (start, end, gpus) in enumerate(times)
     ]
-    drawing = draw(problem, Schedule.of(units))
+    drawing = draw(problem, Schedule.of(sub_epochs))
     (path,) = re.findall(rf'<path d="([^"]+)" fill="{PALETTE[3]}"', drawing)
     assert path.count("M") == 2
 
@@ -86,12 +86,12 @@ def test_makespan_and_lower_bound_are_marked() -> None:
 
 
 def test_idle_workers_and_empty_charts_are_drawn() -> None:
-    """A worker without units keeps its row; no units at all are no error."""
+    """A worker without sub-epochs keeps its row; no sub-epochs at all are no error."""
     drawing = draw(open_shop([[1.0, 1.0]]), Schedule.of([]))
     assert {"worker-0", "worker-1"} <= {e.text for e in ElementTree.fromstring(drawing).iter(f"{_SVG}text")}
 
 
-def test_four_thousand_units_stay_small() -> None:
+def test_four_thousand_sub_epochs_stay_small() -> None:
     """256 models on 16 workers take less than 200 KB: a path per model, which names it."""
     problem = paper(256, 16)
     drawing = draw(problem, dispatch(problem, POLICIES["lrptw"]))
@@ -111,7 +111,7 @@ def test_names_are_text_and_nothing_else(name: str) -> None:
 
 def test_a_page_with_a_strict_policy_may_show_it() -> None:
     """No script, style, link or foreign object: the web page's content security policy allows none of them inline."""
-    drawing = draw(thesis("4.2"), Schedule.of([Unit(model=0, partition=0, worker=0, start=0.0, end=9.0)]))
+    drawing = draw(thesis("4.2"), Schedule.of([SubEpoch(model=0, partition=0, worker=0, start=0.0, end=9.0)]))
     assert not re.search(r"<(script|style|a|image|foreignObject)\b|\sstyle=|\son\w+=|href=|url\(", drawing)
 
 
@@ -131,7 +131,7 @@ def test_a_legend_names_models_while_there_are_colours_for_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "last", "unit"),
+    ("seconds", "last", "sub_epoch"),
     [
         (0.05, "0.05", "s"),
         (7.0, "7", "s"),
@@ -140,10 +140,10 @@ def test_a_legend_names_models_while_there_are_colours_for_them() -> None:
         (1e6, "10", "d"),
     ],
 )
-def test_the_axis_has_round_numbers(seconds: float, last: str, unit: str) -> None:
+def test_the_axis_has_round_numbers(seconds: float, last: str, sub_epoch: str) -> None:
     """Five to eleven ticks at round numbers, in seconds, hours or days."""
     drawing = _one(_problem(), start=0.0, end=seconds)
     labels = re.findall(r'text-anchor="middle">([0-9.]+(?: [shd])?)</text>', drawing)
-    assert labels[0] == f"0 {unit}"
+    assert labels[0] == f"0 {sub_epoch}"
     assert labels[-1] == last
     assert 5 <= len(labels) <= 11

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import multi_gpu, open_shop
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 from research.instance import answer, parse
 from research.solve import Solution
 
@@ -71,7 +71,7 @@ def test_nodes_and_runtimes_are_the_multi_gpu_form() -> None:
         ('{"times": [[1]], "epochs": 0}', "epochs is 0, expected a whole number from 1"),
         ('{"times": [[1]], "epochs": 1.5}', "epochs is 1.5, expected a whole number"),
         ('{"times": [[1]], "epochs": true}', "epochs is true, expected a whole number"),
-        ('{"times": [[1, 1], [1, 1]], "epochs": 1000000}', "has 4,000,000 units"),
+        ('{"times": [[1, 1], [1, 1]], "epochs": 1000000}', "has 4,000,000 sub-epochs"),
         ('{"nodes": [], "runtimes": {"a": {}}}', "there are no workers"),
         ('{"nodes": [0], "runtimes": {}}', r"nodes\[0\] is 0, expected a whole number from 1"),
         (
@@ -151,16 +151,16 @@ def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> 
     ],
 )
 def test_an_answer_tells_the_schedule(text: str, label: int | str) -> None:
-    """Makespan, bound, proof, who and how long, and for each unit where it runs when."""
-    units = [Unit(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
+    """Makespan, bound, proof, who and how long, and for each sub-epoch where it runs when."""
+    sub_epochs = [SubEpoch(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
     solution = Solution(
-        schedule=Schedule.of(units), lower_bound=2.0, is_optimal=True, source="fifo", seconds=0.25
+        schedule=Schedule.of(sub_epochs), lower_bound=2.0, is_optimal=True, source="fifo", seconds=0.25
     )
     found = answer(parse(text), solution)
-    assert list(found) == ["makespan", "lower_bound", "optimal", "policy", "seconds", "units"]
+    assert list(found) == ["makespan", "lower_bound", "optimal", "policy", "seconds", "sub_epochs"]
     assert (found["makespan"], found["lower_bound"], found["optimal"]) == (2, 2, True)
     assert (found["policy"], found["seconds"]) == ("fifo", 0.25)
-    assert found["units"][1] == {
+    assert found["sub_epochs"][1] == {
         "model": label,
         "node": 0,
         "gpus": 1,
@@ -172,13 +172,18 @@ def test_an_answer_tells_the_schedule(text: str, label: int | str) -> None:
     }
 
 
-def test_units_side_by_side_are_told_on_different_devices() -> None:
+def test_sub_epochs_side_by_side_are_told_on_different_devices() -> None:
     """Two models on the two GPUs of a node."""
     instance = parse('{"nodes": [2], "runtimes": {"a": {"0": {"1": 1}}, "b": {"0": {"1": 1}}}}')
-    units = [Unit(model=m, partition=0, worker=0, start=0.0, end=1.0) for m in (0, 1)]
+    sub_epochs = [SubEpoch(model=m, partition=0, worker=0, start=0.0, end=1.0) for m in (0, 1)]
     solution = Solution(
-        schedule=Schedule.of(units), lower_bound=1.0, is_optimal=True, source="fifo", seconds=0.0, note="why"
+        schedule=Schedule.of(sub_epochs),
+        lower_bound=1.0,
+        is_optimal=True,
+        source="fifo",
+        seconds=0.0,
+        note="why",
     )
     found = answer(instance, solution)
-    assert [unit["devices"] for unit in found["units"]] == [[0], [1]]
+    assert [sub_epoch["devices"] for sub_epoch in found["sub_epochs"]] == [[0], [1]]
     assert found["note"] == "why"

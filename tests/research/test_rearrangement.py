@@ -23,7 +23,7 @@ ENTRIES = st.one_of(st.integers(1, 20).map(float), st.floats(0.01, 20.0))
 
 @st.composite
 def matrices(draw: st.DrawFn, max_models: int = 20, max_workers: int = 5) -> Times:
-    """Unit times of anything."""
+    """Sub-epoch times of anything."""
     width = draw(st.integers(1, max_workers))
     return draw(st.lists(st.lists(ENTRIES, min_size=width, max_size=width), min_size=1, max_size=max_models))
 
@@ -65,7 +65,12 @@ def test_the_additive_guarantee_holds_always(times: Times) -> None:
 @given(open_shops(max_models=3, max_workers=3))
 def test_the_additive_guarantee_holds_against_the_true_optimum(problem) -> None:  # type: ignore[no-untyped-def]
     """The makespan is at most C* + (p - 1) T_max, C* by exhaustive search."""
-    longest = max(way.seconds for row in problem.strategies for ways in row for way in ways)
+    longest = max(
+        parallel_plan.seconds
+        for row in problem.strategies
+        for parallel_plans in row
+        for parallel_plan in parallel_plans
+    )
     slack = (problem.num_workers - 1) * longest
     assert rearrange(problem).makespan <= optimal_makespan(problem) + slack
 

@@ -18,11 +18,11 @@ from tests.scheduling.instances import problems
 @settings(deadline=None, max_examples=40)
 @given(problem=problems(max_gpus=3, max_epochs=1, is_begun=False), share=st.sampled_from((0.0, 0.3, 0.7)))
 def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem, share: float) -> None:
-    """Cut anywhere: units that had begun, and any schedule of the rest, moved by as much."""
+    """Cut anywhere: sub-epochs that had begun, and any schedule of the rest, moved by as much."""
     run = dispatch(problem, POLICIES["lrptw"])
     at = share * run.makespan
     left = rest(problem, run, at)
-    begun = [unit for unit in run.units if unit.start < at]
+    begun = [sub_epoch for sub_epoch in run.sub_epochs if sub_epoch.start < at]
     later = dispatch(left, POLICIES["fifo"])
     validate(left, later).check()
     moved = [
@@ -34,7 +34,7 @@ def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem
             end=u.end + at,
             gpus=u.gpus,
         )
-        for u in later.units
+        for u in later.sub_epochs
     ]
     validate(problem, Schedule.of([*begun, *moved])).check()
 

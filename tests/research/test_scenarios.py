@@ -27,7 +27,7 @@ from research.scenarios import (
 
 
 def _times(problem: Problem) -> list[list[float]]:
-    return [[ways[0].seconds for ways in row] for row in problem.strategies]
+    return [[parallel_plans[0].seconds for parallel_plans in row] for row in problem.strategies]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -39,7 +39,10 @@ def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
     assert scenario.name == name
     assert scenario.about
     assert all(
-        way.seconds == round(way.seconds) for row in problem.strategies for ways in row for way in ways
+        parallel_plan.seconds == round(parallel_plan.seconds)
+        for row in problem.strategies
+        for parallel_plans in row
+        for parallel_plan in parallel_plans
     )
     if scenario.conditions:
         assert scenario.conditions(problem) != Conditions()
@@ -71,12 +74,15 @@ def test_thesis_bounds_lie_just_below_its_unfinished_solver(figure: str, milp: f
     assert 0.995 * milp < lower_bound(thesis(figure)) <= milp
 
 
-def test_a_unit_of_the_thesis_follows_equation_4_15() -> None:
+def test_a_sub_epoch_of_the_thesis_follows_equation_4_15() -> None:
     """Time per shard and GPU, times the shards of the node, over the GPUs used, or the speed-up they give."""
     shard = thesis_per_gpu("4.2").strategies[0][0][0].seconds
-    linear = {way.gpus: way.seconds for way in thesis("4.2").strategies[0][0]}
+    linear = {parallel_plan.gpus: parallel_plan.seconds for parallel_plan in thesis("4.2").strategies[0][0]}
     assert linear == {1: 4 * shard, 2: 2 * shard, 4: shard}
-    slower = {way.gpus: way.seconds for way in thesis("4.2", SUBLINEAR).strategies[0][0]}
+    slower = {
+        parallel_plan.gpus: parallel_plan.seconds
+        for parallel_plan in thesis("4.2", SUBLINEAR).strategies[0][0]
+    }
     assert slower == {1: 4 * shard, 2: round(4 * shard / 1.8), 4: round(4 * shard / 3.2)}
 
 
@@ -88,7 +94,7 @@ def test_networks_have_the_printed_mean_and_deviation() -> None:
 
 
 def test_homogeneous_means_equal() -> None:
-    """All unit times of the homogeneous problem are the same."""
+    """All sub-epoch times of the homogeneous problem are the same."""
     assert len({seconds for row in _times(paper(16, 8, heterogeneous=False)) for seconds in row}) == 1
 
 
@@ -102,7 +108,7 @@ def test_balanced_means_equal_sums(seed: int) -> None:
 
 
 def test_narrow_means_nearly_equal() -> None:
-    """Units differ by the model's 15 % and the worker's 5 % at most."""
+    """Sub-epochs differ by the model's 15 % and the worker's 5 % at most."""
     seconds = [value for row in _times(narrow(16, 16)) for value in row]
     assert 0.85 * 0.95 * 1000 <= min(seconds) < max(seconds) <= 1.15 * 1.05 * 1000
 

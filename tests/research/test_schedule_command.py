@@ -35,7 +35,12 @@ def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) 
     assert said.out.count("\n") == 1
     assert said.err == ""
     assert (found["makespan"], found["lower_bound"], found["optimal"]) == (3, 3, True)
-    assert {(unit["model"], unit["node"]) for unit in found["units"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert {(sub_epoch["model"], sub_epoch["node"]) for sub_epoch in found["sub_epochs"]} == {
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    }
 
 
 def test_an_instance_may_come_on_standard_input(
@@ -46,10 +51,10 @@ def test_an_instance_may_come_on_standard_input(
     assert command.main(["schedule", "-", "--json", "--policy", "lrptw"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["policy"] == "lrptw"
-    assert {unit["model"] for unit in found["units"]} == {"a", "b"}
+    assert {sub_epoch["model"] for sub_epoch in found["sub_epochs"]} == {"a", "b"}
 
 
-def test_a_table_has_a_row_for_each_unit_and_says_what_it_comes_to(
+def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
     instance: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Makespan, bound, proof, who and how long."""

@@ -12,7 +12,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.validator import validate
 from research import command
 from research.comparison import compare, schedulers
-from research.hermes.comparison import AT_UNITS
+from research.hermes.comparison import AT_SUB_EPOCHS
 from research.hermes.comparison import SCENARIOS as HERMES
 from research.scenarios import SCENARIOS, find
 from research.searches import SCENARIOS as SEARCHES
@@ -143,5 +143,5 @@ def test_noise_can_be_asked_for() -> None:
 def test_every_dispatch_policy_is_compared_somewhere() -> None:
     """But for the dry runs, which take longer than all others together."""
     compared = {name for scenario in SCENARIOS.values() for name in schedulers(scenario)}
-    compared |= set(AT_UNITS)
+    compared |= set(AT_SUB_EPOCHS)
     assert set(POLICIES) - compared == {"monte-carlo"}

@@ -33,7 +33,7 @@ def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
 @given(open_shops(max_models=3, max_workers=3))
 @settings(deadline=None, max_examples=20)
 def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> None:
-    """Nine units at most: planner and solver prove the optimum, and it is the one of brute force."""
+    """Nine sub-epochs at most: planner and solver prove the optimum, and it is the one of brute force."""
     found = solve(problem)
     assert found.is_optimal
     assert found.schedule.makespan == pytest.approx(optimal_makespan(problem))
@@ -43,7 +43,7 @@ def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> Non
 @given(multi_gpu_problems(max_models=2))
 @settings(deadline=None, max_examples=15)
 def test_strategies_are_part_of_the_optimum(problem: Problem) -> None:
-    """Units side by side on the GPUs of a worker, each with the number of them that serves the whole."""
+    """Sub-epochs side by side on the GPUs of a worker, each with the number of them that serves the whole."""
     found = solve(problem)
     assert found.is_optimal
     assert found.schedule.makespan == pytest.approx(optimal_makespan(problem))

@@ -56,11 +56,11 @@ def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
     log = set_up(stream, worker="worker-0")
     with logs.about(experiment="e", run="fit-1", model=None, attempt=1):
         with logs.about(attempt=2):
-            log.info("inner", extra={"unit": "fit-1/train/m0/e1/p0", "size": 3})
+            log.info("inner", extra={"sub_epoch": "fit-1/train/m0/e1/p0", "size": 3})
         log.info("outer", extra={"worker": "worker-9"})
     log.info("after")
     inner, outer, after = lines(stream)
-    assert (inner["experiment"], inner["attempt"], inner["unit"]) == ("e", 2, "fit-1/train/m0/e1/p0")
+    assert (inner["experiment"], inner["attempt"], inner["sub_epoch"]) == ("e", 2, "fit-1/train/m0/e1/p0")
     assert inner["worker"] == "worker-0"
     assert not {"model", "size"} & inner.keys()
     assert (outer["attempt"], outer["worker"]) == (1, "worker-9")
@@ -97,7 +97,7 @@ def test_a_secret_is_in_no_line(form: str, stream: io.StringIO) -> None:
     try:
         raise RuntimeError(SECRET)
     except RuntimeError:
-        log.exception("Authorization: Bearer %s", SECRET, extra={"unit": SECRET})
+        log.exception("Authorization: Bearer %s", SECRET, extra={"sub_epoch": SECRET})
     text = stream.getvalue()
     assert text.count("[hidden]") >= 3
     assert SECRET not in text

@@ -38,11 +38,11 @@ from controller.opened import Overview
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.store import Store
 from tests.runtime.exposed import QuietStore, families, registries
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 from tests.waiting import HANG_S
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
-UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
+SUB_EPOCHS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
 
 
 def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:
@@ -69,12 +69,12 @@ def test_the_table_lists_what_services_expose(tmp_path: Path) -> None:
 
 
 def test_names_follow_the_conventions(tmp_path: Path) -> None:
-    """Counters end in _total; what has a unit names the base unit; nothing is called by a user's names."""
+    """Counters end in _total; what has a sub-epoch names the base sub-epoch; nothing is called by a user's names."""
     for service, registry in registries(tmp_path).items():
         for one in families(registry):
             assert one.name.startswith((f"cerebro_{service}_", "cerebro_volume_"))
             assert (one.kind == "counter") == one.name.endswith("_total")
-            assert not set(one.labels) & {"experiment", "run", "model", "unit", "task", "worker", "path"}
+            assert not set(one.labels) & {"experiment", "run", "model", "sub_epoch", "task", "worker", "path"}
             if one.kind == "histogram":
                 assert one.name.endswith("_seconds")
 
@@ -201,7 +201,7 @@ def told() -> tuple[Story, ControllerMetrics]:
     seen = len(story.log)
     story.etl()
     story.fit(models=1, epochs=1)
-    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     story.epoch(1)
     story.tell(epoch_report(story.state, story.run, 1))
     for event in story.log[seen:]:
@@ -223,7 +223,7 @@ def test_attempts_and_rows_are_counted_as_they_end() -> None:
 def test_workers_are_counted_by_state() -> None:
     """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
     _, metrics = told()
-    seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
+    seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "replicas": ()}
     quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
     metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     name = "cerebro_controller_workers"
@@ -262,7 +262,7 @@ def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> No
 
 
 def test_events_say_what_they_are_about() -> None:
-    """For the log: experiment, run, model, unit, worker and attempt, where they apply."""
+    """For the log: experiment, run, model, sub-epoch, worker and attempt, where they apply."""
     story, _ = told()
     started = next(
         event for event in story.log if event.type == "TaskStarted" and event.task.startswith("fit-1")
@@ -271,7 +271,7 @@ def test_events_say_what_they_are_about() -> None:
         "experiment": "one",
         "run": "fit-1",
         "model": "m00",
-        "unit": "fit-1/train/m00/e1/p0",
+        "sub_epoch": "fit-1/train/m00/e1/p0",
         "worker": "worker-0",
         "attempt": 1,
     }
@@ -283,11 +283,11 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
     story = Story()
     models: dict[str, Hyperparameters] = {f"m{n:04}": {"batch_size": 1, "lr": 0.1} for n in range(2000)}
     story.fit(models=len(models), hyperparams=models)
-    attempt: Any = {"task": str(unit(1, 0)), "attempt": 1, "worker": "worker-0"}
+    attempt: Any = {"task": str(sub_epoch(1, 0)), "attempt": 1, "worker": "worker-0"}
     failure = Failure(kind=FailureKind.USER_ERROR, message="boom", traceback="password = 'hunter2'")
     body = TrainTask(
-        key=str(unit(1, 0)), experiment="one", run="fit-1", model="m00", hyperparams={"lr": 0.125}, code="0" * 64,
-        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=0,
+        key=str(sub_epoch(1, 0)), experiment="one", run="fit-1", model="m00", hyperparams={"lr": 0.125}, code="0" * 64,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, sub_epoch=0,
         position=Position(), checkpoint=None, keep=(),
     )  # fmt: skip
     started = next(event for event in story.log if isinstance(event, RunStarted) and event.run == "fit-1")

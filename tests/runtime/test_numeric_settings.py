@@ -58,7 +58,7 @@ def test_a_refused_number_of_runs_says_what_it_would_mean() -> None:
     [("", None), ("1024", 1024), ("512MiB", 512 << 20), ("1.5GiB", 1536 << 20), ("2 KiB", 2048)],
 )
 def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
-    """With a unit or without."""
+    """With a sub-epoch or without."""
     assert device_memory({"CEREBRO_DEVICE_MEMORY": text}) == size
 
 

@@ -104,8 +104,8 @@ CALLS: dict[str, Callable[[KvsClient], object]] = {
     "events": lambda kvs: kvs.events("one"),
     "watch": lambda kvs: kvs.watch({"one": 0}, 0, 0.0),
     "decide": lambda kvs: kvs.decide("one", api.DecideRequest(term=1, after=0, steps=())),
-    "ledger": lambda kvs: kvs.ledger(),
-    "write_ledger": lambda kvs: kvs.write_ledger(api.LedgerRequest(term=1, after=0, events=())),
+    "cluster_log": lambda kvs: kvs.cluster_log(),
+    "write_cluster_log": lambda kvs: kvs.write_cluster_log(api.ClusterLogRequest(term=1, after=0, events=())),
     "keep_snapshot": lambda kvs: kvs.keep_snapshot("one", 1, "1", 1, b""),
     "register_model": lambda kvs: kvs.register_model(
         "m", cast(Registration, api.Problem(error="", message=""))

@@ -3,12 +3,12 @@
 Exhaustive, and independent of the package's bounds, policies and planner. Why nothing is missed: take a shortest
 schedule whose starts have the least sum.
 
-- Append its units in the order of their starts, each as early as its model and enough GPUs behind what was appended
-  allow. By induction no unit starts later than it did, since whatever still occupies a GPU then did so before. So
-  appending in some order, by non-decreasing start (ties by model), finds that schedule.
-- None of its units starts at or after the moment at which another unit, not yet appended, could have ended: that one
-  could be moved in front, which hinders nobody and lessens the sum. So only units that start before the earliest
-  possible end are tried (the active schedules of Giffler and Thompson, 1960).
+- Append its sub-epochs in the order of their starts, each as early as its model and enough GPUs behind what was
+  appended allow. By induction no sub-epoch starts later than it did, since whatever still occupies a GPU then did so
+  before. So appending in some order, by non-decreasing start (ties by model), finds that schedule.
+- None of its sub-epochs starts at or after the moment at which another sub-epoch, not yet appended, could have ended:
+  that one could be moved in front, which hinders nobody and lessens the sum. So only sub-epochs that start before the
+  earliest possible end are tried (the active schedules of Giffler and Thompson, 1960).
 
 Branches that cannot be shorter than the best so far are cut off by the plainest of sums.
 """
@@ -19,7 +19,7 @@ import math
 from typing import NamedTuple
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 
 class _State(NamedTuple):
@@ -32,7 +32,7 @@ class _State(NamedTuple):
     gpus_free: tuple[tuple[float, ...], ...]
     """Of each worker, when each of its GPUs is free, ascending."""
     last: tuple[float, int]
-    """Start and model of the newest unit."""
+    """Start and model of the newest sub-epoch."""
 
 
 class _Append(NamedTuple):
@@ -45,7 +45,7 @@ class _Append(NamedTuple):
 
 
 def optimum(problem: Problem) -> Schedule:
-    """A schedule of least makespan. Up to some 12 units, or 16 of an open shop, are bearable."""
+    """A schedule of least makespan. Up to some 12 sub-epochs, or 16 of an open shop, are bearable."""
     search = _Search(problem)
     search.descend(_first(problem), [])
     return search.best
@@ -57,7 +57,7 @@ def optimal_makespan(problem: Problem) -> float:
 
 
 def all_makespans(problem: Problem) -> set[float]:
-    """The makespan of every order of appending whatever, nothing cut off: for a handful of units."""
+    """The makespan of every order of appending whatever, nothing cut off: for a handful of sub-epochs."""
     found: set[float] = set()
 
     def descend(state: _State, makespan: float) -> None:
@@ -79,19 +79,19 @@ class _Search:
         self.floor = _floor(problem, _first(problem))
         self.seen: set[tuple[_State, float]] = set()
 
-    def descend(self, state: _State, units: list[Unit]) -> None:
-        makespan = max((unit.end for unit in units), default=0.0)
+    def descend(self, state: _State, sub_epochs: list[SubEpoch]) -> None:
+        makespan = max((sub_epoch.end for sub_epoch in sub_epochs), default=0.0)
         if max(makespan, _floor(self.problem, state)) >= self.makespan or (state, makespan) in self.seen:
             return
         self.seen.add((state, makespan))
         choices = _choices(self.problem, state)
         if not choices:
-            self.best, self.makespan = Schedule.of(units), makespan
+            self.best, self.makespan = Schedule.of(sub_epochs), makespan
             return
         earliest_end = min(choice.end for choice in choices)
         for choice in sorted(choices):
             if choice.start < earliest_end and (choice.start, choice.model) > state.last:
-                unit = Unit(
+                sub_epoch = SubEpoch(
                     model=choice.model,
                     partition=choice.partition,
                     worker=choice.worker,
@@ -100,7 +100,7 @@ class _Search:
                     epoch=state.epoch[choice.model],
                     gpus=choice.gpus,
                 )
-                self.descend(_after(self.problem, state, choice), [*units, unit])
+                self.descend(_after(self.problem, state, choice), [*sub_epochs, sub_epoch])
             if self.makespan <= self.floor:
                 return
 
@@ -124,17 +124,17 @@ def _choices(problem: Problem, state: _State) -> list[_Append]:
     for model, mask in enumerate(state.open):
         for partition in range(problem.num_partitions):
             if mask >> partition & 1:
-                found += _ways(problem, state, model, partition)
+                found += _parallel_plans(problem, state, model, partition)
     return found
 
 
-def _ways(problem: Problem, state: _State, model: int, partition: int) -> list[_Append]:
+def _parallel_plans(problem: Problem, state: _State, model: int, partition: int) -> list[_Append]:
     found = []
     for worker in problem.holders[partition]:
-        for way in problem.strategies[model][worker]:
-            start = max(state.model_free[model], state.gpus_free[worker][way.gpus - 1])
-            end = start + way.seconds * problem.sizes[partition] + way.fixed
-            found.append(_Append(start, model, end, partition, worker, way.gpus))
+        for parallel_plan in problem.strategies[model][worker]:
+            start = max(state.model_free[model], state.gpus_free[worker][parallel_plan.gpus - 1])
+            end = start + parallel_plan.seconds * problem.sizes[partition] + parallel_plan.fixed
+            found.append(_Append(start, model, end, partition, worker, parallel_plan.gpus))
     return found
 
 
@@ -165,10 +165,15 @@ def _floor(problem: Problem, state: _State) -> float:
             if not visits:
                 continue
             size, places = problem.sizes[partition], problem.places(model, partition)
-            ways = [way for w in places for way in problem.strategies[model][w]]
-            chain += visits * min(way.seconds * size + way.fixed for way in ways)
+            parallel_plans = [parallel_plan for w in places for parallel_plan in problem.strategies[model][w]]
+            chain += visits * min(
+                parallel_plan.seconds * size + parallel_plan.fixed for parallel_plan in parallel_plans
+            )
             if len(places) == 1:
-                area[places[0]] += visits * min(way.gpus * (way.seconds * size + way.fixed) for way in ways)
+                area[places[0]] += visits * min(
+                    parallel_plan.gpus * (parallel_plan.seconds * size + parallel_plan.fixed)
+                    for parallel_plan in parallel_plans
+                )
         if chain:
             floor = max(floor, state.model_free[model] + chain)
     for total, free in zip(area, state.gpus_free, strict=True):

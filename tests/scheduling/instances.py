@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 TIMES = st.integers(1, 9).map(float)
 FIXED = st.sampled_from((0.0, 0.0, 1.0, 3.0))
-"""Seconds of a unit that do not depend on the partition's size."""
+"""Seconds of a sub-epoch that do not depend on the partition's size."""
 
 
 @st.composite
@@ -43,14 +43,16 @@ def problems(
     Args:
         max_gpus: of a worker.
         max_strategies: of a model on a worker, each with another number of GPUs; 1 gives problems that are single.
-        is_begun: whether it may be half done: some units run already, models and workers still occupied.
+        is_begun: whether it may be half done: some sub-epochs run already, models and workers still occupied.
     """
     num_models, num_workers = draw(st.integers(1, max_models)), draw(st.integers(1, max_workers))
     gpus = draw(_of(num_workers, st.integers(1, max_gpus)))
     holder_set = st.lists(st.integers(0, num_workers - 1), min_size=1, unique=True).map(sorted).map(tuple)
     holders = draw(st.lists(holder_set, min_size=1, max_size=max_partitions))
-    ways = [[draw(_ways(count, max_strategies, times)) for count in gpus] for _ in range(num_models)]
-    for row in ways:
+    parallel_plans = [
+        [draw(_parallel_plans(count, max_strategies, times)) for count in gpus] for _ in range(num_models)
+    ]
+    for row in parallel_plans:
         for held in holders:
             if not any(row[w] for w in held):
                 row[held[0]] = (Strategy(seconds=draw(times), fixed=draw(FIXED)),)
@@ -60,7 +62,7 @@ def problems(
         models=tuple(f"m{number}" for number in range(num_models)),
         workers=tuple(f"worker-{number}" for number in range(num_workers)),
         gpus=tuple(gpus),
-        strategies=tuple(map(tuple, ways)),
+        strategies=tuple(map(tuple, parallel_plans)),
         holders=tuple(holders),
         sizes=tuple(draw(_of(len(holders), st.sampled_from((1.0, 1.0, 0.5, 2.0))))),
         epochs=draw(st.integers(1, max_epochs)),
@@ -94,7 +96,9 @@ def _of(length: int, each: st.SearchStrategy[_T]) -> st.SearchStrategy[list[_T]]
     return st.lists(each, min_size=length, max_size=length)
 
 
-def _ways(gpus: int, most: int, times: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[Strategy, ...]]:
+def _parallel_plans(
+    gpus: int, most: int, times: st.SearchStrategy[float]
+) -> st.SearchStrategy[tuple[Strategy, ...]]:
     counts = st.lists(st.integers(1, gpus), max_size=min(most, gpus), unique=True).map(sorted)
     return counts.flatmap(
         lambda chosen: st.tuples(

@@ -26,7 +26,7 @@ def gpus(problem: Problem, name: str) -> list[list[int]]:
 
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=4, max_strategies=3))
-def test_every_unit_has_a_place_in_every_allotment(problem: Problem) -> None:
+def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> None:
     """And one change of an entry keeps it so."""
     for table in allotments(problem).values():
         for m in range(problem.num_models):
@@ -63,9 +63,9 @@ def test_fixed_allotments_are_the_ones_of_the_thesis() -> None:
 
 def test_only_the_longest_models_are_widened() -> None:
     """One long model among many short ones gets more GPUs, because it alone sets the bound."""
-    ways = {1: 1.0, 2: 0.6}
+    parallel_plans = {1: 1.0, 2: 0.6}
     runtimes = {
-        name: {node: {g: seconds * ways[g] for g in ways} for node in range(2)}
+        name: {node: {g: seconds * parallel_plans[g] for g in parallel_plans} for node in range(2)}
         for name, seconds in (("long", 10.0), *((f"short{i}", 2.0) for i in range(8)))
     }
     assert gpus(multi_gpu([2, 2], runtimes), "mixed") == [[2, 2], *[[1, 1]] * 8]
@@ -82,9 +82,9 @@ def test_all_of_several_that_are_longest_are_widened() -> None:
 
 def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
     """Four models on two nodes of four GPUs: all run at once, on eight GPUs together."""
-    ways = {1: 1.0, 2: 0.6, 4: 0.4}
+    parallel_plans = {1: 1.0, 2: 0.6, 4: 0.4}
     runtimes = {
-        name: {node: {g: seconds * ways[g] for g in ways} for node in range(2)}
+        name: {node: {g: seconds * parallel_plans[g] for g in parallel_plans} for node in range(2)}
         for name, seconds in (("a", 8.0), ("b", 8.0), ("c", 1.0), ("d", 1.0))
     }
     assert gpus(multi_gpu([4, 4], runtimes), "fill") == [[4, 4], [2, 2], [1, 1], [1, 1]]
@@ -96,11 +96,14 @@ def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -
     """What is left is never slower on as many GPUs, or fewer."""
     kept = undominated(problem)
     for before, after in zip(problem.strategies, kept.strategies, strict=True):
-        for ways, rest in zip(before, after, strict=True):
-            assert set(rest) <= set(ways)
-            for way in ways:
+        for parallel_plans, rest in zip(before, after, strict=True):
+            assert set(rest) <= set(parallel_plans)
+            for parallel_plan in parallel_plans:
                 assert any(
-                    o.gpus <= way.gpus and o.seconds <= way.seconds and o.fixed <= way.fixed for o in rest
+                    o.gpus <= parallel_plan.gpus
+                    and o.seconds <= parallel_plan.seconds
+                    and o.fixed <= parallel_plan.fixed
+                    for o in rest
                 )
 
 
@@ -118,6 +121,8 @@ def test_a_schedules_strategies_are_read_off_it(problem: Problem) -> None:
     """Whatever a plan runs, the problem with the strategies read off it allows."""
     found = plan(problem, time_limit_s=60, clock=Ticking())
     table = of_schedule(problem, found.schedule)
-    for unit in found.schedule.units:
-        way = problem.strategies[unit.model][unit.worker][table[unit.model][unit.worker]]
-        assert (way.gpus, way.technique) == (unit.gpus, unit.technique)
+    for sub_epoch in found.schedule.sub_epochs:
+        parallel_plan = problem.strategies[sub_epoch.model][sub_epoch.worker][
+            table[sub_epoch.model][sub_epoch.worker]
+        ]
+        assert (parallel_plan.gpus, parallel_plan.technique) == (sub_epoch.gpus, sub_epoch.technique)

@@ -24,7 +24,7 @@ DOUBT = st.one_of(st.just(math.inf), st.floats(0.0, 2.0))
 def test_whatever_was_shown_there_is_a_belief(
     shown: list[tuple[float, float]], lasted: list[float], sigma: float
 ) -> None:
-    """Nothing that is known for sure is doubted, and a unit that still runs makes nothing cheaper."""
+    """Nothing that is known for sure is doubted, and a sub-epoch that still runs makes nothing cheaper."""
     running = dict(enumerate(lasted[: len(shown)]))
     found, calm = beliefs(shown, running, sigma=sigma), beliefs(shown, sigma=sigma)
     assert all(map(math.isfinite, (*found.shifts, *found.doubts, found.shared)))
@@ -35,7 +35,7 @@ def test_whatever_was_shown_there_is_a_belief(
         assert all(more >= less - 1e-6 for more, less in zip(found.shifts, calm.shifts, strict=True))
 
 
-def test_a_model_is_nearer_to_the_others_than_its_first_unit_says_where_units_stray() -> None:
+def test_a_model_is_nearer_to_the_others_than_its_first_sub_epoch_says_where_sub_epochs_stray() -> None:
     """And what is believed is right more often, and off by about as much as it says."""
     rng, raw, better, scaled = random.Random(5), [], [], []
     for _ in range(300):
@@ -50,13 +50,13 @@ def test_a_model_is_nearer_to_the_others_than_its_first_unit_says_where_units_st
     assert 0.7 < statistics.fmean(scaled) < 1.3
 
 
-def test_models_that_differ_are_told_apart_by_one_unit_each() -> None:
-    """Where they differ by more than their units, each is what its unit showed."""
+def test_models_that_differ_are_told_apart_by_one_sub_epoch_each() -> None:
+    """Where they differ by more than their sub-epochs, each is what its sub-epoch showed."""
     found = beliefs([(0.0, 0.1), (2.0, 0.1), (4.0, 0.1)], sigma=0.1)
     assert found.shifts == pytest.approx((0.0, 0.0, 0.0), abs=0.02)
 
 
-def test_units_that_still_run_say_that_the_short_ones_ended_first() -> None:
+def test_sub_epochs_that_still_run_say_that_the_short_ones_ended_first() -> None:
     """What is typical is more than what has ended says, and a model that has run for longer than others is costly."""
     shown = [(0.0, 0.2), (0.1, 0.2), (-0.1, 0.2), (0.0, math.inf), (0.0, math.inf)]
     calm, found = beliefs(shown, sigma=0.2), beliefs(shown, {3: 0.5}, sigma=0.2)

@@ -19,7 +19,7 @@ ROUNDING = 1 + 1e-9
 @settings(deadline=None, max_examples=60)
 def test_an_open_shop_takes_its_largest_row_or_column(problem: Problem) -> None:
     """LB = max(largest row sum, largest column sum), and no schedule is shorter."""
-    times = [[way.seconds for (way,) in row] for row in problem.strategies]
+    times = [[parallel_plan.seconds for (parallel_plan,) in row] for row in problem.strategies]
     columns = [sum(column) for column in zip(*times, strict=True)]
     assert lower_bound(problem) == max(*map(sum, times), *columns)
     assert lower_bound(problem) <= optimal_makespan(problem)
@@ -29,7 +29,7 @@ def test_an_open_shop_takes_its_largest_row_or_column(problem: Problem) -> None:
 @settings(deadline=None, max_examples=150)
 def test_no_schedule_beats_the_bound(problem: Problem) -> None:
     """Replicas, sizes, epochs, half-done epochs and ready times."""
-    if problem.num_units <= 7:
+    if problem.num_sub_epochs <= 7:
         assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
 
 
@@ -44,11 +44,11 @@ def test_no_schedule_with_several_gpus_beats_the_bound(problem: Problem) -> None
 @settings(deadline=None, max_examples=40)
 def test_cutting_branches_off_loses_no_schedule(problem: Problem) -> None:
     """The brute-force optimum is that of trying every order whatever."""
-    if problem.num_units <= 4:
+    if problem.num_sub_epochs <= 4:
         assert optimal_makespan(problem) == min(all_makespans(problem))
 
 
-def test_units_that_need_more_than_half_exclude_each_other() -> None:
+def test_sub_epochs_that_need_more_than_half_exclude_each_other() -> None:
     """Three models that want 3 of 4 GPUs for 2 s run one after the other, although their area is 4.5 s."""
     problem = multi_gpu([4], {name: {0: {3: 2.0}} for name in "abc"})
     assert lower_bound(problem) == 6
@@ -61,7 +61,7 @@ def test_a_partition_with_replicas_is_shared_by_its_holders() -> None:
 
 
 def test_holders_are_weighed_by_their_speed() -> None:
-    """30 models, one holder twice as fast as the other: 20 units on the one and 10 on the other take 20 s."""
+    """30 models, one holder twice as fast as the other: 20 sub-epochs on the one and 10 on the other take 20 s."""
     problem = open_shop([[1.0, 2.0]] * 30, available=[[0, 1]])
     assert lower_bound(problem) == pytest.approx(20, rel=1e-3)
     assert lower_bound(problem) <= 20
@@ -82,7 +82,8 @@ def test_a_holder_that_is_ready_late_counts_from_then() -> None:
 
 
 def test_each_gpu_counts_from_when_it_is_ready() -> None:
-    """Six units of 1 s on two GPUs, one ready at 4: 5 s on the one and 1 s on the other. Ready at 9, it is no help."""
+    """Six sub-epochs of 1 s on two GPUs, one ready at 4: 5 s on the one and 1 s on the other. Ready at 9, it is no
+    help."""
     problem = replace(open_shop([[1.0]] * 6), gpus=(2,), gpu_ready=((4.0, 0.0),))
     assert lower_bound(problem) == 5
     assert lower_bound(replace(problem, gpu_ready=((0.0, 9.0),))) == 6
@@ -113,14 +114,15 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
     assert lower_bound(problem) <= optimal_makespan(problem)
 
 
-def test_a_fixed_part_counts_for_each_unit() -> None:
-    """Two models, two halves of the data on one worker: four units of half a second's work, each 2 s to begin with."""
-    ways = ((Strategy(seconds=1.0, fixed=2.0),),)
+def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
+    """Two models, two halves of the data on one worker: four sub-epochs of half a second's work, each 2 s to begin
+    with."""
+    parallel_plans = ((Strategy(seconds=1.0, fixed=2.0),),)
     problem = Problem(
         models=("a", "b"),
         workers=("w",),
         gpus=(1,),
-        strategies=(ways, ways),
+        strategies=(parallel_plans, parallel_plans),
         holders=((0,), (0,)),
         sizes=(0.5, 0.5),
     )

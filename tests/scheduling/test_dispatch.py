@@ -11,7 +11,7 @@ from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Str
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
-from cerebro.scheduling.schedule import Unit
+from cerebro.scheduling.schedule import SubEpoch
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
@@ -40,8 +40,8 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
     return problem, conditions
 
 
-def overlaps(unit: Unit, start: float, end: float) -> bool:
-    return unit.start < end - 1e-9 and start < unit.end - 1e-9
+def overlaps(sub_epoch: SubEpoch, start: float, end: float) -> bool:
+    return sub_epoch.start < end - 1e-9 and start < sub_epoch.end - 1e-9
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -58,13 +58,13 @@ def test_every_policy_makes_valid_schedules(name: str, problem: Problem) -> None
 def test_every_policy_survives_what_befalls_a_run(
     name: str, case: tuple[Problem, Conditions], seed: int
 ) -> None:
-    """With noise, stragglers, outages, late joiners and unknown times every unit still runs exactly once, never on a
-    worker that is away, and never sooner than the clairvoyant bound allows."""
+    """With noise, stragglers, outages, late joiners and unknown times every sub-epoch still runs exactly once, never on
+    a worker that is away, and never sooner than the clairvoyant bound allows."""
     problem, conditions = case
     schedule = dispatch(problem, POLICIES[name], seed=seed, conditions=conditions)
     validate(problem, schedule, actual=True).check()
-    for unit in schedule.units:
-        assert not any(overlaps(unit, *absence) for absence in conditions.absences(unit.worker))
+    for sub_epoch in schedule.sub_epochs:
+        assert not any(overlaps(sub_epoch, *absence) for absence in conditions.absences(sub_epoch.worker))
     assert schedule.makespan >= Reality(problem, conditions, seed).bound() - 1e-6
 
 
@@ -79,19 +79,19 @@ def test_the_same_seed_gives_the_same_schedule(
     assert dispatch(problem, POLICIES[name], seed=seed, conditions=conditions) == first
 
 
-def test_noise_belongs_to_units_and_not_to_policies() -> None:
+def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
     """Two policies meet the same real durations, so they can be compared."""
     problem, noisy = open_shop([[3.0, 5.0, 4.0]] * 5, epochs=2), Conditions(sigma=0.4)
     taken = []
     for name in ("random", "fifo"):
-        units = dispatch(problem, POLICIES[name], seed=3, conditions=noisy).units
-        taken.append({(u.model, u.partition, u.epoch): round(u.end - u.start, 9) for u in units})
+        sub_epochs = dispatch(problem, POLICIES[name], seed=3, conditions=noisy).sub_epochs
+        taken.append({(u.model, u.partition, u.epoch): round(u.end - u.start, 9) for u in sub_epochs})
     assert taken[0] == taken[1]
     assert len(set(taken[0].values())) == len(taken[0])
 
 
 def test_noise_has_mean_one() -> None:
-    """Noise makes units neither longer nor shorter on average."""
+    """Noise makes sub-epochs neither longer nor shorter on average."""
     problem = open_shop([[1.0] * 20] * 200)
     reality = Reality(problem, Conditions(sigma=0.3), 0)
     works = [reality.work(m, p, p, 1) for m in range(200) for p in range(20)]
@@ -101,18 +101,21 @@ def test_noise_has_mean_one() -> None:
     assert math.sqrt(sum((each - mean) ** 2 for each in spread) / len(spread)) == pytest.approx(0.3, abs=0.02)
 
 
-def test_a_lost_unit_is_made_again_by_another_holder() -> None:
-    """A unit goes back from Q' to Q when its worker goes, and another holder takes it over (paper, section 5.6)."""
+def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
+    """A sub-epoch goes back from Q' to Q when its worker goes, and another holder takes it over (paper, section
+    5.6)."""
     problem = open_shop([[10.0, 10.0]], available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(outages=(Outage(worker=0, start=4.0),)))
-    assert [(unit.worker, unit.start, unit.end) for unit in schedule.units] == [(1, 4.0, 14.0)]
+    assert [(sub_epoch.worker, sub_epoch.start, sub_epoch.end) for sub_epoch in schedule.sub_epochs] == [
+        (1, 4.0, 14.0)
+    ]
 
 
-def test_a_lost_unit_waits_for_its_only_holder() -> None:
+def test_a_lost_sub_epoch_waits_for_its_only_holder() -> None:
     """Without another holder it is made again, from its beginning, when the worker is back."""
     outage = Conditions(outages=(Outage(worker=0, start=4.0, seconds=3.0),))
     schedule = dispatch(open_shop([[10.0]]), LRPTW, conditions=outage)
-    assert [(unit.start, unit.end) for unit in schedule.units] == [(7.0, 17.0)]
+    assert [(sub_epoch.start, sub_epoch.end) for sub_epoch in schedule.sub_epochs] == [(7.0, 17.0)]
 
 
 def test_a_run_that_can_never_end_says_why() -> None:
@@ -122,7 +125,7 @@ def test_a_run_that_can_never_end_says_why() -> None:
         dispatch(SQUARE, LRPTW, conditions=gone)
 
 
-def test_a_unit_that_ends_as_its_worker_goes_has_ended() -> None:
+def test_a_sub_epoch_that_ends_as_its_worker_goes_has_ended() -> None:
     """What is committed at that very moment is not made again."""
     outage = Conditions(outages=(Outage(worker=0, start=10.0, seconds=5.0),))
     assert dispatch(open_shop([[10.0]]), LRPTW, conditions=outage).makespan == 10.0
@@ -133,22 +136,24 @@ def test_a_worker_that_joins_is_used_at_once() -> None:
     problem = open_shop([[10.0, 10.0]] * 8, available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(joins=(Join(worker=1, at=20.0),)))
     assert schedule.makespan == 50.0
-    assert min(unit.start for unit in schedule.units if unit.worker == 1) == 20.0
+    assert min(sub_epoch.start for sub_epoch in schedule.sub_epochs if sub_epoch.worker == 1) == 20.0
 
 
 def test_a_straggler_is_slow_only_while_it_lasts() -> None:
-    """Half the speed from 5 s to 15 s: 5 s of a unit's 10 are done before, 5 within."""
+    """Half the speed from 5 s to 15 s: 5 s of a sub-epoch's 10 are done before, 5 within."""
     slow = Conditions(stragglers=(Straggler(worker=0, factor=2.0, start=5.0, seconds=10.0),))
     schedule = dispatch(open_shop([[10.0], [10.0]]), LRPTW, conditions=slow)
-    assert [unit.end for unit in schedule.units] == [15.0, 25.0]
+    assert [sub_epoch.end for sub_epoch in schedule.sub_epochs] == [15.0, 25.0]
 
 
-def test_units_share_the_gpus_of_a_node() -> None:
-    """Two one-GPU units run side by side on a node of two, a two-GPU unit alone."""
+def test_sub_epochs_share_the_gpus_of_a_node() -> None:
+    """Two one-GPU sub-epochs run side by side on a node of two, a two-GPU sub-epoch alone."""
     problem = multi_gpu([2], {"a": {0: {1: 10.0}}, "b": {0: {1: 10.0}}, "c": {0: {2: 4.0}}})
     schedule = dispatch(problem, LRPTW)
     assert schedule.makespan == 14.0
-    assert sorted((unit.model, unit.start, unit.gpus) for unit in schedule.units) == [
+    assert sorted(
+        (sub_epoch.model, sub_epoch.start, sub_epoch.gpus) for sub_epoch in schedule.sub_epochs
+    ) == [
         (0, 0.0, 1),
         (1, 0.0, 1),
         (2, 10.0, 2),
@@ -166,8 +171,8 @@ def test_equal_estimates_hide_the_times_from_the_policy() -> None:
     problem = open_shop([[1.0], [9.0]])
     known = dispatch(problem, LRPTW)
     blind = dispatch(problem, LRPTW, conditions=Conditions(estimates="equal"))
-    assert [unit.model for unit in known.units] == [1, 0]
-    assert [unit.model for unit in blind.units] == [0, 1]
+    assert [sub_epoch.model for sub_epoch in known.sub_epochs] == [1, 0]
+    assert [sub_epoch.model for sub_epoch in blind.sub_epochs] == [0, 1]
 
 
 def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
@@ -203,7 +208,7 @@ def test_conditions_of_a_worker_that_does_not_exist_are_refused() -> None:
         dispatch(SQUARE, LRPTW, conditions=Conditions(outages=(Outage(worker=7, start=1.0),)))
 
 
-def test_a_models_doubt_is_of_all_its_units_alike() -> None:
+def test_a_models_doubt_is_of_all_its_sub_epochs_alike() -> None:
     """One factor of mean 1 for each model and seed; of a model without doubt it is 1."""
     problem = open_shop([[10.0, 10.0], [10.0, 10.0]], epochs=2)
     drawn = []

@@ -49,7 +49,9 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         if not mask >> partition & 1 and model not in state.running
     ]
     what = data.draw(
-        st.sampled_from(("start", "finish", "release", "reopen", "set_time", "set_way", "set_held", "drop"))
+        st.sampled_from(
+            ("start", "finish", "release", "reopen", "set_time", "set_parallel_plan", "set_held", "drop")
+        )
     )
     if what == "start" and eligible:
         state.start(data.draw(st.sampled_from(eligible)), at=state.now + 1)
@@ -64,12 +66,12 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         worker = data.draw(st.integers(0, len(state.held) - 1))
         fixed = data.draw(st.sampled_from((0.0, 3.0)))
         state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))), fixed)
-    elif what == "set_way":
+    elif what == "set_parallel_plan":
         model = data.draw(st.integers(0, len(state.time) - 1))
         worker = data.draw(st.integers(0, len(state.held) - 1))
         need = data.draw(st.integers(1, state.gpus[worker]))
         fixed = data.draw(st.sampled_from((0.0, 3.0)))
-        state.set_way(model, worker, data.draw(st.sampled_from((1.0, 2.5, NEVER))), need, fixed)
+        state.set_parallel_plan(model, worker, data.draw(st.sampled_from((1.0, 2.5, NEVER))), need, fixed)
     elif what == "set_held":
         worker = data.draw(st.integers(0, len(state.held) - 1))
         state.set_held(worker, data.draw(st.integers(0, state.everything)))
@@ -95,7 +97,7 @@ def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) 
 
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_copy_goes_its_own_way(problem: Problem, data: st.DataObject) -> None:
+def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject) -> None:
     """What happens on the copy, estimates aside, is not seen on the original."""
     state = DispatchState(problem)
     for _ in range(3):
@@ -115,7 +117,7 @@ def test_a_copy_goes_its_own_way(problem: Problem, data: st.DataObject) -> None:
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None:
-    """The unit is open again, the model idle, the GPUs free."""
+    """The sub-epoch is open again, the model idle, the GPUs free."""
     state = DispatchState(problem)
     eligible = [(w, m, mask) for w in range(len(state.held)) for m, mask in state.eligible(w)]
     before = snapshot(state)
@@ -128,9 +130,9 @@ def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None
 @given(problems(max_gpus=2, is_begun=False))
 @settings(deadline=None, max_examples=60)
 def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
-    """As many units as the problem has, each eligible when it starts, and sums of nothing at the end."""
+    """As many sub-epochs as the problem has, each eligible when it starts, and sums of nothing at the end."""
     state = DispatchState(problem)
-    units = 0
+    sub_epochs = 0
     while any(state.open):
         worker, model, mask = next(
             (w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)
@@ -138,21 +140,25 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
         state.start(Choice(worker, model, mask.bit_length() - 1))
         assert all(other != model for w in range(problem.num_workers) for other, _ in state.eligible(w))
         state.finish(model)
-        units += 1
-    assert units == problem.num_units
+        sub_epochs += 1
+    assert sub_epochs == problem.num_sub_epochs
     assert sums(state)[0] == pytest.approx([0.0] * problem.num_models, abs=1e-9)
     assert sums(state)[1] == pytest.approx([0.0] * problem.num_workers, abs=1e-9)
 
 
-def test_a_unit_keeps_its_gpus_when_its_model_gets_another_way() -> None:
-    """It gives back as many as it took; the model's next unit takes what it needs from then on."""
-    ways = (Strategy(seconds=4.0), Strategy(seconds=2.0, gpus=2, fixed=1.0))
+def test_a_sub_epoch_keeps_its_gpus_when_its_model_gets_another_way() -> None:
+    """It gives back as many as it took; the model's next sub-epoch takes what it needs from then on."""
+    parallel_plans = (Strategy(seconds=4.0), Strategy(seconds=2.0, gpus=2, fixed=1.0))
     problem = Problem(
-        models=("m", "n"), workers=("w",), gpus=(2,), strategies=((ways,),) * 2, holders=((0,), (0,))
+        models=("m", "n"),
+        workers=("w",),
+        gpus=(2,),
+        strategies=((parallel_plans,),) * 2,
+        holders=((0,), (0,)),
     )
     state = DispatchState(problem.with_strategies([[0], [0]]))
     state.start(Choice(0, 0, 0))
-    state.set_way(0, 0, seconds=2.0, need=2, fixed=1.0)
+    state.set_parallel_plan(0, 0, seconds=2.0, need=2, fixed=1.0)
     assert state.free == [1]
     state.finish(0)
     assert (state.free, state.model_left) == ([2], [3.0, 8.0])
@@ -203,8 +209,10 @@ def test_nothing_is_eligible_without_gpus_partition_or_strategy() -> None:
 
 def test_a_choice_of_strategies_is_made_before() -> None:
     """A dispatch state does not choose: that is a plan's matter."""
-    ways = (Strategy(seconds=2.0), Strategy(seconds=1.0, gpus=2))
-    problem = Problem(models=("m",), workers=("w",), gpus=(2,), strategies=((ways,),), holders=((0,),))
+    parallel_plans = (Strategy(seconds=2.0), Strategy(seconds=1.0, gpus=2))
+    problem = Problem(
+        models=("m",), workers=("w",), gpus=(2,), strategies=((parallel_plans,),), holders=((0,),)
+    )
     with pytest.raises(ValueError, match="choose a strategy"):
         DispatchState(problem)
 
@@ -212,14 +220,16 @@ def test_a_choice_of_strategies_is_made_before() -> None:
 @given(problems(max_gpus=4, is_begun=False))
 def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> None:
     """As the decoder counts it: with all of them busy, so long it takes. Where partitions have one holder each."""
-    ways = tuple(tuple(each or (Strategy(seconds=1.0),) for each in row) for row in problem.strategies)
-    single = replace(problem, strategies=ways, holders=tuple(held[:1] for held in problem.holders))
+    parallel_plans = tuple(
+        tuple(each or (Strategy(seconds=1.0),) for each in row) for row in problem.strategies
+    )
+    single = replace(problem, strategies=parallel_plans, holders=tuple(held[:1] for held in problem.holders))
     decoder = Decoder(single, [[0] * single.num_workers] * single.num_models)
     assert DispatchState(single).worker_left == pytest.approx(decoder.worker_left[:-1])
 
 
 @pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])
-def test_every_free_gpu_gets_a_unit_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
+def test_every_free_gpu_gets_a_sub_epoch_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
     """Critical first pairs models with all free GPUs at once: none is idle that could have had one."""
     problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus, gpu_ready=())
     state = DispatchState(problem)

@@ -1,4 +1,4 @@
-"""Unit times learned from what ran: soon right where times are products, fair where they are not."""
+"""Sub-epoch times learned from what ran: soon right where times are products, fair where they are not."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_noise_is_measured(sigma: float) -> None:
 
 
 def test_some_noise_is_expected_before_any_is_seen() -> None:
-    """Two units that took the same are no proof that units always do."""
+    """Two sub-epochs that took the same are no proof that sub-epochs always do."""
     assert Estimates().sigma > 0
     assert 0 < observed([("small", "even")] * 2).sigma <= Estimates().sigma
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (10, 0.0), (10, -1.0)])
 def test_what_tells_nothing_is_passed_over(rows: int, seconds: float) -> None:
-    """Units without rows or time, such as a clock that was set back gives, change nothing."""
+    """Sub-epochs without rows or time, such as a clock that was set back gives, change nothing."""
     found = Estimates()
     found.observe("a", "w", rows=rows, seconds=seconds)
     assert (found.observations, found.knows("a")) == (0, False)
@@ -92,10 +92,10 @@ def test_what_tells_nothing_is_passed_over(rows: int, seconds: float) -> None:
         max_size=40,
     )
 )
-def test_an_estimate_is_always_a_time(units: list[tuple[str, str, int, float]]) -> None:
+def test_an_estimate_is_always_a_time(sub_epochs: list[tuple[str, str, int, float]]) -> None:
     """Whatever was observed, every estimate is positive and finite."""
     found = Estimates()
-    for model, worker, rows, seconds in units:
+    for model, worker, rows, seconds in sub_epochs:
         found.observe(model, worker, rows=rows, seconds=seconds)
     found.settle()
     times = [seconds for row in found.table(["a", "b", "d"], ["x", "y", "v"], rows=100) for seconds in row]
@@ -118,7 +118,7 @@ def test_one_pair_is_told_as_the_table_tells_it() -> None:
 
 
 @given(cost=st.floats(1e-6, 1e3), rows=st.integers(1, 10**6))
-def test_a_trial_is_believed_until_units_run(cost: float, rows: int) -> None:
+def test_a_trial_is_believed_until_sub_epochs_run(cost: float, rows: int) -> None:
     """A model that was only tried is known, and costs what the trial says, with other models known or not."""
     found = Estimates()
     found.seed("tried", "w", rows=10, seconds=10 * cost, technique="ddp-2")
@@ -132,10 +132,10 @@ def test_a_trial_is_believed_until_units_run(cost: float, rows: int) -> None:
     fixed=st.dictionaries(st.sampled_from("abc"), st.floats(0, 100)),
     rows=st.integers(1, 1000),
 )
-def test_the_fixed_part_of_a_unit_is_told_apart_from_its_rows(
+def test_the_fixed_part_of_a_sub_epoch_is_told_apart_from_its_rows(
     rates: dict[str, float], fixed: dict[str, float], rows: int
 ) -> None:
-    """Of each model by itself, whatever the sizes of its units; a model that never ran has what is typical."""
+    """Of each model by itself, whatever the sizes of its sub-epochs; a model that never ran has what is typical."""
     found = Estimates()
     for model, rate in rates.items():
         for worker, count in (("x", rows), ("y", 3 * rows)):
@@ -148,8 +148,8 @@ def test_the_fixed_part_of_a_unit_is_told_apart_from_its_rows(
     assert Estimates().fixed_s("new") == 0
 
 
-def test_units_correct_the_fixed_part_of_a_trial() -> None:
-    """A trial starts its processes; units find them there. It is of the way that was tried alone."""
+def test_sub_epochs_correct_the_fixed_part_of_a_trial() -> None:
+    """A trial starts its processes; sub-epochs find them there. It is of the way that was tried alone."""
     found = Estimates()
     found.seed("tried", "w", rows=100, seconds=10.0, fixed_s=8.0, technique="ddp-2")
     assert (found.fixed_s("tried", "ddp-2"), found.fixed_s("tried")) == (8.0, 0.0)
@@ -160,8 +160,8 @@ def test_units_correct_the_fixed_part_of_a_trial() -> None:
     assert found.fixed_s("tried", "ddp-2") == pytest.approx(2.0, rel=0.2)
 
 
-def test_units_correct_a_trial_that_was_wrong() -> None:
-    """After ten units the estimate where they ran is theirs; after one it is between."""
+def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
+    """After ten sub-epochs the estimate where they ran is theirs; after one it is between."""
     found = Estimates()
     found.seed("tried", "w", rows=100, seconds=100.0)
     found.observe("tried", "w", rows=100, seconds=200.0)
@@ -182,10 +182,10 @@ def test_a_trial_of_no_time_tells_nothing() -> None:
 
 
 def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
-    """Its first unit is worth as much as what earlier runs have shown, its later ones more."""
+    """Its first sub-epoch is worth as much as what earlier runs have shown, its later ones more."""
     found = Estimates()
     assert [found.is_blind] == [True]
-    found.expect("a", log_rate=math.log(0.01), fixed_s=3.0, units=40)
+    found.expect("a", log_rate=math.log(0.01), fixed_s=3.0, sub_epochs=40)
     found.settle()
     assert found.knows("a")
     assert [found.is_blind] == [False]
@@ -200,10 +200,10 @@ def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
     assert found.seconds("a", "w", rows=1000) == pytest.approx(40.0, rel=0.05)
 
 
-def test_what_is_expected_of_others_like_it_gives_way_to_its_first_unit() -> None:
-    """Models of one code differ by more than units of one model do."""
+def test_what_is_expected_of_others_like_it_gives_parallel_plan_to_its_first_sub_epoch() -> None:
+    """Models of one code differ by more than sub-epochs of one model do."""
     found = Estimates()
-    found.expect("a", log_rate=math.log(0.01), fixed_s=0.0, units=0)
+    found.expect("a", log_rate=math.log(0.01), fixed_s=0.0, sub_epochs=0)
     assert found.seconds("a", "w", rows=1000) == pytest.approx(10.0)
     assert not found.knows("a")
     found.observe("a", "w", rows=1000, seconds=40.0)
@@ -213,7 +213,7 @@ def test_what_is_expected_of_others_like_it_gives_way_to_its_first_unit() -> Non
 def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
     """Until what ran there says otherwise."""
     found = Estimates()
-    found.expect("a", log_rate=0.0, fixed_s=0.0, units=5)
+    found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
     found.expect_slowness("slow", math.log(3))
     assert found.seconds("a", "slow", rows=10) == pytest.approx(3 * found.seconds("a", "w", rows=10))
     for _ in range(3):
@@ -222,10 +222,10 @@ def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
     assert found.seconds("a", "slow", rows=10) == pytest.approx(10.0, rel=0.3)
 
 
-def test_a_first_unit_that_is_not_as_expected_is_a_surprise() -> None:
+def test_a_first_sub_epoch_that_is_not_as_expected_is_a_surprise() -> None:
     """And the noise that plans and forecasts bear grows with it."""
     found = Estimates()
-    found.expect("a", log_rate=0.0, fixed_s=0.0, units=5)
+    found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
     found.expect_sigma(0.05)
     assert found.sigma == pytest.approx(0.05)
     found.observe("a", "w", rows=10, seconds=40.0)
@@ -233,8 +233,8 @@ def test_a_first_unit_that_is_not_as_expected_is_a_surprise() -> None:
     assert found.sigma > 0.3
 
 
-def test_doubt_falls_with_the_units_that_have_shown_how_long_a_model_takes() -> None:
-    """What earlier runs have shown counts as far as it is believed; how much units stray is known of few, too."""
+def test_doubt_falls_with_the_sub_epochs_that_have_shown_how_long_a_model_takes() -> None:
+    """What earlier runs have shown counts as far as it is believed; how much sub-epochs stray is known of few, too."""
     found = observed([(model, "even") for model in COSTS])
     cost, one = found.shown("small")
     assert cost == pytest.approx(math.log(COSTS["small"]), abs=0.2)
@@ -243,7 +243,7 @@ def test_doubt_falls_with_the_units_that_have_shown_how_long_a_model_takes() -> 
         found.observe("small", "even", rows=1000, seconds=1.0)
     assert found.shown("small")[1] < 1.2 * found.sigma / 3
     assert found.shown("never ran")[1] == math.inf
-    found.expect("known", log_rate=0.0, fixed_s=0.0, units=16)
+    found.expect("known", log_rate=0.0, fixed_s=0.0, sub_epochs=16)
     before = found.shown("known")[1]
     assert before < 1.2 * found.sigma / 4
     found.observe("known", "even", rows=1000, seconds=1000.0)

@@ -88,7 +88,7 @@ def test_multi_gpu_instances_equal_brute_force(problem: Problem) -> None:
 @settings(deadline=None, max_examples=60)
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
 def test_half_done_and_replicated_instances_equal_brute_force(problem: Problem) -> None:
-    """Replicas, sizes, epochs, units that are done, models and workers that are still occupied."""
+    """Replicas, sizes, epochs, sub-epochs that are done, models and workers that are still occupied."""
     check(problem)
 
 
@@ -112,8 +112,9 @@ def test_a_published_instance_is_solved_beyond_its_bound() -> None:
     assert result.is_optimal
 
 
-def test_counting_long_units_proves_what_no_load_does() -> None:
-    """Three units of 6 s on 2 GPUs take 12 s, or 10 s if one takes both: GPU-seconds alone would allow 9 s or so."""
+def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
+    """Three sub-epochs of 6 s on 2 GPUs take 12 s, or 10 s if one takes both: GPU-seconds alone would allow 9 s or
+    so."""
     problem = multi_gpu([2], {name: {0: {1: 6.0, 2: 4.0}} for name in "abc"})
     result = solve_exact(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
@@ -162,7 +163,7 @@ def test_a_hint_that_meets_the_bound_needs_no_solver(monkeypatch: pytest.MonkeyP
 
 
 def test_a_problem_with_nothing_left_is_done() -> None:
-    """No unit to run: an empty schedule, optimal."""
+    """No sub-epoch to run: an empty schedule, optimal."""
     problem = Problem(
         models=("m",),
         workers=("w",),
@@ -173,7 +174,7 @@ def test_a_problem_with_nothing_left_is_done() -> None:
     )
     result = solve_exact(problem, time_limit_s=1.0)
     assert result.schedule is not None
-    assert result.schedule.units == ()
+    assert result.schedule.sub_epochs == ()
     assert result.is_optimal
 
 

@@ -20,33 +20,34 @@ TWO = open_shop([[5.0, 5.0], [5.0, 5.0]])
 
 @st.composite
 def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
-    """A problem and a plan of some of its units in any order, sensible or not."""
+    """A problem and a plan of some of its sub-epochs in any order, sensible or not."""
     problem = draw(problems(max_partitions=3, max_gpus=2))
-    units = [
+    sub_epochs = [
         Entry(draw(st.sampled_from(problem.places(model, partition))), model, epoch, partition)
         for model in range(problem.num_models)
         for partition in range(problem.num_partitions)
         for epoch in range(1, problem.epochs + 1)
     ]
-    order = draw(st.permutations(units))
+    order = draw(st.permutations(sub_epochs))
     return problem, Following(order[: draw(st.integers(0, len(order)))])
 
 
 @settings(max_examples=30, deadline=None)
 @given(problem=problems(max_models=5, max_partitions=4, max_gpus=2), name=st.sampled_from(sorted(POLICIES)))
 def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, name: str) -> None:
-    """Without noise every unit starts no later than in the schedule that is followed, on the same worker."""
+    """Without noise every sub-epoch starts no later than in the schedule that is followed, on the same worker."""
     plan = dispatch(problem, POLICIES[name], seed=1)
     followed = dispatch(problem, Following.of(plan))
-    start = {(u.model, u.epoch, u.partition, u.worker): u.start for u in plan.units}
-    for u in followed.units:
+    start = {(u.model, u.epoch, u.partition, u.worker): u.start for u in plan.sub_epochs}
+    for u in followed.sub_epochs:
         assert u.start <= start[u.model, u.epoch, u.partition, u.worker] + 1e-6
 
 
 @settings(max_examples=30, deadline=None)
 @given(case=planned(), sigma=st.sampled_from((0.0, 0.3)), down=st.integers(0, 2), at=st.integers(0, 9))
 def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, down: int, at: int) -> None:
-    """Whatever the plan names, in whatever order, with a worker that goes away for a while: every unit runs once."""
+    """Whatever the plan names, in whatever order, with a worker that goes away for a while: every sub-epoch runs
+    once."""
     problem, following = case
     outage = Outage(worker=down % problem.num_workers, start=float(at), seconds=7.0)
     schedule = dispatch(problem, following, conditions=Conditions(sigma=sigma, outages=(outage,)))
@@ -57,7 +58,7 @@ def test_a_worker_waits_for_its_models_turn() -> None:
     """Worker 1 could take the idle model 0, but in the plan worker 0 comes first."""
     following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0), Entry(1, 0, 1, 1), Entry(1, 1, 1, 1)])
     schedule = dispatch(TWO, following)
-    assert [(unit.worker, unit.model, unit.start) for unit in schedule.units] == [
+    assert [(sub_epoch.worker, sub_epoch.model, sub_epoch.start) for sub_epoch in schedule.sub_epochs] == [
         (0, 1, 0.0),
         (0, 0, 5.0),
         (1, 0, 10.0),
@@ -66,10 +67,10 @@ def test_a_worker_waits_for_its_models_turn() -> None:
 
 
 def test_what_the_plan_does_not_cover_is_dispatched() -> None:
-    """A plan for one unit: it is the first on its worker, the rest is critical first's."""
+    """A plan for one sub-epoch: it is the first on its worker, the rest is critical first's."""
     schedule = dispatch(TWO, Following([Entry(0, 1, 1, 0)]))
     assert schedule.makespan == 10.0
-    assert (schedule.units[0].worker, schedule.units[0].model) == (0, 1)
+    assert (schedule.sub_epochs[0].worker, schedule.sub_epochs[0].model) == (0, 1)
 
 
 def test_a_dropped_model_is_passed_over() -> None:
@@ -80,16 +81,16 @@ def test_a_dropped_model_is_passed_over() -> None:
     assert following.choose(state, [0], random.Random(0)) == Choice(0, 0, 0)
 
 
-def test_units_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
+def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
     """The plan has both on worker 0; when it is lost for good, worker 1 holds the partition too."""
     problem = open_shop([[10.0, 10.0], [10.0, 10.0]], available=[[0, 1]])
     plan = Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)])
     assert dispatch(problem, plan).makespan == 20.0
     lost = dispatch(problem, plan, conditions=Conditions(outages=(Outage(worker=0, start=5.0),)))
-    assert [(unit.worker, unit.start) for unit in lost.units] == [(1, 5.0), (1, 15.0)]
+    assert [(sub_epoch.worker, sub_epoch.start) for sub_epoch in lost.sub_epochs] == [(1, 5.0), (1, 15.0)]
 
 
-def test_planned_units_are_left_to_their_workers() -> None:
+def test_planned_sub_epochs_are_left_to_their_workers() -> None:
     """A worker that is done does not take what the plan has for another one, though it could."""
     problem = open_shop([[1.0, 100.0], [1.0, 100.0]], available=[[0, 1]])
     schedule = dispatch(problem, Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)]))

@@ -18,7 +18,8 @@ WORKERS = 12
 
 @st.composite
 def states(draw: st.DrawFn) -> DispatchState:
-    """Models that have visited some partitions, of which each worker holds one; some units do not fit somewhere."""
+    """Models that have visited some partitions, of which each worker holds one; some sub-epochs do not fit
+    somewhere."""
     models = draw(st.integers(1, 40))
     state = DispatchState.of_equals(
         models=models, sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=2

@@ -29,7 +29,7 @@ def planned(problem: Problem, *, steps: int, seed: int = 0, target: float | None
 @settings(deadline=None, max_examples=50)
 @given(problem=problems(), steps=st.integers(0, 100))
 def test_plans_of_half_done_and_replicated_problems_are_valid(problem: Problem, steps: int) -> None:
-    """Epochs, replicas, units that are done and workers that come late: every plan passes the validator."""
+    """Epochs, replicas, sub-epochs that are done and workers that come late: every plan passes the validator."""
     found = planned(problem, steps=steps)
     report = validate(problem, found.schedule).check()
     assert report.lower_bound == found.lower_bound
@@ -38,7 +38,7 @@ def test_plans_of_half_done_and_replicated_problems_are_valid(problem: Problem, 
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(max_gpus=4, max_strategies=3, max_epochs=2), steps=st.integers(0, 150))
 def test_plans_with_a_choice_of_strategies_are_valid(problem: Problem, steps: int) -> None:
-    """Strategies are chosen by the planner, and every unit runs by one that its model has."""
+    """Strategies are chosen by the planner, and every sub-epoch runs by one that its model has."""
     validate(problem, planned(problem, steps=steps).schedule).check()
 
 

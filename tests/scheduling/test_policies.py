@@ -76,7 +76,7 @@ def test_nothing_eligible_is_no_choice(name: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_gpus=2, is_begun=False))
 def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
-    """If a worker could start anything, somebody is given a unit; but a slow holder may leave it to a fast one."""
+    """If a worker could start anything, somebody is given a sub-epoch; but a slow holder may leave it to a fast one."""
     state = DispatchState(problem)
     while any(any(state.eligible(worker)) for worker in idle(state)):
         choice = POLICIES[name].choose(state, idle(state), random.Random(1))
@@ -129,7 +129,7 @@ def test_critical_first_visits_the_scarcest_partition() -> None:
     assert POLICIES["lrptw"].choose(busy, [0], random.Random(0)) == Choice(0, 0, 1)
 
 
-def test_critical_first_leaves_long_units_to_fast_holders() -> None:
+def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
     """A worker ten times slower than the other holder takes the short model, or none: the long one would end last."""
     state = DispatchState(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
     assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) == Choice(1, 1, 0)
@@ -138,7 +138,7 @@ def test_critical_first_leaves_long_units_to_fast_holders() -> None:
     assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(0, 0, 0)
 
 
-def test_a_unit_that_does_not_fit_now_is_not_chosen() -> None:
+def test_a_sub_epoch_that_does_not_fit_now_is_not_chosen() -> None:
     """With one GPU of two taken, a model that needs both has to wait, and another one goes first."""
     state = DispatchState(multi_gpu([2], {"a": {0: {1: 1.0}}, "b": {0: {2: 9.0}}, "c": {0: {1: 1.0}}}))
     state.start(Choice(0, 0, 0))
@@ -146,8 +146,8 @@ def test_a_unit_that_does_not_fit_now_is_not_chosen() -> None:
         assert POLICIES[name].choose(state, [0], random.Random(0)) == Choice(0, 2, 0)
 
 
-def test_random_order_draws_every_eligible_unit_of_a_worker_alike() -> None:
-    """Two models with two partitions each are four units, as in Q of algorithm 1."""
+def test_random_order_draws_every_eligible_sub_epoch_of_a_worker_alike() -> None:
+    """Two models with two partitions each are four sub-epochs, as in Q of algorithm 1."""
     state = DispatchState(open_shop([[1.0], [1.0]], available=[[0], [0]]))
     drawn = [POLICIES["random"].choose(state, [0], random.Random(seed)) for seed in range(400)]
     counts = [drawn.count(Choice(0, model, partition)) for model in range(2) for partition in range(2)]
@@ -157,8 +157,8 @@ def test_random_order_draws_every_eligible_unit_of_a_worker_alike() -> None:
 
 def test_fifo_keeps_the_order_of_models() -> None:
     """The first worker takes the first model, the next worker the next."""
-    units = dispatch(open_shop([[1.0, 1.0], [9.0, 9.0]]), POLICIES["fifo"]).units
-    assert [(unit.worker, unit.model) for unit in units[:2]] == [(0, 0), (1, 1)]
+    sub_epochs = dispatch(open_shop([[1.0, 1.0], [9.0, 9.0]]), POLICIES["fifo"]).sub_epochs
+    assert [(sub_epoch.worker, sub_epoch.model) for sub_epoch in sub_epochs[:2]] == [(0, 0), (1, 1)]
 
 
 def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> None:
@@ -169,7 +169,7 @@ def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> N
 
 
 def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
-    """More units than may be played for one decision: no dry run is begun."""
+    """More sub-epochs than may be played for one decision: no dry run is begun."""
     state = DispatchState(narrow(300, 10, 0))
     chosen = POLICIES["monte-carlo"].choose(state, idle(state), random.Random(0))
     assert chosen == POLICIES["lrptw"].choose(state, idle(state), random.Random(0))
@@ -238,7 +238,7 @@ def test_the_default_exists() -> None:
 @st.composite
 def states(draw: st.DrawFn) -> DispatchState:
     """Of 2 to 6 models on 3 workers, in the middle of a run: visits behind them, some of them busy, partitions with
-    several holders or none, units that take long here and do not fit there."""
+    several holders or none, sub-epochs that take long here and do not fit there."""
     models = draw(st.integers(2, 6))
     held = draw(st.lists(st.integers(0, 7), min_size=3, max_size=3) | st.just([1, 2, 4]))
     state = DispatchState.of_equals(models=models, sizes=[1, 1, 1], held=held, epochs=2)
@@ -250,7 +250,7 @@ def states(draw: st.DrawFn) -> DispatchState:
         state.set_epochs(model, 2, draw(st.integers(1, 2)), draw(st.integers(0, 7)))
     for model, worker in draw(st.sets(st.tuples(st.integers(0, models - 1), st.integers(0, 2)), max_size=3)):
         state.time[model][worker] = NEVER  # it is kept off there
-    state.merit = draw(st.just([]) | st.lists(st.floats(0, 1), min_size=models, max_size=models))
+    state.priority_score = draw(st.just([]) | st.lists(st.floats(0, 1), min_size=models, max_size=models))
     for worker in draw(st.sets(st.integers(0, 2), max_size=1)):
         found = list(state.startable(worker))
         if found:
@@ -260,7 +260,7 @@ def states(draw: st.DrawFn) -> DispatchState:
 
 
 def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Choice]:
-    """A round: units are begun until the policy has no more for the workers that are idle."""
+    """A round: sub-epochs are begun until the policy has no more for the workers that are idle."""
     rng, found = random.Random(0), list[Choice]()
     while choice := POLICIES[policy].choose(state, sorted(idle - {each.worker for each in found}), rng):
         state.start(choice)

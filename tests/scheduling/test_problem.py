@@ -21,7 +21,7 @@ def test_an_open_shop_has_partition_j_on_worker_j() -> None:
     assert SQUARE.holders == ((0,), (1,))
     assert SQUARE.gpus == (1, 1)
     assert [[SQUARE.seconds(m, p, p) for p in (0, 1)] for m in (0, 1)] == [[1, 2], [3, 4]]
-    assert SQUARE.num_units == 4
+    assert SQUARE.num_sub_epochs == 4
 
 
 @given(open_shops())
@@ -49,7 +49,7 @@ def test_anything_else_is_no_open_shop(change: dict[str, object]) -> None:
     assert not replace(SQUARE, **change).is_open_shop  # type: ignore[arg-type]
 
 
-def test_units_take_the_partition_s_size() -> None:
+def test_sub_epochs_take_the_partition_s_size() -> None:
     """Half as many rows take half as long."""
     problem = open_shop([[2.0, 2.0]], sizes=[1.0, 0.5])
     assert problem.seconds(0, 1, 1) == 1
@@ -57,7 +57,7 @@ def test_units_take_the_partition_s_size() -> None:
 
 @given(problems(max_gpus=3, max_strategies=3))
 @settings(deadline=None, max_examples=50)
-def test_a_unit_has_a_place(problem: Problem) -> None:
+def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
     """A problem that could be made can be scheduled."""
     for model in range(problem.num_models):
         for partition in range(problem.num_partitions):
@@ -85,9 +85,9 @@ def test_a_strategy_can_be_chosen() -> None:
     assert chosen.strategies[1] == problem.strategies[1]
 
 
-def test_units_are_counted_over_epochs() -> None:
+def test_sub_epochs_are_counted_over_epochs() -> None:
     """What is left of the first epoch, and all of the others."""
-    assert replace(SQUARE, epochs=3, left=(0b01, 0b00)).num_units == 1 + 2 * 4
+    assert replace(SQUARE, epochs=3, left=(0b01, 0b00)).num_sub_epochs == 1 + 2 * 4
 
 
 def test_nodes_and_runtimes_make_a_problem() -> None:
@@ -95,7 +95,7 @@ def test_nodes_and_runtimes_make_a_problem() -> None:
     problem = multi_gpu([2, 1], {"m": {0: {2: 6.0, 1: 10.0}, 1: {1: 9.0}}})
     assert problem.models == ("m",)
     assert problem.gpus == (2, 1)
-    assert [way.gpus for way in problem.strategies[0][0]] == [1, 2]
+    assert [parallel_plan.gpus for parallel_plan in problem.strategies[0][0]] == [1, 2]
     assert problem.seconds(0, 0, 0, 1) == 6
 
 

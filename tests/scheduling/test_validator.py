@@ -13,48 +13,48 @@ from hypothesis import strategies as st
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
 ANY = problems(max_gpus=3, max_strategies=2)
 SQUARE = open_shop([[1.0, 2.0], [2.0, 1.0]])
-UNITS = (
-    Unit(model=0, partition=0, worker=0, start=0.0, end=1.0),
-    Unit(model=1, partition=1, worker=1, start=0.0, end=1.0),
-    Unit(model=0, partition=1, worker=1, start=1.0, end=3.0),
-    Unit(model=1, partition=0, worker=0, start=1.0, end=3.0),
+SUB_EPOCHS = (
+    SubEpoch(model=0, partition=0, worker=0, start=0.0, end=1.0),
+    SubEpoch(model=1, partition=1, worker=1, start=0.0, end=1.0),
+    SubEpoch(model=0, partition=1, worker=1, start=1.0, end=3.0),
+    SubEpoch(model=1, partition=0, worker=0, start=1.0, end=3.0),
 )
 
 
 def one_after_the_other(problem: Problem) -> Schedule:
     """A right schedule of any problem: nothing at the same time."""
     now = max(*problem.model_ready, *(ready[-1] for ready in problem.gpu_ready))
-    units = []
+    sub_epochs = []
     for model, left in enumerate(problem.left):
         for epoch in range(1, problem.epochs + 1):
             for partition in range(problem.num_partitions):
                 if epoch > 1 or left >> partition & 1:
                     worker = problem.places(model, partition)[-1]
-                    way = problem.strategies[model][worker][-1]
-                    end = now + way.seconds * problem.sizes[partition] + way.fixed
-                    units.append(
-                        Unit(
+                    parallel_plan = problem.strategies[model][worker][-1]
+                    end = now + parallel_plan.seconds * problem.sizes[partition] + parallel_plan.fixed
+                    sub_epochs.append(
+                        SubEpoch(
                             model=model,
                             partition=partition,
                             worker=worker,
                             start=now,
                             end=end,
                             epoch=epoch,
-                            gpus=way.gpus,
+                            gpus=parallel_plan.gpus,
                         )
                     )
                     now = end
-    return Schedule.of(units)
+    return Schedule.of(sub_epochs)
 
 
-def complaints(problem: Problem, units: tuple[Unit, ...], *, actual: bool = False) -> str:
-    return "\n".join(validate(problem, Schedule.of(units), actual=actual).violations)
+def complaints(problem: Problem, sub_epochs: tuple[SubEpoch, ...], *, actual: bool = False) -> str:
+    return "\n".join(validate(problem, Schedule.of(sub_epochs), actual=actual).violations)
 
 
 @given(ANY)
@@ -71,25 +71,25 @@ def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
 
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_unit_left_out_is_named(problem: Problem, data: st.DataObject) -> None:
+def test_a_sub_epoch_left_out_is_named(problem: Problem, data: st.DataObject) -> None:
     """Whichever it is."""
-    units = one_after_the_other(problem).units
-    assume(units)
-    lost = data.draw(st.sampled_from(units))
-    said = complaints(problem, tuple(unit for unit in units if unit is not lost))
+    sub_epochs = one_after_the_other(problem).sub_epochs
+    assume(sub_epochs)
+    lost = data.draw(st.sampled_from(sub_epochs))
+    said = complaints(problem, tuple(sub_epoch for sub_epoch in sub_epochs if sub_epoch is not lost))
     name = f"model 'm{lost.model}' on partition {lost.partition} in epoch {lost.epoch}"
     assert said == f"{name} runs never, expected once"
 
 
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_unit_that_runs_twice_is_named(problem: Problem, data: st.DataObject) -> None:
+def test_a_sub_epoch_that_runs_twice_is_named(problem: Problem, data: st.DataObject) -> None:
     """Even when it disturbs nobody."""
     schedule = one_after_the_other(problem)
-    assume(schedule.units)
-    again = data.draw(st.sampled_from(schedule.units))
+    assume(schedule.sub_epochs)
+    again = data.draw(st.sampled_from(schedule.sub_epochs))
     later = replace(again, start=schedule.makespan, end=schedule.makespan + again.end - again.start)
-    said = complaints(problem, (*schedule.units, later))
+    said = complaints(problem, (*schedule.sub_epochs, later))
     name = f"model 'm{again.model}' on partition {again.partition} in epoch {again.epoch}"
     assert f"{name} runs 2 times, expected once" in said
 
@@ -97,13 +97,15 @@ def test_a_unit_that_runs_twice_is_named(problem: Problem, data: st.DataObject) 
 @given(problems(is_begun=False, max_models=2, max_workers=2), st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -> None:
-    """Two units of a model that overlap in time, on one worker or on two."""
-    units = one_after_the_other(problem).units
-    assume(len(units) > 1 and units[1].model == units[0].model)
-    shift = data.draw(st.floats(0.01, 1.0)) * (units[0].end - units[0].start)
-    moved = replace(units[1], start=units[1].start - shift, end=units[1].end - shift)
-    said = complaints(problem, (units[0], moved, *units[2:]))
-    assert f"model 'm0' on partition {units[1].partition} in epoch {units[1].epoch} starts at" in said
+    """Two sub-epochs of a model that overlap in time, on one worker or on two."""
+    sub_epochs = one_after_the_other(problem).sub_epochs
+    assume(len(sub_epochs) > 1 and sub_epochs[1].model == sub_epochs[0].model)
+    shift = data.draw(st.floats(0.01, 1.0)) * (sub_epochs[0].end - sub_epochs[0].start)
+    moved = replace(sub_epochs[1], start=sub_epochs[1].start - shift, end=sub_epochs[1].end - shift)
+    said = complaints(problem, (sub_epochs[0], moved, *sub_epochs[2:]))
+    assert (
+        f"model 'm0' on partition {sub_epochs[1].partition} in epoch {sub_epochs[1].epoch} starts at" in said
+    )
     assert "runs" in said
 
 
@@ -112,8 +114,8 @@ def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -
 def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
     """So many models at once with one GPU each fit on a node exactly when it has as many GPUs."""
     problem = multi_gpu([gpus], {f"m{number}": {0: {1: 2.0}} for number in range(models)})
-    units = tuple(Unit(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
-    said = complaints(problem, units)
+    sub_epochs = tuple(SubEpoch(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
+    said = complaints(problem, sub_epochs)
     assert said.count("GPUs would be taken") == max(0, models - gpus)
 
 
@@ -122,20 +124,20 @@ def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
 def test_a_wrong_duration_is_named_unless_times_are_actual(
     problem: Problem, data: st.DataObject, factor: float
 ) -> None:
-    """The strategy says how long a unit takes; what really ran may have taken any time."""
-    units = one_after_the_other(problem).units
-    assume(units)
-    last = units[-1]
+    """The strategy says how long a sub-epoch takes; what really ran may have taken any time."""
+    sub_epochs = one_after_the_other(problem).sub_epochs
+    assume(sub_epochs)
+    last = sub_epochs[-1]
     other = replace(last, end=last.start + (last.end - last.start) * factor)
-    said = complaints(problem, (*units[:-1], other))
+    said = complaints(problem, (*sub_epochs[:-1], other))
     assert said.startswith(f"model 'm{last.model}' on partition {last.partition} in epoch {last.epoch} takes")
-    assert complaints(problem, (*units[:-1], other), actual=True) == ""
+    assert complaints(problem, (*sub_epochs[:-1], other), actual=True) == ""
 
 
 def test_a_worker_without_the_partition_is_named() -> None:
-    """A unit runs where its partition is."""
-    moved = replace(UNITS[0], worker=1, start=3.0, end=5.0)
-    said = complaints(SQUARE, (moved, *UNITS[1:]))
+    """A sub-epoch runs where its partition is."""
+    moved = replace(SUB_EPOCHS[0], worker=1, start=3.0, end=5.0)
+    said = complaints(SQUARE, (moved, *SUB_EPOCHS[1:]))
     assert said == "model 'm0' on partition 0 in epoch 1 runs on worker-1, which does not hold partition 0"
 
 
@@ -148,7 +150,7 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
         strategies=(((Strategy(seconds=1.0, gpus=2, technique="fsdp"),),),),
         holders=((0,),),
     )
-    right = Unit(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
+    right = SubEpoch(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
     assert complaints(problem, (right,)) == ""
     assert "runs on 1 GPUs of w by fsdp, for which" in complaints(problem, (replace(right, gpus=1),))
     assert "runs on 2 GPUs of w by ddp, for which" in complaints(problem, (replace(right, technique="ddp"),))
@@ -160,14 +162,14 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
 )
 def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any], who: str) -> None:
     """Something else occupies them until then."""
-    said = complaints(replace(SQUARE, **late), UNITS)
+    said = complaints(replace(SQUARE, **late), SUB_EPOCHS)
     assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s only"
 
 
 def test_a_start_before_as_many_gpus_are_ready_is_named() -> None:
-    """One of two is: a unit that takes one may start, another one beside it may not before the second is ready."""
+    """One of two is: a sub-epoch that takes one may start, another one beside it may not before the second is ready."""
     problem = replace(open_shop([[1.0]] * 2), gpus=(2,), gpu_ready=((0.0, 0.5),))
-    first, second = (Unit(model=m, partition=0, worker=0, start=0.5 * m, end=0.5 * m + 1) for m in (0, 1))
+    first, second = (SubEpoch(model=m, partition=0, worker=0, start=0.5 * m, end=0.5 * m + 1) for m in (0, 1))
     assert complaints(problem, (first, second)) == ""
     said = complaints(problem, (first, replace(second, start=0.4, end=1.4)))
     assert (
@@ -179,7 +181,7 @@ def test_a_start_before_as_many_gpus_are_ready_is_named() -> None:
 def test_epochs_out_of_order_are_named() -> None:
     """A model's second epoch begins after all of its first."""
     problem = open_shop([[1.0]], epochs=2)
-    first = Unit(model=0, partition=0, worker=0, start=1.0, end=2.0)
+    first = SubEpoch(model=0, partition=0, worker=0, start=1.0, end=2.0)
     second = replace(first, start=0.0, end=1.0, epoch=2)
     assert "comes after model 'm0' on partition 0 in epoch 2, a later epoch" in complaints(
         problem, (first, second)
@@ -188,14 +190,14 @@ def test_epochs_out_of_order_are_named() -> None:
 
 def test_epochs_that_are_none_are_named() -> None:
     """Epochs count from 1, to what the problem says."""
-    extra = replace(UNITS[0], epoch=2, start=3.0, end=4.0)
-    said = complaints(SQUARE, (*UNITS, extra))
+    extra = replace(SUB_EPOCHS[0], epoch=2, start=3.0, end=4.0)
+    said = complaints(SQUARE, (*SUB_EPOCHS, extra))
     assert said == "model 'm0' on partition 0 in epoch 2 runs once, but epochs are 1 to 1"
 
 
 def test_a_partition_visited_before_is_not_due_again() -> None:
     """A half-done epoch needs what is left of it, no more."""
-    said = complaints(replace(SQUARE, left=(0b10, 0b11)), UNITS)
+    said = complaints(replace(SQUARE, left=(0b10, 0b11)), SUB_EPOCHS)
     assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
 
 
@@ -205,21 +207,23 @@ def test_a_partition_visited_before_is_not_due_again() -> None:
 @pytest.mark.parametrize("actual", [False, True])
 def test_times_that_are_no_interval_are_named(start: float, end: float, actual: bool) -> None:
     """Negative, empty, backwards, not finite: also when times are actual."""
-    said = complaints(SQUARE, (replace(UNITS[0], start=start, end=end), *UNITS[1:]), actual=actual)
+    said = complaints(SQUARE, (replace(SUB_EPOCHS[0], start=start, end=end), *SUB_EPOCHS[1:]), actual=actual)
     assert f"in epoch 1 runs from {start} to {end}, which is no interval" in said
 
 
 @pytest.mark.parametrize("axis", ["model", "partition", "worker"])
 @pytest.mark.parametrize("index", [-1, 2])
 def test_unknown_indices_are_named(axis: str, index: int) -> None:
-    """A unit of something that is not in the problem."""
-    stray = replace(UNITS[0], **{axis: index})  # type: ignore[arg-type]
-    assert f"a unit names {axis} {index}, but there are 2" in complaints(SQUARE, (stray, *UNITS[1:]))
+    """A sub-epoch of something that is not in the problem."""
+    stray = replace(SUB_EPOCHS[0], **{axis: index})  # type: ignore[arg-type]
+    assert f"a sub-epoch names {axis} {index}, but there are 2" in complaints(
+        SQUARE, (stray, *SUB_EPOCHS[1:])
+    )
 
 
 def test_no_gpus_are_named() -> None:
-    """A unit on nothing would always fit."""
-    said = complaints(SQUARE, (replace(UNITS[0], gpus=0), *UNITS[1:]))
+    """A sub-epoch on nothing would always fit."""
+    said = complaints(SQUARE, (replace(SUB_EPOCHS[0], gpus=0), *SUB_EPOCHS[1:]))
     assert "takes 0 GPUs, expected at least 1" in said
 
 
@@ -227,24 +231,28 @@ def test_rounding_is_no_violation() -> None:
     """Sums in another order differ in their last digits: that is no overlap."""
     end = 0.1 + 0.2
     problem = open_shop([[end], [1.0]])
-    units = (
-        Unit(model=0, partition=0, worker=0, start=0.0, end=end),
-        Unit(model=1, partition=0, worker=0, start=0.3, end=1.3),
+    sub_epochs = (
+        SubEpoch(model=0, partition=0, worker=0, start=0.0, end=end),
+        SubEpoch(model=1, partition=0, worker=0, start=0.3, end=1.3),
     )
     assert end > 0.3
-    assert complaints(problem, units) == ""
+    assert complaints(problem, sub_epochs) == ""
 
 
 def test_the_clairvoyant_bound_is_that_of_the_actual_times() -> None:
     """Row sums and column sums of what ran: here worker 1 was slow."""
-    slow = (UNITS[0], replace(UNITS[1], end=5.0), *(replace(u, start=5.0, end=7.0) for u in UNITS[2:]))
+    slow = (
+        SUB_EPOCHS[0],
+        replace(SUB_EPOCHS[1], end=5.0),
+        *(replace(u, start=5.0, end=7.0) for u in SUB_EPOCHS[2:]),
+    )
     report = validate(SQUARE, Schedule.of(slow), actual=True).check()
     assert report.lower_bound == 7
     assert report.gap == 0
 
 
 def test_an_error_tells_the_first_violations_and_counts_the_others() -> None:
-    """All four units are missing: three in words."""
+    """All four sub-epochs are missing: three in words."""
     with pytest.raises(ScheduleError, match=r"model 'm0' on partition 0 .* never.*; and 1 more$"):
         validate(SQUARE, Schedule(())).check()
 
@@ -264,10 +272,10 @@ GANGS = replace(
 )
 
 
-def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> Unit:
+def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> SubEpoch:
     """Of a model on these partitions, each on the worker of its number."""
     first, *others = places
-    return Unit(
+    return SubEpoch(
         model=model,
         partition=first,
         worker=first,
@@ -297,7 +305,7 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "said"),
+    ("sub_epochs", "said"),
     [
         ((together(0, 1), *IN_PAIRS[2:]), "on partition 2 in epoch 1 runs never"),
         ((*IN_PAIRS, together(0, start=20.0)), "on partition 0 in epoch 1 runs 2 times"),
@@ -327,10 +335,10 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
         ((replace(IN_PAIRS[0], others=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
     ],
 )
-def test_what_is_wrong_with_a_set_is_named(units: tuple[Unit, ...], said: str) -> None:
+def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[SubEpoch, ...], said: str) -> None:
     """Sets that overlap or leave something out, members that are no several workers with a partition each, GPUs that
     are taken."""
-    assert said in complaints(GANGS, units)
+    assert said in complaints(GANGS, sub_epochs)
 
 
 def test_a_gang_takes_its_workers_when_they_are_ready() -> None:

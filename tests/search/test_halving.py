@@ -217,7 +217,7 @@ def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets:
             assert all(run.models[name].trained > level for name in here[: len(here) // 3])
 
 
-def test_who_fails_on_its_way_to_a_rung_of_asha_is_worst_there() -> None:
+def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> None:
     """With two that failed, the second best of four is among the best half."""
     run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:

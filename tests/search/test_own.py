@@ -68,7 +68,7 @@ def test_however_questions_are_cut_the_orders_are_those_of_the_procedure(
     assert put(run.told, known) == run.orders
 
 
-def test_what_was_told_survives_the_way() -> None:
+def test_what_was_told_survives_the_parallel_plan() -> None:
     """Not-a-number and infinity too."""
     report = Measured(model="m0", epoch=1, value=math.inf, metrics={"loss": -math.inf}, time=0.5)
     values = Drawn(number=0, hyperparams={"lr": 0.1, "layers": [1, 2], "name": "a\nb"})

@@ -1,4 +1,4 @@
-"""Runs of which the older units are archived."""
+"""Runs of which the older sub-epochs are archived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.state.histories import History
 
 
 class Undisturbed(History):
-    """A run whose units fail and lose their checkpoints, and that no user ends."""
+    """A run whose sub-epochs fail and lose their checkpoints, and that no user ends."""
 
     def _wish(self) -> bool:
         return False

@@ -1,4 +1,5 @@
-"""Fit runs as they might go: units, failures, lost workers, and users who stop, resume and retry, all at random."""
+"""Fit runs as they might go: sub-epochs, failures, lost workers, and users who stop, resume and retry, all at
+random."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
-from cerebro.state.ways import left
-from tests.state.stories import Story, joined, lost, unit, validation
+from cerebro.state.parallel_plans import left
+from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 FAILURES = (
     FailureKind.CRASH,
@@ -34,15 +35,20 @@ FAILURES = (
     FailureKind.OUT_OF_MEMORY,
     FailureKind.NOT_APPLICABLE,
 )
-WAYS = (SINGLE, Way(technique="offload"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2))
+PARALLEL_PLANS = (
+    SINGLE,
+    ParallelPlan(technique="offload"),
+    ParallelPlan(technique="ddp", size=2),
+    ParallelPlan(technique="fsdp", size=2),
+)
 STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
 """Seconds that a process took to start, as a worker may tell them."""
 
 
 class History(Story):
     """A fit run of some workers and some models that anything may happen to; partition `p` is on worker `p`. A worker
-    has one device or several, and joins again with as many as chance has it. With gangs, a unit may be on any set of
-    partitions."""
+    has one device or several, and joins again with as many as chance has it. With gangs, a sub-epoch may be on any set
+    of partitions."""
 
     def __init__(
         self,
@@ -52,33 +58,38 @@ class History(Story):
         epochs: int,
         devices: int = 1,
         models: int = 3,
-        has_ways: bool = False,
+        has_parallel_plans: bool = False,
         workers: int = 2,
         has_gangs: bool = False,
     ) -> None:
         super().__init__(workers=workers, devices=devices)
         self.random, self._devices, self._has_gangs = random, devices, has_gangs
         self._numbers = range(workers)
-        ways = WAYS if has_ways else ()
+        parallel_plans = PARALLEL_PLANS if has_parallel_plans else ()
         self.fit(
-            models=models, partitions=workers, epochs=epochs, validated=validated, max_attempts=2, ways=ways
+            models=models,
+            partitions=workers,
+            epochs=epochs,
+            validated=validated,
+            max_attempts=2,
+            parallel_plans=parallel_plans,
         )
         self._files = 0
 
     def step(self) -> None:
         """Something that is legal now."""
-        ways: list[Callable[[], bool]] = [
+        parallel_plans: list[Callable[[], bool]] = [
             *[self._work] * 12,
             self._trouble,
             self._wish,
             self._steer,
             self._crew,
         ]
-        while not self.random.choice(ways)():
+        while not self.random.choice(parallel_plans)():
             pass
 
     def _work(self) -> bool:
-        """The next unit or validation is assigned, or an open task is started or committed."""
+        """The next sub-epoch or validation is assigned, or an open task is started or committed."""
         if self.run.open and self.random.random() < 0.7:
             task = self.random.choice(self.run.open_tasks())
             worker = int((task.worker or "").removeprefix("worker-"))
@@ -94,7 +105,7 @@ class History(Story):
             return False
         able = [n for n in self._numbers if self._is_free(n)]
         keys = [
-            (unit(m.epoch, p, m.id), p)
+            (sub_epoch(m.epoch, p, m.id), p)
             for m in self._active()
             if not m.busy
             for p in m.remaining
@@ -113,14 +124,16 @@ class History(Story):
         key, number = self.random.choice(keys)
         devices = self.random.choice(self._free(number))
         found = left(self.run, self.model(key.model or "")) if key.kind == "train" else ()
-        ways = [way for way in found if way.size == len(devices)]
+        parallel_plans = [parallel_plan for parallel_plan in found if parallel_plan.size == len(devices)]
         others: tuple[Member, ...] = ()
         if key.kind == "train" and self._has_gangs:
             others = tuple(self._others(key, devices, able))
             key = key._replace(others=tuple(member.partition for member in others))
             if self.run.task(key).state is not TaskState.PENDING:
                 return False
-        self.assign(key, number, devices, self.random.choice(ways) if ways else None, others)
+        self.assign(
+            key, number, devices, self.random.choice(parallel_plans) if parallel_plans else None, others
+        )
         return True
 
     def _others(self, key: TaskKey, devices: tuple[int, ...], able: list[int]) -> Iterator[Member]:

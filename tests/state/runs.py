@@ -8,11 +8,11 @@ from random import Random
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import Run, TaskKey, epoch_report
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 class TimedStory(Story):
-    """A story whose events happen when told; the fit's first unit may start at `zero`."""
+    """A story whose events happen when told; the fit's first sub-epoch may start at `zero`."""
 
     zero = 1000.0
 
@@ -51,8 +51,8 @@ class TimedStory(Story):
 def dispatched(
     random: Random, *, models: int, partitions: int, epochs: int, delay: float = 0.0, start_s: float = 0.0
 ) -> TimedStory:
-    """A whole run, partition `p` on worker `p`, that takes any unit that may start; pauses of up to `delay` seconds.
-    Each worker's first unit waits up to `start_s` for its process."""
+    """A whole run, partition `p` on worker `p`, that takes any sub-epoch that may start; pauses of up to `delay`
+    seconds. Each worker's first sub-epoch waits up to `start_s` for its process."""
     story = TimedStory(workers=partitions)
     run = story.fit(models=models, partitions=partitions, epochs=epochs)
     agenda: list[tuple[float, int, TaskKey | None]] = [
@@ -68,7 +68,7 @@ def dispatched(
             heapq.heappush(agenda, (now + random.random() * delay, worker, None))
         elif may_start := [m for m in run.models.values() if not m.busy and worker in m.remaining]:
             model = random.choice(may_start)
-            chosen = unit(model.epoch, worker, model.id)
+            chosen = sub_epoch(model.epoch, worker, model.id)
             story.begins(chosen, worker, now)
             seconds = waits.get(worker, 0.0) + random.uniform(0.1, 3.0)
             heapq.heappush(agenda, (now + seconds, worker, chosen))

@@ -32,8 +32,10 @@ def assert_sound(state: ExperimentState) -> None:
     for run in state.runs.values():
         assert_counted(run)
         for model in run.models.values():
-            units = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
-            assert units == ([model.busy] if model.busy else []), "isolation: one open unit per model"
+            sub_epochs = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
+            assert sub_epochs == ([model.busy] if model.busy else []), (
+                "isolation: one open sub-epoch per model"
+            )
             there = range(model.archived_epochs + 1, model.epochs + 1)
             assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.kept
             assert len(model.summaries) == model.archived_epochs
@@ -50,7 +52,7 @@ def assert_sound(state: ExperimentState) -> None:
 def assert_counted(run: Run) -> None:
     """What the fold counts is what there is."""
     counts, models = run.counts, run.models.values()
-    assert counts.units == sum(len(model.visits) for model in models)
+    assert counts.sub_epochs == sum(len(model.visits) for model in models)
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
     assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
     assert all(counts.reached.values())

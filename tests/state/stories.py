@@ -17,10 +17,10 @@ from cerebro.contract.events import (
     WorkerJoined,
     WorkerLost,
 )
-from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
 from cerebro.contract.tasks import KINDS, CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
-from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 
 DATASET = "one-d"
@@ -48,7 +48,7 @@ def joined(
         incarnation=incarnation,
         weight=1.0,
         kinds=KINDS,
-        holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held),
+        replicas=tuple(Replica(dataset=DATASET, partition=p) for p in held),
         devices=devices,
     )
 
@@ -113,7 +113,7 @@ class Story:
         mode: Literal["min", "max"] = "min",
         hyperparams: Mapping[str, Hyperparameters] | None = None,
         max_attempts: int = 3,
-        ways: tuple[Way, ...] = (),
+        parallel_plans: tuple[ParallelPlan, ...] = (),
     ) -> Run:
         """A started fit run, ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
@@ -136,7 +136,7 @@ class Story:
                     models=dict(given),
                     partitions=dict.fromkeys(range(partitions), 10),
                     valid_partitions=(0,) if validated else (),
-                    ways=ways,
+                    parallel_plans=parallel_plans,
                 ),
             ),
         )
@@ -161,7 +161,7 @@ class Story:
         worker: int | None = None,
         **metrics: float,
     ) -> None:
-        """A committed unit; its checkpoint is named for model, unit number and attempt."""
+        """A committed sub-epoch; its checkpoint is named for model, sub-epoch number and attempt."""
         key = TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
         attempt = self.attempt(key)
         name = f"{model}-u{len(self.model(model).visits)}-a{attempt}"
@@ -179,7 +179,7 @@ class Story:
         self.do(key, worker, TaskResult(rows=4, metrics=metrics or {"loss": 1.0}))
 
     def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
-        """A model's whole epoch, each unit with the same metrics."""
+        """A model's whole epoch, each sub-epoch with the same metrics."""
         for partition in range(partitions):
             self.train(epoch, partition, model=model, rows=10, worker=None, **metrics)
 
@@ -194,29 +194,33 @@ class Story:
         key: TaskKey,
         worker: int,
         devices: tuple[int, ...] = (0,),
-        way: Way | None = None,
+        parallel_plan: ParallelPlan | None = None,
         others: tuple[Member, ...] = (),
     ) -> int:
         """Give a task to a worker, or to a gang that it leads; returns the attempt."""
         attempt = self.attempt(key)
-        is_unit = key.kind == "train" and key.model in self.state.runs[key.run].models
+        is_sub_epoch = key.kind == "train" and key.model in self.state.runs[key.run].models
         event = TaskAssigned(
             task=str(key),
             attempt=attempt,
             worker=f"worker-{worker}",
             devices=devices,
-            way=way,
+            parallel_plan=parallel_plan,
             others=others,
-            terms=self.model(key.model or "").terms_for(str(key)) if is_unit else 0,
+            terms=self.model(key.model or "").terms_for(str(key)) if is_sub_epoch else 0,
         )
         self.tell(event)
         return attempt
 
     def start(
-        self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,), way: Way | None = None
+        self,
+        key: TaskKey,
+        worker: int,
+        devices: tuple[int, ...] = (0,),
+        parallel_plan: ParallelPlan | None = None,
     ) -> int:
         """Assign and start; returns the attempt."""
-        attempt = self.assign(key, worker, devices, way)
+        attempt = self.assign(key, worker, devices, parallel_plan)
         self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
         return attempt
 
@@ -255,8 +259,8 @@ class Story:
         self.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
 
 
-def unit(epoch: int, partition: int, model: str = "m00") -> TaskKey:
-    """Key of a training unit."""
+def sub_epoch(epoch: int, partition: int, model: str = "m00") -> TaskKey:
+    """Key of a training sub-epoch."""
     return TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
 
 

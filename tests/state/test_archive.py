@@ -12,9 +12,9 @@ from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import FitPlan, NewModel
 from cerebro.state import ExperimentState, Model, Run, TaskState, epoch_report, schedule_now
 from cerebro.state.archived import ArchivedError
+from cerebro.state.parallel_plans import told
 from cerebro.state.positions import position_of
 from cerebro.state.snapshots import packed, unpacked
-from cerebro.state.ways import told
 from tests.state.archived_runs import archived, epochs_of_all
 from tests.state.histories import History
 from tests.state.soundness import assert_sound
@@ -28,17 +28,23 @@ EPOCHS = 6
     seed=st.integers(0, 10**6),
     validated=st.booleans(),
     devices=st.integers(1, 2),
-    has_ways=st.booleans(),
+    has_parallel_plans=st.booleans(),
     has_gangs=st.booleans(),
     after=st.integers(0, 12),
     reports=st.integers(0, EPOCHS),
 )
 def test_what_is_archived_is_missed_by_nobody(
-    seed: int, validated: bool, devices: int, has_ways: bool, has_gangs: bool, after: int, reports: int
+    seed: int,
+    validated: bool,
+    devices: int,
+    has_parallel_plans: bool,
+    has_gangs: bool,
+    after: int,
+    reports: int,
 ) -> None:
     """The fold that archives says of models, of what can be assigned, and of the schedule the same as one that keeps
-    all; as long as no model loses more checkpoints in a row than units are kept of it. One that keeps beside what it
-    archives goes on all the same.
+    all; as long as no model loses more checkpoints in a row than sub-epochs are kept of it. One that keeps beside what
+    it archives goes on all the same.
 
     Args:
         reports: after so many epochs a model is added, and nothing is reported any more.
@@ -48,7 +54,7 @@ def test_what_is_archived_is_missed_by_nobody(
         validated=validated,
         epochs=EPOCHS,
         devices=devices,
-        has_ways=has_ways,
+        has_parallel_plans=has_parallel_plans,
         has_gangs=has_gangs,
     )
     history.state.archive_after = history.run.archive_after = after
@@ -92,7 +98,7 @@ def tell_of_epochs(history: History, reports: int) -> None:
 
 
 def assert_kept_beside(beside: Run, whole: Run) -> None:
-    """Every unit is at hand."""
+    """Every sub-epoch is at hand."""
     for model, other in zip(beside.models.values(), whole.models.values(), strict=True):
         assert repr(list(model.visits)) == repr(list(other.visits))  # NaN is NaN
 
@@ -108,13 +114,15 @@ def assert_same(one: Run, whole: Run) -> None:
         lost = {visit.file for visit in other.visits} - {visit.file for visit in model.known_visits}
         assert one.kept_checkpoints(model) == whole.kept_checkpoints(other) - lost
         assert one.best_epoch(model) == whole.best_epoch(other)
-        assert [(t.way, t.units) for t in told(one, model)] == [(t.way, t.units) for t in told(whole, other)]
+        assert [(t.parallel_plan, t.sub_epochs) for t in told(one, model)] == [
+            (t.parallel_plan, t.sub_epochs) for t in told(whole, other)
+        ]
         assert model.peaks == other.peaks
         assert_same_epochs(one, model, other)
 
 
 def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
-    """What is told of each, and where the next unit is."""
+    """What is told of each, and where the next sub-epoch is."""
     assert isinstance(run.plan, FitPlan)
     for epoch in range(1, model.completed_epochs + 1):
         assert repr(model.training_metrics(epoch)) == repr(other.training_metrics(epoch))  # NaN is NaN
@@ -123,8 +131,10 @@ def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
         assert model.epoch_checkpoint(epoch) == other.epoch_checkpoint(epoch)
         until = model.visits_until(epoch)
         assert model.partitions_until(until) == other.partitions_until(until)
-    units = len(model.visits)
-    assert position_of(model, run.plan.partitions, units) == position_of(other, run.plan.partitions, units)
+    sub_epochs = len(model.visits)
+    assert position_of(model, run.plan.partitions, sub_epochs) == position_of(
+        other, run.plan.partitions, sub_epochs
+    )
 
 
 def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: float) -> None:
@@ -146,7 +156,7 @@ def test_a_visit_that_is_archived_says_where_it_is() -> None:
     model = next(m for m in history.run.models.values() if m.visits.archived > 2)
     last = model.visits_until(1) - 1
     assert model.visits[last].epoch == 1
-    with pytest.raises(ArchivedError, match="unit 2 is archived"):
+    with pytest.raises(ArchivedError, match="sub-epoch 2 is archived"):
         model.visits[2]
     with pytest.raises(ArchivedError):
         list(model.visits)

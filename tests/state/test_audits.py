@@ -1,4 +1,4 @@
-"""Which units are audited, what they need until then, and what redos come to: the fold alone."""
+"""Which sub-epochs are audited, what they need until then, and what redos come to: the fold alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cerebro.state.audit_wording import lines, told
 from cerebro.state.audits import Audit, Audits, AuditState, Redo, is_drawn, is_exact, judged
 from cerebro.state.visits import Visit
 from cerebro.state.workers import Worker
-from tests.state.stories import DATASET, Story, unit
+from tests.state.stories import DATASET, Story, sub_epoch
 
 ATTEMPT = "attempt"
 
@@ -37,7 +37,8 @@ def checkpoint(name: str) -> CheckpointRef:
 
 
 class Audited(Story):
-    """A fit of which all units are audited, on workers that hold all partitions; states are told by their digests."""
+    """A fit of which all sub-epochs are audited, on workers that hold all partitions; states are told by their
+    digests."""
 
     def __init__(self, *, workers: int = 3, partitions: int = 2) -> None:
         super().__init__(workers=workers)
@@ -46,17 +47,17 @@ class Audited(Story):
         for worker in self.state.workers.values():
             worker.kinds |= {"audit", f"{COMPUTES}here"}
             worker.device = DeviceKind(kind="cpu", name="1 core")
-            worker.holdings |= {(DATASET, partition) for partition in range(partitions)}
+            worker.replicas |= {(DATASET, partition) for partition in range(partitions)}
 
     def trains(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
-        """A unit, from its assignment to its commit."""
+        """A sub-epoch, from its assignment to its commit."""
         model = self.run.models[key.model or ""]
         name = f"one/fit-1/{model.id}/u{len(model.visits):05}-a{attempt}.pt"
         result = TaskResult(rows=5, cores=2, metrics={"loss": 0.5}, checkpoint=checkpoint(name))
         self._done(key, worker, attempt, result)
 
     def redo(self, key: TaskKey, worker: int, *, digest: str = "0" * 16, differs: bool = False) -> None:
-        """The next redo of a unit."""
+        """The next redo of a sub-epoch."""
         audit = self.run.audits.get(key)
         assert audit is not None
         names = ("state['models'][0]['weight']",) if differs else ()
@@ -77,9 +78,9 @@ class Audited(Story):
 
 
 @given(st.integers(0, 1 << 40), st.floats(0, 1), st.floats(0, 1))
-def test_what_is_drawn_follows_from_seed_run_and_unit(seed: int, share: float, more: float) -> None:
+def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: float, more: float) -> None:
     """Asked again it is the same; a larger share draws all that a smaller one does; 0 draws nothing, 1 everything."""
-    keys = [unit(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
+    keys = [sub_epoch(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
     drawn = [is_drawn(seed, key, share) for key in keys]
     assert drawn == [is_drawn(seed, key, share) for key in keys]
     low, high = sorted((share, more))
@@ -93,23 +94,23 @@ def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() 
     story = Audited()
     story.run.archive_after = 0
     for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
-        story.trains(unit(epoch, partition), partition)
-    assert [str(audit.unit) for audit in story.run.audits.due()] == [str(unit(1, 0))]
+        story.trains(sub_epoch(epoch, partition), partition)
+    assert [str(audit.sub_epoch) for audit in story.run.audits.due()] == [str(sub_epoch(1, 0))]
     story.tell(epoch_report(story.state, story.run, 1))
     assert story.run.models["m00"].archived_epochs == 1
     assert not [*story.run.audits.due()]
-    assert told(story.audit(unit(1, 0))).startswith("its epoch was archived")
+    assert told(story.audit(sub_epoch(1, 0))).startswith("its epoch was archived")
     assert story.run.audits.needed("m00") == set()
 
 
 def test_about_the_share_is_drawn() -> None:
     """One in a hundred of ten thousand, give or take three standard deviations."""
-    keys = [unit(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
+    keys = [sub_epoch(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
     assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
 
 
 def test_keys_of_redos_are_read_as_they_are_written() -> None:
-    """Each redo of a unit has a name of its own."""
+    """Each redo of a sub-epoch has a name of its own."""
     key = TaskKey(run="fit-1", kind="audit", model="m03", epoch=2, partition=1, redo=2)
     assert str(key) == "fit-1/audit/m03/e2/p1/redo-2"
     assert TaskKey.parse(str(key)) == key
@@ -117,19 +118,19 @@ def test_keys_of_redos_are_read_as_they_are_written() -> None:
         TaskKey.parse("fit-1/audit/m03/e2/p1/2")
 
 
-def test_a_unit_is_audited_only_where_somebody_else_could_do_it() -> None:
+def test_a_sub_epoch_is_audited_only_where_somebody_else_could_do_it() -> None:
     """And not while another one of its model waits: that bounds what is kept for audits."""
     story = Audited()
     for worker in ("worker-1", "worker-2"):
-        story.state.workers[worker].holdings = {(DATASET, 1)}
-    story.trains(unit(1, 0), 0)
+        story.state.workers[worker].replicas = {(DATASET, 1)}
+    story.trains(sub_epoch(1, 0), 0)
     assert story.run.audits.known == {}
-    story.trains(unit(1, 1), 0)
-    assert [*story.run.audits.known] == [str(unit(1, 1))]
-    story.trains(unit(2, 1), 0)
+    story.trains(sub_epoch(1, 1), 0)
+    assert [*story.run.audits.known] == [str(sub_epoch(1, 1))]
+    story.trains(sub_epoch(2, 1), 0)
     assert story.run.audits.unaudited == {
         "no other worker held the partition": 1,
-        "another unit of the model waited to be audited": 1,
+        "another sub-epoch of the model waited to be audited": 1,
     }
 
 
@@ -140,60 +141,65 @@ def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
     """Both that it began with and that it left, however far the model is trained; no longer."""
     story = Audited(partitions=4)
     for partition in range(4):
-        story.trains(unit(1, partition), 0)
+        story.trains(sub_epoch(1, partition), 0)
         if partition == 0:
-            story.redo(unit(1, 0), 1)
-    audit = story.audit(unit(1, 1))
+            story.redo(sub_epoch(1, 0), 1)
+    audit = story.audit(sub_epoch(1, 1))
     first, second = (f"one/fit-1/m00/u{number:05}-a1.pt" for number in (0, 1))
     assert audit.files == {first, second}
     assert {first, second} <= story.run.kept_checkpoints(story.model())
     assert not {first, second} & story.run.kept_checkpoints(story.model(), but=audit)
-    story.redo(unit(1, 1), 2)
+    story.redo(sub_epoch(1, 1), 2)
     assert not {first, second} & story.run.kept_checkpoints(story.model())
 
 
 def test_the_end_of_a_run_ends_its_audits() -> None:
-    """What was not done needs no checkpoints; what differs stays told. Once it goes on, other units are audited."""
+    """What was not done needs no checkpoints; what differs stays told. Once it goes on, other sub-epochs are
+    audited."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    story.redo(unit(1, 0), 1, differs=True)
+    story.trains(sub_epoch(1, 0), 0)
+    story.redo(sub_epoch(1, 0), 1, differs=True)
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert story.run.audits.needed("m00") == set()
-    assert "no third worker has told" in told(story.audit(unit(1, 0)))
+    assert "no third worker has told" in told(story.audit(sub_epoch(1, 0)))
     story.tell(RunResumed(run="fit-1", by="ada"))
-    story.trains(unit(1, 1), 0)
-    assert story.audit(unit(1, 1)).state is AuditState.WAITING
+    story.trains(sub_epoch(1, 1), 0)
+    assert story.audit(sub_epoch(1, 1)).state is AuditState.WAITING
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    assert told(story.audit(unit(1, 1))).startswith("not done: ")
+    assert told(story.audit(sub_epoch(1, 1))).startswith("not done: ")
     assert lines(story.run.audits)[0] == "audits: 1 came to nothing, 1 differs"
 
 
-def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
+def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
     """Its checkpoint was lost. A redo that is under way means nothing to what takes its place, and harms nothing."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    redo: dict[str, Any] = {"task": str(story.audit(unit(1, 0)).next_key), "attempt": 1, "worker": "worker-1"}
-    following: dict[str, Any] = {"task": str(unit(1, 1)), "attempt": 1, "worker": "worker-0"}
+    story.trains(sub_epoch(1, 0), 0)
+    redo: dict[str, Any] = {
+        "task": str(story.audit(sub_epoch(1, 0)).next_key),
+        "attempt": 1,
+        "worker": "worker-1",
+    }
+    following: dict[str, Any] = {"task": str(sub_epoch(1, 1)), "attempt": 1, "worker": "worker-0"}
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
     story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
     assert not story.model().visits
     story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # it was on its way
     outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
     story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
-    story.trains(unit(1, 0), 0, attempt=2)
-    audit = story.audit(unit(1, 0))
+    story.trains(sub_epoch(1, 0), 0, attempt=2)
+    audit = story.audit(sub_epoch(1, 0))
     assert (audit.state, audit.redos) == (AuditState.DROPPED, [])
     assert all(
         not worker.has_failures or worker.name == "worker-0" for worker in story.state.workers.values()
     )
 
 
-def test_who_has_done_the_unit_is_not_asked_again() -> None:
+def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
     """The fold refuses it, whoever decides."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    key = str(story.audit(unit(1, 0)).next_key)
-    with pytest.raises(IllegalEventError, match="has done the unit before"):
+    story.trains(sub_epoch(1, 0), 0)
+    key = str(story.audit(sub_epoch(1, 0)).next_key)
+    with pytest.raises(IllegalEventError, match="has done the sub-epoch before"):
         story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
     with pytest.raises(IllegalEventError, match="nothing is to be audited"):
         story.tell(TaskAssigned(task="fit-1/audit/m00/e2/p1/redo-1", attempt=1, worker="worker-1"))
@@ -205,9 +211,9 @@ def test_who_has_done_the_unit_is_not_asked_again() -> None:
 def test_a_redo_is_nothing_to_its_model() -> None:
     """No visit, no checkpoint, no validation follows from it."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
+    story.trains(sub_epoch(1, 0), 0)
     visits, kept = list(story.model().visits), story.model().busy
-    story.redo(unit(1, 0), 1, differs=True)
+    story.redo(sub_epoch(1, 0), 1, differs=True)
     assert (list(story.model().visits), story.model().busy) == (visits, kept)
     assert story.run.progress()[0] == 1
 
@@ -216,14 +222,14 @@ def test_a_redo_is_nothing_to_its_model() -> None:
 def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
     """A container that is killed for memory, as the controller finds: its limit is known or not."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    key = story.audit(unit(1, 0)).next_key
+    story.trains(sub_epoch(1, 0), 0)
+    key = story.audit(sub_epoch(1, 0)).next_key
     named: dict[str, Any] = {"task": str(key), "attempt": 1, "worker": "worker-1"}
     killed = TaskRevoked(
         **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
     )
     story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
-    assert told(story.audit(unit(1, 0))) == "could not be done again: worker-1: OOMKilled"
+    assert told(story.audit(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
     assert story.run.task(key).state is TaskState.FAILED
     assert not [*story.run.audits.due()]
     assert story.model().state is ModelState.ACTIVE
@@ -240,13 +246,13 @@ def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None
 def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
     """Whom two others contradict; nobody, if all three differ. Both doubted ones check their machines at once."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    story.redo(unit(1, 0), 1, digest="b" * 16, differs=True)
-    assert "no third worker has told" in told(story.audit(unit(1, 0)))
+    story.trains(sub_epoch(1, 0), 0)
+    story.redo(sub_epoch(1, 0), 1, digest="b" * 16, differs=True)
+    assert "no third worker has told" in told(story.audit(sub_epoch(1, 0)))
     doubted = {name for name, w in story.state.workers.items() if any(e.is_doubtful for e in w.ended)}
     assert doubted == {"worker-0", "worker-1"}
-    story.redo(unit(1, 0), 2, digest=second, differs=differs)
-    audit = story.audit(unit(1, 0))
+    story.redo(sub_epoch(1, 0), 2, digest=second, differs=differs)
+    audit = story.audit(sub_epoch(1, 0))
     assert (audit.state, audit.wrong) == (AuditState.JUDGED, wrong)
     assert words in told(audit)
     blamed = {name for name, w in story.state.workers.items() if any(e.is_certain for e in w.ended)}
@@ -259,7 +265,7 @@ def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
         1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
     )
     return Audit(
-        unit=unit(1, 0),
+        sub_epoch=sub_epoch(1, 0),
         number=0,
         visit=visit,
         before=None,
@@ -271,7 +277,7 @@ def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
 
 
 def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
-    """A unit that went on from one differs from two that did not: the code is told of, not the worker."""
+    """A sub-epoch that went on from one differs from two that did not: the code is told of, not the worker."""
     redo = Redo("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
     wrong, words = judged(made(redo, redo._replace(worker="worker-2"), resumed_rows=3))
     assert wrong == ""
@@ -296,7 +302,7 @@ def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
             weight=1.0,
             kinds=frozenset(kinds),
             volume="w",
-            holdings=set(),
+            replicas=set(),
             device=DeviceKind.model_validate({"kind": kind, "name": "x"}),
         )
 
@@ -314,6 +320,6 @@ def test_an_audit_that_came_to_nothing_says_why() -> None:
     """The first line counts, and names what was drawn and not audited."""
     audits = Audits(unaudited={"no other worker held the partition": 3})
     audits.draw(made())
-    audits.drop(unit(1, 0), "could not be done again: KeyError")
+    audits.drop(sub_epoch(1, 0), "could not be done again: KeyError")
     assert lines(audits) == ["audits: 1 came to nothing, 3 not audited (no other worker held the partition)"]
     assert lines(Audits()) == []

@@ -9,7 +9,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.state import ScheduleNow, TaskKey, breaks, schedule_now
 from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory
-from tests.state.stories import joined, lost, unit
+from tests.state.stories import joined, lost, sub_epoch
 
 DOWN_S = 70.0
 
@@ -21,10 +21,10 @@ def interrupted(*, is_noticed_at_once: bool) -> TimedStory:
     """
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
-    story.begins(unit(1, 1), 1, 2.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
+    story.begins(sub_epoch(1, 1), 1, 2.0)
     story.time = story.zero + 3.0
-    story.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED, "SIGTERM")
+    story.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED, "SIGTERM")
     if is_noticed_at_once:
         story.at(5.0, lost(0), lost(1))
         story.at(4.0 + DOWN_S, joined(0, incarnation="b"), joined(1, incarnation="b"))
@@ -44,7 +44,7 @@ def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> Non
     """The break begins when work was last done, for idle workers are missed late; it ends when one of them is back."""
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
     assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
-    story.runs(unit(1, 1), 1, 74.0, 76.0)
+    story.runs(sub_epoch(1, 1), 1, 74.0, 76.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     found = now(story, 200.0)
     assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
@@ -67,7 +67,7 @@ def test_a_worker_that_stays_keeps_the_clock_going() -> None:
     """It waits, and that is idle time: for the partition of the one that is lost."""
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
     story.at(3.0, lost(1))
     story.at(3.0 + DOWN_S, joined(1, incarnation="b"))
     assert story.run.breaks == []
@@ -78,12 +78,12 @@ def test_what_a_killed_worker_was_at_is_no_work_in_the_break() -> None:
     """The log closes its attempt only when the worker is missed; a worker's time is never more than the makespan."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=1)
-    story.begins(unit(1, 0), 0, 0.0)
+    story.begins(sub_epoch(1, 0), 0, 0.0)
     gone = TaskRevoked(
-        task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=FailureKind.CRASH
+        task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=FailureKind.CRASH
     )
     story.at(DOWN_S, gone, lost(0), joined(0, incarnation="b"))
-    story.runs(unit(1, 0), 0, DOWN_S, DOWN_S + 2.0)
+    story.runs(sub_epoch(1, 0), 0, DOWN_S, DOWN_S + 2.0)
     found = now(story, DOWN_S + 2.0)
     assert (found.makespan_s, found.device_s, found.idle_s) == (2.0, 2.0, 0.0)
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed_went_on_when_it_was() -> None:
     """Workers that come back later find one break behind them, not two that overlap."""
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
     story.at(3.0, RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     story.at(50.0, RunResumed(run="fit-1"))
     story.at(60.0, lost(0), lost(1), joined(1, incarnation="b"))
@@ -107,7 +107,7 @@ def test_a_question_that_is_answered_meanwhile_is_no_work(*, is_answered: bool) 
     question = TaskKey(run="fit-1", kind="search", question="orders-0")
     story = TimedStory(workers=3)
     story.fit(models=1, partitions=2, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
     story.at(5.0, lost(0), lost(1))
     story.time = story.zero + 29.0
     story.start(question, 2, ())

@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     ClusterEvent,
-    HoldingsChanged,
+    ReplicasChanged,
     TaskAssigned,
     TaskStarted,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.errors import IllegalEventError
 from cerebro.state import ClusterState, ExperimentState, Worker
 from tests.state.exclusive import assert_exclusive
-from tests.state.stories import Story, joined, lost, unit
+from tests.state.stories import Story, joined, lost, sub_epoch
 
 WORKERS = ("w0", "w1", "w2")
 
 
-def holding(partition: int) -> Holding:
-    return Holding(dataset="d", partition=partition)
+def replica(partition: int) -> Replica:
+    return Replica(dataset="d", partition=partition)
 
 
 def join(worker: str, incarnation: str = "a", *partitions: int, volume: str = "") -> WorkerJoined:
@@ -36,7 +36,7 @@ def join(worker: str, incarnation: str = "a", *partitions: int, volume: str = ""
         incarnation=incarnation,
         weight=1.0,
         kinds=("train",),
-        holdings=tuple(map(holding, partitions)),
+        replicas=tuple(map(replica, partitions)),
         volume=volume or None,
     )
 
@@ -68,8 +68,8 @@ changes = st.one_of(
     st.builds(lose, st.sampled_from(WORKERS)),
     st.builds(remove, st.sampled_from(WORKERS)),
     st.builds(
-        lambda volume, gained, gone: HoldingsChanged(
-            volume=volume, gained=(holding(gained),), lost=(holding(gone),)
+        lambda volume, gained, gone: ReplicasChanged(
+            volume=volume, gained=(replica(gained),), lost=(replica(gone),)
         ),
         st.sampled_from([*WORKERS, "shared"]),
         st.integers(0, 3),
@@ -79,7 +79,7 @@ changes = st.one_of(
 
 
 def told(worker: Worker) -> object:
-    return worker.incarnation, worker.is_alive, worker.lost, worker.volume, frozenset(worker.holdings)
+    return worker.incarnation, worker.is_alive, worker.lost, worker.volume, frozenset(worker.replicas)
 
 
 @given(st.lists(changes, max_size=30))
@@ -130,9 +130,9 @@ def test_a_volume_gains_and_loses_partitions() -> None:
         join("w0", "a", 1, volume="v"),
         join("w1", volume="v"),
         join("w2", "a", 1),
-        HoldingsChanged(volume="v", gained=(holding(2),), lost=(holding(1),)),
+        ReplicasChanged(volume="v", gained=(replica(2),), lost=(replica(1),)),
     )
-    assert [worker.holdings for worker in state.workers.values()] == [{("d", 2)}, {("d", 2)}, {("d", 1)}]
+    assert [worker.replicas for worker in state.workers.values()] == [{("d", 2)}, {("d", 2)}, {("d", 1)}]
 
 
 # --- in an experiment --------------------------------------------------------------------------------
@@ -142,22 +142,22 @@ def test_what_is_open_at_a_worker_that_is_another_process_by_now_is_known() -> N
     """It stays open until the controller has taken it back; what the new one is given is its own."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     story.tell(lost(0), joined(0, incarnation="b"))
     worker = story.state.workers["worker-0"]
-    assert worker.left == {str(unit(1, 0))} == set(worker.open_tasks)
+    assert worker.left == {str(sub_epoch(1, 0))} == set(worker.open_tasks)
     story.tell(lost(0), joined(0, incarnation="b"))
-    assert story.state.workers["worker-0"].left == {str(unit(1, 0))}
+    assert story.state.workers["worker-0"].left == {str(sub_epoch(1, 0))}
 
 
 def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
     """Unless it was taken back meanwhile."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     story.tell(lost(0), joined(0))
     assert story.state.workers["worker-0"].left == set()
-    story.commit(unit(1, 0), 0)
+    story.commit(sub_epoch(1, 0), 0)
     assert len(story.model().visits) == 1
 
 

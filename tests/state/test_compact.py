@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import Member
-from cerebro.contract.ways import Way
 from cerebro.state.archived import _VISITS as _COMMON
 from cerebro.state.archived import EpochSummary, Summaries, Visits
 from cerebro.state.visits import Visit
@@ -16,7 +16,7 @@ from cerebro.state.visits import Visit
 _NUMBERS = st.floats(allow_nan=False)
 _COUNTS = st.integers(-(2**63), 2**63 - 1)
 _VECTORS = st.lists(_NUMBERS, max_size=4).map(tuple)
-_WAYS = st.sampled_from([None, Way(technique="ddp", size=2, params={"bucket": [1, 2]})])
+_PARALLEL_PLANS = st.sampled_from([None, ParallelPlan(technique="ddp", size=2, params={"bucket": [1, 2]})])
 _NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
 
 
@@ -36,7 +36,7 @@ def visits(draw: st.DrawFn) -> Visit:
         values=draw(_VECTORS),
         file=draw(st.text(max_size=9)),
         checksum=draw(st.text(max_size=9)),
-        way=draw(_WAYS),
+        parallel_plan=draw(_PARALLEL_PLANS),
         others=draw(st.sampled_from([(), (Member(worker="b", partition=3, devices=(0, 1)),)])),
         course=draw(st.binary(max_size=9)),
         has_diverged=draw(st.booleans()),
@@ -57,11 +57,13 @@ def test_a_pinned_visit_is_what_it_was(found: list[Visit], archived: int) -> Non
 @st.composite
 def summaries(draw: st.DrawFn) -> EpochSummary:
     names = draw(st.lists(st.text(max_size=5), max_size=4, unique=True).map(tuple))
-    used = tuple(draw(st.lists(_WAYS, max_size=2, unique_by=lambda way: way is None)))
+    used = tuple(
+        draw(st.lists(_PARALLEL_PLANS, max_size=2, unique_by=lambda parallel_plan: parallel_plan is None))
+    )
     whole = st.integers(0, 2**40)
     return EpochSummary(
         values=tuple(draw(_NUMBERS) for _ in names),
-        used_units=tuple(float(draw(st.integers(1, 99))) for _ in used),
+        used_sub_epochs=tuple(float(draw(st.integers(1, 99))) for _ in used),
         used_s=tuple(draw(st.floats(0, 1e9)) for _ in used),
         reports=draw(st.sampled_from([(), (1.0, 0.5, 3.0)])),
         seconds=draw(_NUMBERS),
@@ -94,7 +96,9 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
         max((each.peak_bytes for each in found), default=0),
         max((each.peak_gpu_bytes for each in found), default=0),
     )
-    assert sum(used.units for used in kept.ways) == sum(sum(each.used_units) for each in found)
+    assert sum(used.sub_epochs for used in kept.parallel_plans) == sum(
+        sum(each.used_sub_epochs) for each in found
+    )
     for epoch, summary in enumerate(found, start=1):
         assert kept[epoch] == summary
         assert {name: kept.mean(epoch, name) for name in summary.names} == summary.means
@@ -114,8 +118,10 @@ def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
 
 def test_what_epochs_have_in_common_is_there_once() -> None:
     """Ways among it, whose parameters have no hash; `True` is no 1."""
-    ways = [Way(technique="ddp", size=2, params={"bucket": value}) for value in (1, 1, True)]
-    one, same, other = (_COMMON.pack(_visit(way=way)) for way in ways)
+    parallel_plans = [
+        ParallelPlan(technique="ddp", size=2, params={"bucket": value}) for value in (1, 1, True)
+    ]
+    one, same, other = (_COMMON.pack(_visit(parallel_plan=parallel_plan)) for parallel_plan in parallel_plans)
     assert one[0] is same[0]
     assert repr(other[0]) != repr(one[0])
 

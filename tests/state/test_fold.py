@@ -36,12 +36,12 @@ from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, whole
 from cerebro.state.experiment import fold
 from tests.state.soundness import assert_sound
-from tests.state.stories import Story, joined, lost, unit, validation
+from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 KEYS = [
-    *(str(unit(e, p, m)) for e, p, m in product((1, 2, 3), (0, 1, 7), ("m00", "m01"))),
+    *(str(sub_epoch(e, p, m)) for e, p, m in product((1, 2, 3), (0, 1, 7), ("m00", "m01"))),
     *(str(validation(e)) for e in (1, 2)),
-    str(unit(1, 0, "m99")),
+    str(sub_epoch(1, 0, "m99")),
     "fit-9/train/m00/e1/p0",
     "etl-1/etl/train/p0",
     "test-1/test/m00/p0",
@@ -177,7 +177,7 @@ def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
     story = Story()
     story.etl()
     story.fit()
-    story.do(unit(1, 0), 0, TRAINED)
+    story.do(sub_epoch(1, 0), 0, TRAINED)
     before = fold("one", story.log[:-1])
     state = copy.deepcopy(before)
 

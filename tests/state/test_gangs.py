@@ -1,4 +1,4 @@
-"""Units on sets of partitions: what a gang of workers may be given, and what is left where one of them is lost."""
+"""Sub-epochs on sets of partitions: what a gang of workers may be given, and what is left where one of them is lost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cerebro.figures.schedule.spans import spans
 from cerebro.state import TaskKey, TaskState
 from cerebro.state.positions import position_of
 from cerebro.state.wording import task as words
-from tests.state.stories import Story, joined, unit
+from tests.state.stories import Story, joined, sub_epoch
 from tests.state.test_hopping import refused
 
 
 def gang(*partitions: int, model: str = "m00", epoch: int = 1) -> TaskKey:
-    """Key of a unit on these partitions."""
-    return unit(epoch, partitions[0], model)._replace(others=partitions[1:])
+    """Key of a sub-epoch on these partitions."""
+    return sub_epoch(epoch, partitions[0], model)._replace(others=partitions[1:])
 
 
 def member(number: int, partition: int | None = None, devices: tuple[int, ...] = (0,)) -> Member:
@@ -40,7 +40,7 @@ def test_a_key_names_its_partitions_and_each_set_has_one_key() -> None:
     key = gang(0, 2, 3)
     assert str(key) == "fit-1/train/m00/e1/p0+p2+p3"
     assert TaskKey.parse(str(key)) == key
-    assert str(unit(1, 2)) == "fit-1/train/m00/e1/p2"
+    assert str(sub_epoch(1, 2)) == "fit-1/train/m00/e1/p2"
     assert TaskKey.parse("fit-1/train/m00/e1/p2").partitions == (2,)
     for text in ("p2+p0", "p1+p1", "p0+", "p0+2"):
         with pytest.raises(ValueError, match=r"ascending order|start with"):
@@ -48,7 +48,7 @@ def test_a_key_names_its_partitions_and_each_set_has_one_key() -> None:
 
 
 def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets() -> None:
-    """And the next unit's place in training is counted in the batches of all of them."""
+    """And the next sub-epoch's place in training is counted in the batches of all of them."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
@@ -59,7 +59,7 @@ def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets()
     assert (visit.partitions, visit.worker) == ((0, 2), "worker-0")
     rows = dict.fromkeys(range(4), 10)
     assert position_of(model, rows, len(model.visits)).step == 20
-    refused(story, assigned(unit(1, 2), worker=2), "completeness")
+    refused(story, assigned(sub_epoch(1, 2), worker=2), "completeness")
     refused(story, assigned(gang(1, 2), member(2), worker=1), "completeness")
     story.train(1, 1)
     story.train(1, 3)
@@ -70,7 +70,7 @@ def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets()
 
 
 def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
-    """Device-seconds are counted at all of them, and the unit is one span of the model."""
+    """Device-seconds are counted at all of them, and the sub-epoch is one span of the model."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
@@ -90,7 +90,7 @@ def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
     story.tell(joined(1, partitions=(1, 2)))
     refused(story, assigned(gang(0, 2)), "reads other partitions")
     refused(story, assigned(gang(0, 2), member(3)), "reads other partitions")
-    refused(story, assigned(unit(1, 0), member(2)), "reads other partitions")
+    refused(story, assigned(sub_epoch(1, 0), member(2)), "reads other partitions")
     refused(story, assigned(gang(0, 2), member(3, 2)), "worker-3, which does not hold partition 2")
     refused(story, assigned(gang(1, 2), member(1, 2), worker=1), "names a worker twice")
     refused(story, assigned(gang(0, 2), Member(worker="worker-9", partition=2)), "unknown worker worker-9")
@@ -100,12 +100,12 @@ def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
 def test_a_gang_has_each_of_its_workers_alone() -> None:
     """It starts when it is its turn at all of them; until it ends, it takes its place at all of them."""
     story = four()
-    story.start(unit(1, 2, "m01"), 2)
+    story.start(sub_epoch(1, 2, "m01"), 2)
     story.assign(gang(0, 2), 0, others=(member(2),))
     started = TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0")
     refused(story, started, "worker-2 started .* is open there")
-    refused(story, assigned(unit(1, 3), worker=3), "isolation")
-    story.commit(unit(1, 2, "m01"), 2)
+    refused(story, assigned(sub_epoch(1, 3), worker=3), "isolation")
+    story.commit(sub_epoch(1, 2, "m01"), 2)
     story.tell(started)
     assert [worker.open_tasks for worker in story.state.workers.values()] == [
         {str(gang(0, 2)): (0,)},
@@ -131,13 +131,13 @@ def test_a_gang_loses_its_attempt_as_a_whole() -> None:
 
 
 def test_a_lost_checkpoint_takes_back_the_whole_set() -> None:
-    """The unit is due once more, under its key."""
+    """The sub-epoch is due once more, under its key."""
     story = four()
     story.assign(gang(0, 1, 2, 3), 0, others=(member(1), member(2), member(3)))
     story.tell(TaskStarted(task=str(gang(0, 1, 2, 3)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 1, 2, 3), 0)
     assert story.model().completed_epochs == 1
-    story.fail(unit(2, 0), 0, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
     model = story.model()
     assert (model.visited, model.completed_epochs, model.remaining) == (0, 0, (0, 1, 2, 3))
     assert story.run.tasks[str(gang(0, 1, 2, 3))].state is TaskState.PENDING

@@ -25,22 +25,28 @@ from tests.state.soundness import assert_sound
     validated=st.booleans(),
     epochs=st.integers(1, 3),
     devices=st.integers(1, 3),
-    has_ways=st.booleans(),
+    has_parallel_plans=st.booleans(),
     workers=st.integers(2, 4),
     has_gangs=st.booleans(),
 )
 def test_any_history_is_sound_and_counted_right(
-    seed: int, validated: bool, epochs: int, devices: int, has_ways: bool, workers: int, has_gangs: bool
+    seed: int,
+    validated: bool,
+    epochs: int,
+    devices: int,
+    has_parallel_plans: bool,
+    workers: int,
+    has_gangs: bool,
 ) -> None:
-    """With models and runs stopped, resumed and retried in between, and units on one partition or on any set of them;
-    and the log alone tells the same."""
+    """With models and runs stopped, resumed and retried in between, and sub-epochs on one partition or on any set of
+    them; and the log alone tells the same."""
     history = History(
         Random(seed),
         validated=validated,
         epochs=epochs,
         devices=devices,
         models=2 + devices,
-        has_ways=has_ways,
+        has_parallel_plans=has_parallel_plans,
         workers=workers,
         has_gangs=has_gangs,
     )
@@ -61,7 +67,7 @@ def test_any_history_is_sound_and_counted_right(
 
 
 def assert_stopped_models_can_go_on(run: Run) -> None:
-    """No unit of a model that may be resumed is given up: it could never be assigned again."""
+    """No sub-epoch of a model that may be resumed is given up: it could never be assigned again."""
     for task in run.tasks.values():
         if task.key.kind == "train" and task.state is TaskState.FAILED:
             assert run.models[task.key.model or ""].state is ModelState.FAILED
@@ -71,9 +77,9 @@ def assert_counted(history: History) -> None:
     """Sums, extremes, means and best epochs are those of the visits there are; attempts are those of the log."""
     run, now = history.run, history.time
     seconds: defaultdict[str, float] = defaultdict(float)
-    for unit in committed(run):
-        for worker, devices in unit.places:
-            seconds[worker] += unit.seconds * len(devices)
+    for sub_epoch in committed(run):
+        for worker, devices in sub_epoch.places:
+            seconds[worker] += sub_epoch.seconds * len(devices)
     assert run.trained_s == pytest.approx(dict(seconds))
     visits = [visit for model in run.models.values() for visit in model.visits]
     waited = (
@@ -81,7 +87,7 @@ def assert_counted(history: History) -> None:
     )
     assert sorted(run.starts) == sorted(waited)
     assert all(v.started <= v.begun <= v.ended for v in visits)
-    assert run.newest_commit == max((unit.ended for unit in committed(run)), default=0.0)
+    assert run.newest_commit == max((sub_epoch.ended for sub_epoch in committed(run)), default=0.0)
     for model in run.models.values():
         assert model.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
         assert model.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
@@ -89,13 +95,13 @@ def assert_counted(history: History) -> None:
             known = naive_scores(model, validated=run.is_validated)
             assert model.scores("loss", validated=run.is_validated) == pytest.approx(known)
             assert model.best_epoch("loss", mode, validated=run.is_validated) == naive_best(known, mode)
-    units = [*committed(run), *running(run, now)]
+    sub_epochs = [*committed(run), *running(run, now)]
     by_model: Counter[str] = Counter()
     by_worker: Counter[str] = Counter()
-    for unit in units:
-        by_model[unit.model] += unit.seconds  # type: ignore[assignment]
-        for worker, taken in unit.places:
-            by_worker[worker] += unit.seconds * len(taken)  # type: ignore[assignment]
+    for sub_epoch in sub_epochs:
+        by_model[sub_epoch.model] += sub_epoch.seconds  # type: ignore[assignment]
+        for worker, taken in sub_epoch.places:
+            by_worker[worker] += sub_epoch.seconds * len(taken)  # type: ignore[assignment]
     most = {worker.name: worker.most_devices for worker in history.state.workers.values()}
     shared = [seconds / most[name] for name, seconds in by_worker.items()]
     assert lower_bound(run, now, most) == pytest.approx(max([*by_model.values(), *shared], default=0.0))
@@ -111,7 +117,12 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
     for event in history.log:
         match event:
             case TaskAssigned():
-                told[event.task, event.attempt] = event.worker, event.devices, event.way, event.others
+                told[event.task, event.attempt] = (
+                    event.worker,
+                    event.devices,
+                    event.parallel_plan,
+                    event.others,
+                )
             case TaskStarted():
                 if "/train/" in event.task:
                     redone[event.task.split("/")[2]] += any(task == event.task for task, _ in started)
@@ -121,7 +132,9 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
                 ended[event.task, event.attempt] = event.time
     found = list(tries(history.run))
     assert {
-        (str(t.key), a.number): (a.worker, a.devices, a.way, a.others) for t in found for a in (t.attempt,)
+        (str(t.key), a.number): (a.worker, a.devices, a.parallel_plan, a.others)
+        for t in found
+        for a in (t.attempt,)
     } == told
     assert len(found) == len(told)
     for t in found:

@@ -11,7 +11,7 @@ from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey
 from cerebro.state.tasks import OPEN
-from tests.state.stories import DATASET, Story, joined, lost, unit, validation
+from tests.state.stories import DATASET, Story, joined, lost, sub_epoch, validation
 
 
 def refused(story: Story, event: Event, match: str) -> None:
@@ -30,8 +30,8 @@ def test_a_model_is_at_one_worker_at_a_time() -> None:
     """Isolation."""
     story = Story()
     story.fit()
-    story.assign(unit(1, 0), 0)
-    refused(story, assigned(unit(1, 1), 1), "isolation")
+    story.assign(sub_epoch(1, 0), 0)
+    refused(story, assigned(sub_epoch(1, 1), 1), "isolation")
 
 
 def test_a_model_visits_each_partition_once_per_epoch() -> None:
@@ -39,28 +39,28 @@ def test_a_model_visits_each_partition_once_per_epoch() -> None:
     story = Story()
     story.fit()
     story.train(1, 0)
-    refused(story, assigned(unit(1, 0), 0, 2), "while it is committed")
-    refused(story, assigned(unit(2, 0), 0), "completeness")
-    refused(story, assigned(unit(1, 7), 0), "completeness")
+    refused(story, assigned(sub_epoch(1, 0), 0, 2), "while it is committed")
+    refused(story, assigned(sub_epoch(2, 0), 0), "completeness")
+    refused(story, assigned(sub_epoch(1, 7), 0), "completeness")
     story.train(1, 1)
     story.train(2, 0)
 
 
-def test_a_unit_goes_to_a_worker_that_holds_its_partition() -> None:
+def test_a_sub_epoch_goes_to_a_worker_that_holds_its_partition() -> None:
     """Data does not move."""
     story = Story()
     story.fit()
-    refused(story, assigned(unit(1, 0), 1), "does not hold")
+    refused(story, assigned(sub_epoch(1, 0), 1), "does not hold")
 
 
 def test_a_worker_takes_at_most_one_task_ahead() -> None:
     """One runs, one waits; the one that waits does not overtake."""
     story = Story(workers=1)
     story.fit(models=3, partitions=1)
-    story.assign(unit(1, 0, "m00"), 0)
-    story.assign(unit(1, 0, "m01"), 0)
-    refused(story, assigned(unit(1, 0, "m02"), 0), "which has")
-    started = TaskStarted(task=str(unit(1, 0, "m01")), attempt=1, worker="worker-0")
+    story.assign(sub_epoch(1, 0, "m00"), 0)
+    story.assign(sub_epoch(1, 0, "m01"), 0)
+    refused(story, assigned(sub_epoch(1, 0, "m02"), 0), "which has")
+    started = TaskStarted(task=str(sub_epoch(1, 0, "m01")), attempt=1, worker="worker-0")
     refused(story, started, "is open there")
     assert {str(t.key) for t in story.run.open_tasks()} == set(story.state.workers["worker-0"].open_tasks)
     assert all(task.state in OPEN for task in story.run.open_tasks())
@@ -70,17 +70,17 @@ def test_each_device_takes_one_and_one_ahead() -> None:
     """Side by side on one worker; a task of several devices waits for all of them, one without devices for none."""
     story = Story(workers=1, devices=2)
     story.fit(models=6, partitions=1)
-    story.start(unit(1, 0, "m00"), 0, (0,))
-    story.start(unit(1, 0, "m01"), 0, (1,))
-    story.assign(unit(1, 0, "m02"), 0, (0, 1))
-    refused(story, assigned(unit(1, 0, "m03"), 0, devices=(1,)), "which has")
-    refused(story, assigned(unit(1, 0, "m03"), 0, devices=(2,)), "device 2 of worker-0, which has 2")
-    story.start(unit(1, 0, "m04"), 0, ())
-    started = TaskStarted(task=str(unit(1, 0, "m02")), attempt=1, worker="worker-0")
+    story.start(sub_epoch(1, 0, "m00"), 0, (0,))
+    story.start(sub_epoch(1, 0, "m01"), 0, (1,))
+    story.assign(sub_epoch(1, 0, "m02"), 0, (0, 1))
+    refused(story, assigned(sub_epoch(1, 0, "m03"), 0, devices=(1,)), "which has")
+    refused(story, assigned(sub_epoch(1, 0, "m03"), 0, devices=(2,)), "device 2 of worker-0, which has 2")
+    story.start(sub_epoch(1, 0, "m04"), 0, ())
+    started = TaskStarted(task=str(sub_epoch(1, 0, "m02")), attempt=1, worker="worker-0")
     refused(story, started, "is open there")
-    story.commit(unit(1, 0, "m00"), 0)
+    story.commit(sub_epoch(1, 0, "m00"), 0)
     refused(story, started, "is open there")
-    story.commit(unit(1, 0, "m01"), 0)
+    story.commit(sub_epoch(1, 0, "m01"), 0)
     story.tell(started)
     assert [visit.devices for name in ("m00", "m01") for visit in story.model(name).visits] == [(0,), (1,)]
 
@@ -89,13 +89,13 @@ def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
     """What it had is nobody's to do, and stays open until it is taken back."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     story.tell(lost(0))
-    refused(story, assigned(unit(1, 0, "m01"), 0), "is lost")
+    refused(story, assigned(sub_epoch(1, 0, "m01"), 0), "is lost")
     story.tell(joined(0, incarnation="b", partitions=()))
-    assert story.state.workers["worker-0"].left == {str(unit(1, 0))}
-    refused(story, assigned(unit(1, 0), 0, attempt=2), "while it is running")
-    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="lost"))
+    assert story.state.workers["worker-0"].left == {str(sub_epoch(1, 0))}
+    refused(story, assigned(sub_epoch(1, 0), 0, attempt=2), "while it is running")
+    story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="lost"))
     assert story.state.workers["worker-0"].left == set()
     assert story.state.holders(DATASET, 0) == []
 
@@ -103,22 +103,22 @@ def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
 def test_a_process_that_was_only_silent_keeps_what_it_made() -> None:
     """Its registration lists what it had when it started; what it committed since counts, too."""
     story = Story()
-    story.state.workers["worker-0"].holdings.add((DATASET, 5))
+    story.state.workers["worker-0"].replicas.add((DATASET, 5))
     story.tell(lost(0), joined(0))
-    assert (DATASET, 5) in story.state.workers["worker-0"].holdings
+    assert (DATASET, 5) in story.state.workers["worker-0"].replicas
 
 
 def test_the_result_of_a_failed_model_that_still_runs_is_kept() -> None:
-    """A running unit is left to end by itself; its commit is legal though its model was given up."""
+    """A running sub-epoch is left to end by itself; its commit is legal though its model was given up."""
     story = Story()
     story.fit(validated=True)
     story.epoch(1)
-    story.start(unit(2, 0), 0)
+    story.start(sub_epoch(2, 0), 0)
     story.fail(validation(1), 1, FailureKind.USER_ERROR)
     assert story.model().state is ModelState.FAILED
     story.tell(
         TaskCommitted(
-            task=str(unit(2, 0)),
+            task=str(sub_epoch(2, 0)),
             attempt=1,
             worker="worker-0",
             result=TaskResult(rows=1, checkpoint=CheckpointRef(name="c", checksum="-", size=1)),

@@ -10,7 +10,7 @@ from cerebro.state import ModelState, TaskKey, TaskState
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.decide import decide
 from controller.fit_dispatch import FitDispatch
-from tests.state.stories import DATASET, Story, unit, validation
+from tests.state.stories import DATASET, Story, sub_epoch, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -22,7 +22,7 @@ def decided(story: Story) -> list[str]:
             incarnation=worker.incarnation,
             weight=1.0,
             kinds=tuple(worker.kinds),
-            holdings=(),
+            replicas=(),
         )
         for name, worker in story.state.workers.items()
     }
@@ -41,18 +41,18 @@ def between_epochs() -> Story:
     return story
 
 
-def test_a_validation_between_epochs_waits_for_the_next_unit() -> None:
-    """It uses up no attempt, however often the next unit is put off, and is not assigned meanwhile."""
+def test_a_validation_between_epochs_waits_for_the_next_sub_epoch() -> None:
+    """It uses up no attempt, however often the next sub-epoch is put off, and is not assigned meanwhile."""
     story = between_epochs()
     assert story.run.task(validation(1)).state is TaskState.PENDING
     assert not any(str(validation(1)) in step for step in decided(story))
     assert any("fit-1/train/m00/e2" in step for step in decided(story))
 
 
-def test_a_validation_between_epochs_is_done_once_the_unit_is_done_again() -> None:
-    """The next unit starts from the same checkpoint, finds it damaged, and the one before is redone."""
+def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() -> None:
+    """The next sub-epoch starts from the same checkpoint, finds it damaged, and the one before is redone."""
     story = between_epochs()
-    story.fail(unit(2, 0), 0, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
     assert story.model().remaining == (1,)
     story.train(1, 1)
     assert any(str(validation(1)) in step for step in decided(story))
@@ -64,7 +64,7 @@ def test_a_validation_between_epochs_is_done_once_the_unit_is_done_again() -> No
 
 
 def test_a_validation_is_given_up_when_training_goes_on_without_the_file() -> None:
-    """The next unit had loaded the checkpoint before it was damaged: nobody makes it again."""
+    """The next sub-epoch had loaded the checkpoint before it was damaged: nobody makes it again."""
     story = between_epochs()
     story.epoch(2)
     assert story.run.task(validation(1)).state is TaskState.FAILED
@@ -116,10 +116,10 @@ def test_a_checkpoint_is_kept_for_a_validation_that_may_be_retried() -> None:
 
 
 def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
-    """A first unit reads none; one that says so is user code's own error and must not stop the controller."""
+    """A first sub-epoch reads none; one that says so is user code's own error and must not stop the controller."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CHECKPOINT)
     assert story.model().state is ModelState.FAILED
 
 

@@ -14,25 +14,25 @@ from cerebro.contract.events import (
     TrialsRecalled,
     WorkerLost,
 )
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
-from cerebro.contract.trials import Cause, Inspection, KnownWay, ModelGroup, TrialOutcome
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.trials import Cause, Inspection, KnownParallelPlan, ModelGroup, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
-from cerebro.state.ways import has_more_than_one, told
+from cerebro.state.parallel_plans import has_more_than_one, told
 from tests.state.stories import Story
 
 INSPECT = TaskKey(run="fit-1", kind="inspect")
-DDP = TaskKey(run="fit-1", kind="trial", group="g00", way="ddp-2")
+DDP = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="ddp-2")
 FOUND = Inspection(
     groups=(
         ModelGroup(
             id="g00",
             models=("m00", "m01"),
-            ways=(
-                KnownWay(id="single", way=SINGLE),
-                KnownWay(id="ddp-2", way=Way(technique="ddp", size=2)),
+            parallel_plans=(
+                KnownParallelPlan(id="single", parallel_plan=SINGLE),
+                KnownParallelPlan(id="ddp-2", parallel_plan=ParallelPlan(technique="ddp", size=2)),
             ),
         ),
     ),
@@ -48,10 +48,10 @@ def started(story: Story, key: TaskKey, devices: tuple[int, ...] = ()) -> dict[s
     return named
 
 
-def inspected(*ways: Way) -> Story:
+def inspected(*parallel_plans: ParallelPlan) -> Story:
     """A fit on workers of two devices, whose models were inspected."""
     story = Story(devices=2)
-    story.fit(ways=ways)
+    story.fit(parallel_plans=parallel_plans)
     named = started(story, INSPECT)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
     return story
@@ -77,7 +77,7 @@ def test_what_was_found_is_known_of_the_run_and_again_after_a_replay_of_its_log(
 @pytest.mark.parametrize(
     "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint", "device")]
 )
-def test_a_trial_that_fails_strikes_its_way_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
+def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
     """Whatever the failure is: there is no second attempt, no model and no run fails of it, no worker is kept free."""
     story = inspected()
     named = started(story, DDP, (0, 1))
@@ -113,11 +113,13 @@ def test_a_trial_whose_worker_is_lost_is_to_be_done_elsewhere() -> None:
     assert not story.run.trials
 
 
-def test_no_trial_is_assigned_of_a_way_that_is_not_known_or_to_other_devices_than_it_takes() -> None:
+def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_devices_than_it_takes() -> (
+    None
+):
     """A group that the inspection does not name, a way that its group lacks, one device for a way of two."""
     story = inspected()
     other = DDP._replace(group="g01")
-    for key, devices in ((other, (0, 1)), (DDP._replace(way="fsdp-2"), (0, 1)), (DDP, (0,))):
+    for key, devices in ((other, (0, 1)), (DDP._replace(parallel_plan="fsdp-2"), (0, 1)), (DDP, (0,))):
         with pytest.raises(IllegalEventError):
             story.tell(TaskAssigned(task=str(key), attempt=1, worker="worker-0", devices=devices))
 
@@ -140,7 +142,7 @@ def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
         fresh.tell(TrialsRecalled(run="fit-1"))
 
 
-def test_what_trials_have_shown_is_told_of_each_way() -> None:
+def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
     """Also of ways that the plan does not list; a trial that came to nothing gives the reason."""
     story = inspected()
     named = started(story, DDP, (0, 1))
@@ -148,25 +150,29 @@ def test_what_trials_have_shown_is_told_of_each_way() -> None:
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
     assert has_more_than_one(story.run, story.model())
     rows = {
-        row.way.label: (row.batch_s, row.is_verified, row.struck_off)
+        row.parallel_plan.label: (row.batch_s, row.is_verified, row.ruled_out)
         for row in told(story.run, story.model())
     }
     assert rows == {"single": (0.0, None, ""), "ddp-2": (0.5, True, "")}
-    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
     failed = started(story, single, (0,))
     outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
     story.tell(TaskCommitted.model_validate({**failed, "result": TaskResult(trial=outcome)}))
     (first, _) = told(story.run, story.model("m01"))
-    assert (first.way.label, first.struck_off, first.is_verified) == ("single", "it needs 3 GiB", None)
+    assert (first.parallel_plan.label, first.ruled_out, first.is_verified) == (
+        "single",
+        "it needs 3 GiB",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
     ("cause", "strikes"),
     [("gradient", True), ("not_applicable", True), ("device_memory", True), ("failure", False), ("", False)],
 )
-def test_a_trial_that_proves_something_strikes_its_way_off(cause: Cause, strikes: bool) -> None:
+def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Cause, strikes: bool) -> None:
     """For all models of the group that go on; a crash, or memory of a machine, proves nothing."""
-    story = inspected(SINGLE, Way(technique="ddp", size=2))
+    story = inspected(SINGLE, ParallelPlan(technique="ddp", size=2))
     named = started(story, DDP, (0, 1))
     outcome = TrialOutcome(reason="the gradient is another one", cause=cause)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
@@ -176,11 +182,11 @@ def test_a_trial_that_proves_something_strikes_its_way_off(cause: Cause, strikes
     assert fold("one", story.log) == story.state
 
 
-def test_what_a_unit_was_trained_by_is_not_struck_off_by_a_trial() -> None:
+def test_what_a_sub_epoch_was_trained_by_is_not_ruled_out_by_a_trial() -> None:
     """The trial was wrong, or its device is another one."""
-    story = inspected(SINGLE, Way(technique="ddp", size=2))
+    story = inspected(SINGLE, ParallelPlan(technique="ddp", size=2))
     story.train(1, 0)
-    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
     named = started(story, single, (0,))
     outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
@@ -188,10 +194,10 @@ def test_what_a_unit_was_trained_by_is_not_struck_off_by_a_trial() -> None:
     assert not story.model("m01").struck
 
 
-def test_the_last_way_of_a_model_is_left_for_its_units_to_judge() -> None:
+def test_the_last_parallel_plan_of_a_model_is_left_for_its_sub_epochs_to_judge() -> None:
     """A trial alone ends no model."""
     story = inspected()
-    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
     named = started(story, single, (0,))
     outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
@@ -200,8 +206,8 @@ def test_the_last_way_of_a_model_is_left_for_its_units_to_judge() -> None:
 
 
 def test_what_a_trial_shows_holds_for_no_model_that_has_changed_since() -> None:
-    """With another batch size a way may fit that did not; its own units tell."""
-    ddp = Way(technique="ddp", size=2)
+    """With another batch size a way may fit that did not; its own sub-epochs tell."""
+    ddp = ParallelPlan(technique="ddp", size=2)
     story = inspected(SINGLE, ddp)
     story.tell(ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2}))
     named = started(story, DDP, (0, 1))

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp, TaskRevoked
+from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.contract.ways import MemoryPlace
 from cerebro.state import ExperimentState, ModelState, TaskState
 from cerebro.state.memory import Lack, has_room, with_failure
 from cerebro.state.snapshots import packed, unpacked
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
-KEY = unit(1, 0)
+KEY = sub_epoch(1, 0)
 GIB = 1 << 30
 
 
 def story_of(*limits: int) -> Story:
-    """Memory ran out in as many attempts at a unit: at a process of which the agent tells, with so much."""
+    """Memory ran out in as many attempts at a sub-epoch: at a process of which the agent tells, with so much."""
     story = Story()
     story.fit()
     for limit in limits:
@@ -83,7 +83,7 @@ def test_a_pod_that_is_killed_for_memory_tells_as_much() -> None:
     assert story.run.task(KEY).state is TaskState.PENDING
 
 
-def test_a_unit_that_is_given_up_fails_its_model_with_the_reason() -> None:
+def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     """And nothing else; a user can have it tried again, alone."""
     story = story_of(8, 8)
     story.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
@@ -108,7 +108,7 @@ def test_giving_up_what_was_has_no_effect() -> None:
     story.start(KEY, 0)
     for attempt in (2, 3):
         story.tell(TaskGivenUp(task=str(KEY), attempt=attempt, reason="it needs 9"))
-    story.tell(TaskGivenUp(task=str(unit(1, 1)), attempt=1, reason="it needs 9"))
+    story.tell(TaskGivenUp(task=str(sub_epoch(1, 1)), attempt=1, reason="it needs 9"))
     assert story.run.task(KEY).state is TaskState.RUNNING
     assert story.run.models["m00"].state is ModelState.ACTIVE
     stopped = story_of(8, 8)

@@ -1,4 +1,5 @@
-"""What the state says of models: means, best epochs, checkpoints that are still needed, units that are done again."""
+"""What the state says of models: means, best epochs, checkpoints that are still needed, sub-epochs that are done
+again."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from cerebro.state.failures import MAX_REOPENED
 from cerebro.state.models import Model
 from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit
-from tests.state.stories import SHA, Story, etl_plan, unit, validation
+from tests.state.stories import SHA, Story, etl_plan, sub_epoch, validation
 
 
 def model_of(
@@ -25,8 +26,8 @@ def model_of(
     """A model with visits: metrics (and rows) per epoch and partition."""
     size = len(metrics[0])
     model = Model(id="m00", hyperparams={}, epochs=epochs or len(metrics), partitions=tuple(range(size)))
-    for epoch, units in enumerate(metrics, start=1):
-        for partition, values in enumerate(units):
+    for epoch, sub_epochs in enumerate(metrics, start=1):
+        for partition, values in enumerate(sub_epochs):
             result = TaskResult(rows=rows[epoch - 1][partition] if rows else 1, metrics=values)
             model.add(
                 Visit.of(
@@ -43,7 +44,7 @@ def model_of(
 # --- means -------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_the_mean_of_its_units_weighted_by_rows() -> None:
+def test_an_epoch_is_the_mean_of_its_sub_epochs_weighted_by_rows() -> None:
     """A small partition counts little; epochs are not mixed."""
     model = model_of(
         [[{"loss": 1.0}, {"loss": 4.0}], [{"loss": 8.0}, {"loss": 8.0}]], rows=[[30, 10], [30, 10]]
@@ -53,21 +54,21 @@ def test_an_epoch_is_the_mean_of_its_units_weighted_by_rows() -> None:
     assert model.training_metrics(3) == {}
 
 
-def test_a_metric_that_some_unit_lacks_is_left_out() -> None:
+def test_a_metric_that_some_sub_epoch_lacks_is_left_out() -> None:
     """A mean over a part of the epoch would be another quantity under the same name."""
     model = model_of([[{"loss": 1.0, "aux": 2.0}, {"loss": 3.0}]])
     assert model.training_metrics(1) == {"loss": 2.0}
 
 
 @settings(deadline=None)
-@given(units=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
-def test_a_weighted_mean_lies_between_its_values(units: list[tuple[int, float]]) -> None:
+@given(sub_epochs=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
+def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, float]]) -> None:
     """And equals what all rows together give."""
-    model = model_of([[{"x": value} for _, value in units]], rows=[[rows for rows, _ in units]])
+    model = model_of([[{"x": value} for _, value in sub_epochs]], rows=[[rows for rows, _ in sub_epochs]])
     mean = model.training_metrics(1)["x"]
-    flat = sum(rows * value for rows, value in units) / sum(rows for rows, _ in units)
+    flat = sum(rows * value for rows, value in sub_epochs) / sum(rows for rows, _ in sub_epochs)
     assert mean == pytest.approx(flat)
-    values = [value for _, value in units]
+    values = [value for _, value in sub_epochs]
     assert min(values) - 1e-6 <= mean <= max(values) + 1e-6
 
 
@@ -113,7 +114,7 @@ def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max
     story.fit(models=3, mode=mode)
     story.epoch(1, model="m00", loss=1.0)
     story.epoch(1, model="m01", loss=9.0)
-    story.fail(unit(2, 0, "m01"), 0, FailureKind.NON_FINITE)
+    story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.NON_FINITE)
     model = story.run.best_model()
     assert model is not None
     assert model.id == best
@@ -133,7 +134,7 @@ def test_without_a_completed_epoch_nobody_is_best() -> None:
 
 
 def test_the_newest_two_checkpoints_are_needed() -> None:
-    """The next unit's input, and the one to fall back on."""
+    """The next sub-epoch's input, and the one to fall back on."""
     model = model_of([[{"loss": 1.0}] * 3], epochs=2)
     model.take_back()
     assert model.needed_checkpoints("loss", "min", validated=False) == {"u0", "u1"}
@@ -217,12 +218,13 @@ def test_a_model_is_finished_once_its_last_validation_is_in() -> None:
 
 
 def test_what_a_failed_model_lacks_is_neither_done_nor_due() -> None:
-    """The bar reaches its end though nothing more comes of it, and no sooner; a retried model's units are due again."""
+    """The bar reaches its end though nothing more comes of it, and no sooner; a retried model's sub-epochs are due
+    again."""
     story = Story()
     story.fit()
     story.train(1, 0)
     assert story.run.progress() == (1, 8)
-    story.fail(unit(1, 1), 1, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.USER_ERROR)
     assert story.run.progress() == (1, 5)
     story.epoch(1, model="m01")
     story.epoch(2, model="m01")
@@ -235,8 +237,8 @@ def test_a_failed_run_does_not_look_complete() -> None:
     """All that was wanted counts, of models and of ETL."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.tell(RunFinished(run="fit-1", outcome="failed", error="all 2 models failed"))
     assert story.run.progress() == (0, 8)
     story = Story()
@@ -250,16 +252,16 @@ def test_a_failed_run_does_not_look_complete() -> None:
     assert story.state.runs["etl-1"].progress() == (1, 2)
 
 
-def test_redone_are_units_that_began_again() -> None:
+def test_redone_are_sub_epochs_that_began_again() -> None:
     """Not an attempt that nothing followed, nor one that never ran."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     assert story.model().redone == 0
-    attempt = story.assign(unit(1, 0), 0)
+    attempt = story.assign(sub_epoch(1, 0), 0)
     assert story.model().redone == 0
     story.tell(
-        TaskRevoked(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long")
+        TaskRevoked(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long")
     )
     story.train(1, 0)
     assert story.model().redone == 1
@@ -271,8 +273,8 @@ def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
     """The attempt is revoked, with its worker's words; the task has no failure and goes before others."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED, "SIGTERM: worker-0 was asked to end")
-    task = story.run.task(unit(1, 0))
+    story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED, "SIGTERM: worker-0 was asked to end")
+    task = story.run.task(sub_epoch(1, 0))
     assert task.attempts[0].outcome == "revoked: SIGTERM: worker-0 was asked to end"
     assert (task.state, task.failures, task.failure) == (TaskState.PENDING, 0, None)
     assert task.is_interrupted
@@ -282,15 +284,15 @@ def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
 # --- lost checkpoints --------------------------------------------------------------------------------
 
 
-def test_a_lost_checkpoint_has_the_unit_before_done_again() -> None:
-    """Its visit is taken back and it gets the next number; the unit that found out is charged no attempt."""
+def test_a_lost_checkpoint_has_the_sub_epoch_before_done_again() -> None:
+    """Its visit is taken back and it gets the next number; the sub-epoch that found out is charged no attempt."""
     story = Story()
     story.fit()
     story.train(1, 0)
-    story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     assert not story.model().visits
-    assert story.run.task(unit(1, 0)).state is TaskState.PENDING
-    assert story.run.task(unit(1, 1)).failures == 0
+    assert story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
+    assert story.run.task(sub_epoch(1, 1)).failures == 0
     story.train(1, 0, loss=2.0)
     story.train(1, 1)
     assert [visit.attempt for visit in story.model().visits] == [2, 2]
@@ -303,15 +305,15 @@ def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
     story.fit()
     for _ in range(MAX_REOPENED):
         story.train(1, 0)
-        story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+        story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
         assert story.model().state is ModelState.ACTIVE
     story.train(1, 0)
-    story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     assert story.model().state is ModelState.FAILED
     assert story.model("m01").state is ModelState.ACTIVE
 
 
-def test_a_validation_reopens_the_last_unit_of_a_trained_model() -> None:
+def test_a_validation_reopens_the_last_sub_epoch_of_a_trained_model() -> None:
     """Nobody else would find out that the final checkpoint is lost."""
     story = Story()
     story.fit(validated=True, epochs=1)

@@ -73,12 +73,12 @@ def read(store: Store, log: Sequence[Event], since: float, until: float, **more:
 
 
 def told(tried: Try) -> tuple[object, ...]:
-    """All but when it was assigned, which the fold forgets of most units, and what it was asked."""
+    """All but when it was assigned, which the fold forgets of most sub-epochs, and what it was asked."""
     attempt = tried.attempt
     return (
         str(tried.key),
         *(attempt.number, attempt.worker, attempt.started, attempt.ended, attempt.outcome),
-        *(attempt.start_s, attempt.devices, str(attempt.way), attempt.others),
+        *(attempt.start_s, attempt.devices, str(attempt.parallel_plan), attempt.others),
     )
 
 
@@ -93,12 +93,12 @@ def overlapping(found: Sequence[Try], since: float, until: float) -> dict[tuple[
 
 
 @settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), has_ways=st.booleans(), has_gangs=st.booleans(), data=st.data())
+@given(seed=st.integers(0, 10**6), has_parallel_plans=st.booleans(), has_gangs=st.booleans(), data=st.data())
 def test_a_window_has_the_attempts_that_the_fold_has(
-    seed: int, has_ways: bool, has_gangs: bool, data: st.DataObject
+    seed: int, has_parallel_plans: bool, has_gangs: bool, data: st.DataObject
 ) -> None:
-    """Of any log, cut into segments anywhere: with the same visits, but for units that are taken back later."""
-    made = history(seed, has_ways=has_ways, has_gangs=has_gangs)
+    """Of any log, cut into segments anywhere: with the same visits, but for sub-epochs that are taken back later."""
+    made = history(seed, has_parallel_plans=has_parallel_plans, has_gangs=has_gangs)
     log = made.log
     cuts = sorted(data.draw(st.sets(st.integers(1, len(log) - 1), max_size=5), label="cuts"))
     ends = st.floats(log[0].time - 1, log[-1].time + 1)

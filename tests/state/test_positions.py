@@ -1,4 +1,4 @@
-"""Steps of a model's training, counted over units: whatever the sizes of partitions and the order of visits."""
+"""Steps of a model's training, counted over sub-epochs: whatever the sizes of partitions and the order of visits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import TrainTask
 from cerebro.state import position_of
 from controller import tasks
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -24,7 +24,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
     epochs=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
-def test_the_steps_of_all_units_follow_each_other_to_the_last(
+def test_the_steps_of_all_sub_epochs_follow_each_other_to_the_last(
     rows: list[int], size: int, epochs: int, seed: int
 ) -> None:
     """In each task as it is assigned, and from the log afterwards: the same."""
@@ -37,12 +37,12 @@ def test_the_steps_of_all_units_follow_each_other_to_the_last(
     model = story.model()
     while not model.is_trained:
         partition = random.choice(model.remaining)
-        body = tasks.body(RECORD, story.state, story.run, unit(model.epoch, partition))
+        body = tasks.body(RECORD, story.state, story.run, sub_epoch(model.epoch, partition))
         assert isinstance(body, TrainTask)
         assert body.position is not None
         places.append(body.position)
-        assert (body.position.step, body.unit) == (steps, len(places) - 1)
-        assert (body.position.epochs, body.position.units) == (epochs, epochs * len(rows))
+        assert (body.position.step, body.sub_epoch) == (steps, len(places) - 1)
+        assert (body.position.epochs, body.position.sub_epochs) == (epochs, epochs * len(rows))
         steps += -(-rows[partition] // size)
         story.train(model.epoch, partition, rows=rows[partition])
     assert {place.total_steps for place in places} == {steps}

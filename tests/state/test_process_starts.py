@@ -1,4 +1,4 @@
-"""What a process takes to start is told apart, and is no time of a unit: makespan, bound and gap leave it out."""
+"""What a process takes to start is told apart, and is no time of a sub-epoch: makespan, bound and gap leave it out."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from cerebro.scheduling.validator import validate
 from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory, dispatched
-from tests.state.stories import unit, validation
+from tests.state.stories import sub_epoch, validation
 
 IMPORTS_S = 8.0
 
 
 def started_cold(start_s: float) -> TimedStory:
-    """Two models on two workers, one epoch; each worker's first unit waits for its process.
+    """Two models on two workers, one epoch; each worker's first sub-epoch waits for its process.
 
     Without that, worker 0: m00 0-2, m01 2-4. Worker 1: m01 0-1, idle until m00 is there, m00 2-4.
     """
     story = TimedStory()
     story.fit(epochs=1)
-    story.begins(unit(1, 0), 0, 0.0)
-    story.runs(unit(1, 1, "m01"), 1, 0.0, start_s + 1.0, start_s)
-    story.ends(unit(1, 0), 0, start_s + 2.0, start_s)
-    story.begins(unit(1, 1), 1, start_s + 2.0)
-    story.runs(unit(1, 0, "m01"), 0, start_s + 2.0, start_s + 4.0)
-    story.ends(unit(1, 1), 1, start_s + 4.0)
+    story.begins(sub_epoch(1, 0), 0, 0.0)
+    story.runs(sub_epoch(1, 1, "m01"), 1, 0.0, start_s + 1.0, start_s)
+    story.ends(sub_epoch(1, 0), 0, start_s + 2.0, start_s)
+    story.begins(sub_epoch(1, 1), 1, start_s + 2.0)
+    story.runs(sub_epoch(1, 0, "m01"), 0, start_s + 2.0, start_s + 4.0)
+    story.ends(sub_epoch(1, 1), 1, start_s + 4.0)
     return story
 
 
@@ -55,15 +55,15 @@ def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
     for story in (cold, warm):
         story.tell(RunFinished(run="fit-1", outcome="finished"))
     told, nothing = (schedule_lines(s.state, s.run, s.time) for s in (cold, warm))
-    assert told == [*nothing, "process starts: 16.0 device-seconds, which are no part of units"]
+    assert told == [*nothing, "process starts: 16.0 device-seconds, which are no part of sub-epochs"]
 
 
 def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:
     """The bound does not know of it, so it shows as gap."""
     story = TimedStory()
     story.fit(models=1, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
-    story.runs(unit(1, 1), 1, 2.0, 2.0 + IMPORTS_S + 2.0, IMPORTS_S)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
+    story.runs(sub_epoch(1, 1), 1, 2.0, 2.0 + IMPORTS_S + 2.0, IMPORTS_S)
     report = epoch_report(story.state, story.run, 1)
     assert (report.makespan_s, report.lower_bound_s) == (4.0 + IMPORTS_S, 4.0)
     assert (report.start_s, report.idle_s["worker-1"]) == (IMPORTS_S, 2.0)
@@ -73,23 +73,23 @@ def test_an_epoch_tells_of_starts_since_the_one_before_validations_included() ->
     """No start is told twice, and none is lost."""
     story = TimedStory()
     story.fit(models=1, epochs=2, validated=True)
-    story.runs(unit(1, 0), 0, 0.0, 3.0, 1.0)
-    story.runs(unit(1, 1), 1, 3.0, 6.0, 2.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 3.0, 1.0)
+    story.runs(sub_epoch(1, 1), 1, 3.0, 6.0, 2.0)
     story.report(1)
     story.runs(validation(1), 0, 6.0, 10.0, 4.0)
-    story.runs(unit(2, 0), 0, 10.0, 11.0)
-    story.runs(unit(2, 1), 1, 11.0, 13.0, 1.0)
+    story.runs(sub_epoch(2, 0), 0, 10.0, 11.0)
+    story.runs(sub_epoch(2, 1), 1, 11.0, 13.0, 1.0)
     story.report(2)
     assert [report.start_s for report in story.run.epochs] == [3.0, 5.0]
 
 
-def test_a_unit_that_came_to_nothing_counts_from_its_start() -> None:
+def test_a_sub_epoch_that_came_to_nothing_counts_from_its_start() -> None:
     """How long its process took is not known; a crash costs time, and shows."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     story.time = story.zero - 2
-    story.fail(unit(1, 0), 0, FailureKind.CRASH)
-    story.runs(unit(1, 0), 0, 5.0, 7.0 + IMPORTS_S, IMPORTS_S)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
+    story.runs(sub_epoch(1, 0), 0, 5.0, 7.0 + IMPORTS_S, IMPORTS_S)
     report = epoch_report(story.state, story.run, 1)
     assert (report.makespan_s, report.lower_bound_s) == (7.0 + IMPORTS_S, 2.0)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished, SchedulePlanned
-from cerebro.contract.runs import PlannedUnit, TakenSpan
+from cerebro.contract.runs import PlannedSubEpoch, TakenSpan
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
@@ -20,7 +20,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.taken import taken_s
 from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
-from tests.state.stories import joined, lost, unit, validation
+from tests.state.stories import joined, lost, sub_epoch, validation
 
 RUNS = st.builds(
     lambda seed, models, partitions, epochs, delay, start_s: dispatched(
@@ -32,19 +32,19 @@ RUNS = st.builds(
 
 
 def two_models() -> TimedStory:
-    """Two models on two workers, two epochs: m00 takes 4 s a unit, m01 1 s; an epoch each is done.
+    """Two models on two workers, two epochs: m00 takes 4 s a sub-epoch, m01 1 s; an epoch each is done.
 
     Worker 0: m00 0-4, m01 4-5, idle, m01 5-6 (epoch 2). Worker 1: m01 0-1, idle 1-4, m00 4-8.
     """
     story = TimedStory()
     story.fit()
-    story.begins(unit(1, 0), 0, 0.0)
-    story.runs(unit(1, 1, "m01"), 1, 0.0, 1.0)
-    story.ends(unit(1, 0), 0, 4.0)
-    story.begins(unit(1, 1), 1, 4.0)
-    story.runs(unit(1, 0, "m01"), 0, 4.0, 5.0)
-    story.runs(unit(2, 0, "m01"), 0, 5.0, 6.0)
-    story.ends(unit(1, 1), 1, 8.0)
+    story.begins(sub_epoch(1, 0), 0, 0.0)
+    story.runs(sub_epoch(1, 1, "m01"), 1, 0.0, 1.0)
+    story.ends(sub_epoch(1, 0), 0, 4.0)
+    story.begins(sub_epoch(1, 1), 1, 4.0)
+    story.runs(sub_epoch(1, 0, "m01"), 0, 4.0, 5.0)
+    story.runs(sub_epoch(2, 0, "m01"), 0, 5.0, 6.0)
+    story.ends(sub_epoch(1, 1), 1, 8.0)
     return story
 
 
@@ -53,7 +53,7 @@ def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
 
 
 def test_an_epoch_is_measured_against_its_longest_model() -> None:
-    """Units of the next epoch count as work of a worker, not for the bound of this epoch."""
+    """Sub-epochs of the next epoch count as work of a worker, not for the bound of this epoch."""
     story = two_models()
     assert facts(epoch_report(story.state, story.run, 1)) == (8.0, 8.0, {"worker-0": 2.0, "worker-1": 3.0})
 
@@ -62,9 +62,9 @@ def test_idle_time_of_an_epoch_begins_where_the_one_before_ended() -> None:
     """Makespan and bound are of all epochs up to it, so that they can be compared."""
     story = two_models()
     story.report(1)
-    story.runs(unit(2, 0), 0, 8.0, 12.0)
-    story.runs(unit(2, 1, "m01"), 1, 9.0, 10.0)
-    story.runs(unit(2, 1), 1, 13.0, 17.0)
+    story.runs(sub_epoch(2, 0), 0, 8.0, 12.0)
+    story.runs(sub_epoch(2, 1, "m01"), 1, 9.0, 10.0)
+    story.runs(sub_epoch(2, 1), 1, 13.0, 17.0)
     assert facts(epoch_report(story.state, story.run, 2)) == (17.0, 16.0, {"worker-0": 5.0, "worker-1": 4.0})
 
 
@@ -76,11 +76,11 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
     story.fit(models=1, partitions=1, epochs=1)
     now = 0.0
     for each in seconds:
-        story.begins(unit(1, 0), 0, now)
+        story.begins(sub_epoch(1, 0), 0, now)
         now += each
         story.time = story.zero + now - 1.0
-        story.break_off(unit(1, 0), 0, story.attempt(unit(1, 0)) - 1, FailureKind.CRASH)
-    story.runs(unit(1, 0), 0, now, now + 4.0)
+        story.break_off(sub_epoch(1, 0), 0, story.attempt(sub_epoch(1, 0)) - 1, FailureKind.CRASH)
+    story.runs(sub_epoch(1, 0), 0, now, now + 4.0)
     found = schedule_now(story.state, story.run, now + 4.0)
     assert found is not None
     assert found.lower_bound_s == 4.0
@@ -93,12 +93,12 @@ def test_validation_is_no_idle_time() -> None:
     """A worker that validates has a task; neither makespan nor bound waits for it."""
     story = TimedStory()
     story.fit(models=1, validated=True)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
-    story.runs(unit(1, 1), 1, 2.0, 4.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
+    story.runs(sub_epoch(1, 1), 1, 2.0, 4.0)
     story.runs(validation(1), 0, 4.0, 7.0)
     story.report(1)
-    story.runs(unit(2, 1), 1, 4.0, 6.0)
-    story.runs(unit(2, 0), 0, 8.0, 10.0)
+    story.runs(sub_epoch(2, 1), 1, 4.0, 6.0)
+    story.runs(sub_epoch(2, 0), 0, 8.0, 10.0)
     assert facts(story.run.epochs[0]) == (4.0, 4.0, {"worker-0": 2.0, "worker-1": 2.0})
     assert facts(epoch_report(story.state, story.run, 2)) == (10.0, 8.0, {"worker-0": 1.0, "worker-1": 4.0})
 
@@ -108,8 +108,8 @@ def test_attempts_without_result_occupy_a_worker_and_count_for_no_bound() -> Non
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     story.time = story.zero - 2
-    story.fail(unit(1, 0), 0, FailureKind.CRASH)
-    story.runs(unit(1, 0), 0, 5.0, 7.0)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
+    story.runs(sub_epoch(1, 0), 0, 5.0, 7.0)
     assert facts(epoch_report(story.state, story.run, 1)) == (7.0, 2.0, {"worker-0": 4.0})
 
 
@@ -118,17 +118,17 @@ def test_a_worker_is_idle_only_while_it_is_there() -> None:
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     story.at(-1.0, joined(3, partitions=()))
-    story.begins(unit(1, 0), 0, 0.0)
+    story.begins(sub_epoch(1, 0), 0, 0.0)
     story.at(3.0, lost(1))
     story.at(6.0, joined(2, partitions=(0,)))
-    story.ends(unit(1, 0), 0, 10.0)
+    story.ends(sub_epoch(1, 0), 0, 10.0)
     story.tell(lost(2), joined(2, partitions=(0,)))
     assert epoch_report(story.state, story.run, 1).idle_s == {"worker-0": 0.0}
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
-    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
     story.at(5.0, lost(0), joined(2, partitions=(0, 1)))
-    story.runs(unit(1, 1), 1, 6.0, 10.0)
+    story.runs(sub_epoch(1, 1), 1, 6.0, 10.0)
     assert epoch_report(story.state, story.run, 1).idle_s == {
         "worker-0": 1.0,
         "worker-1": 6.0,
@@ -136,35 +136,35 @@ def test_a_worker_is_idle_only_while_it_is_there() -> None:
     }
 
 
-def test_a_failed_models_units_took_time_too() -> None:
+def test_a_failed_models_sub_epochs_took_time_too() -> None:
     """The epoch lasts to the last commit of any model, all that ran until then counts, no bound exceeds a makespan."""
     story = TimedStory()
     story.fit(partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 1.0)
-    story.runs(unit(2, 0), 0, 1.0, 2.0)
-    story.runs(unit(1, 0, "m01"), 0, 2.0, 9.0)
-    story.fail(unit(2, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 1.0)
+    story.runs(sub_epoch(2, 0), 0, 1.0, 2.0)
+    story.runs(sub_epoch(1, 0, "m01"), 0, 2.0, 9.0)
+    story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.report(1)
     assert facts(story.run.epochs[0]) == (9.0, 9.0, {"worker-0": 0.0})
     assert facts(epoch_report(story.state, story.run, 2))[:2] == (9.0, 9.0)
 
 
-def test_a_run_without_a_unit_has_no_schedule() -> None:
-    """Neither before its first unit nor if all its models failed at once."""
+def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
+    """Neither before its first sub-epoch nor if all its models failed at once."""
     story = TimedStory()
     story.fit(models=1)
     assert schedule_now(story.state, story.run, story.time) is None
     assert schedule_lines(story.state, story.run, story.time) == []
-    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     assert facts(epoch_report(story.state, story.run, 1)) == (0.0, 0.0, {})
-    with pytest.raises(InstanceError, match="no unit of fit-1 is committed yet"):
+    with pytest.raises(InstanceError, match="no sub-epoch of fit-1 is committed yet"):
         schedule_of(story.run)
 
 
-def test_units_that_run_count_up_to_now() -> None:
+def test_sub_epochs_that_run_count_up_to_now() -> None:
     """The makespan goes on, the bound knows what runs, and idle time is of all workers."""
     story = two_models()
-    story.begins(unit(2, 0), 0, 8.0)
+    story.begins(sub_epoch(2, 0), 0, 8.0)
     found = schedule_now(story.state, story.run, story.zero + 10.0)
     assert found is not None
     assert (found.makespan_s, found.lower_bound_s) == (10.0, 10.0)
@@ -200,7 +200,7 @@ def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
     plan = SchedulePlanned(
         run="fit-1",
         source="planner/cyclic",
-        order=(PlannedUnit("worker-0", "m00", 2, 0, 0.0),),
+        order=(PlannedSubEpoch("worker-0", "m00", 2, 0, 0.0),),
         makespan_s=12.1,
         dispatch_s=13.4,
         lower_bound_s=12.0,
@@ -229,11 +229,12 @@ def test_no_run_beats_its_bound(story: TimedStory) -> None:
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
 def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> None:
-    """Over the epochs, idle time, units and what of their processes' start lies within fill each worker's makespan."""
+    """Over the epochs, idle time, sub-epochs and what of their processes' start lies within fill each worker's
+    makespan."""
     makespan = story.run.epochs[-1].makespan_s
     for worker in story.state.workers:
         idle = sum(report.idle_s[worker] for report in story.run.epochs)
-        work = sum(unit.seconds for unit in committed(story.run) if unit.worker == worker)
+        work = sum(sub_epoch.seconds for sub_epoch in committed(story.run) if sub_epoch.worker == worker)
         zero = story.run.zero
         starts = sum(
             max(0.0, to - max(zero, since)) for name, since, to in story.run.starts if name == worker
@@ -256,7 +257,7 @@ def test_a_run_in_progress_is_judged_by_what_it_has() -> None:
     """What is missing is named; where a model has not been, its time is estimated."""
     story = two_models()
     problem, schedule = schedule_of(story.run)
-    assert len(schedule.units) == 5
+    assert len(schedule.sub_epochs) == 5
     assert problem.seconds(0, 1, 1) == 4.0
     assert "m00" in " ".join(validate(problem, schedule, actual=True).violations)
 
@@ -295,8 +296,8 @@ def test_the_bound_is_of_the_devices_that_others_left() -> None:
     """One model on one worker, 4 s of it after others had the worker for 6 s: nothing could have ended before 10 s."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 2.0)
-    story.runs(unit(2, 0), 0, 8.0, 10.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
+    story.runs(sub_epoch(2, 0), 0, 8.0, 10.0)
     now = story.zero + 10.0
     bare = schedule_now(story.state, story.run, now)
     assert bare is not None
@@ -313,7 +314,7 @@ def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, floa
     had in between is kept as it is."""
     story = TimedStory(workers=2)
     story.fit(models=2)
-    story.runs(unit(1, 0), 0, 0.0, 1.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 1.0)
     for number, (since, end) in enumerate(notes):
         begin = 60.0 * number
         had = (0, begin + since, begin + end), (1, begin, begin + 60.0)

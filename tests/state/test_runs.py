@@ -16,7 +16,7 @@ from cerebro.contract.events import (
 from cerebro.errors import IllegalEventError
 from cerebro.state import RunState
 from cerebro.state.runs import ENDED_RUN, OPEN_RUN, TRANSITIONS
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def run_in(state: RunState) -> Story:
@@ -39,7 +39,7 @@ def run_in(state: RunState) -> Story:
 
 @pytest.mark.parametrize("state", list(RunState))
 @pytest.mark.parametrize("kind", ["RunStarted", "RunPaused", "RunResumed", "RunStopRequested", "RunFinished"])
-def test_runs_move_by_the_table_and_no_other_way(state: RunState, kind: str) -> None:
+def test_runs_move_by_the_table_and_no_other_parallel_plan(state: RunState, kind: str) -> None:
     """Each pair of state and event: the table's target, no effect for a command that came too late, else a refusal."""
     story, plan = run_in(state), run_in(RunState.RUNNING).run.plan
     event: Event = {
@@ -64,7 +64,7 @@ def test_a_run_does_not_end_while_tasks_are_open() -> None:
     """Its attempts are taken back first."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     with pytest.raises(IllegalEventError, match="tasks are open"):
         story.tell(RunFinished(run="fit-1", outcome="stopped"))
 

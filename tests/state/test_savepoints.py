@@ -1,4 +1,4 @@
-"""Savepoints in the fold: where a unit goes on, and when it starts from its beginning after all."""
+"""Savepoints in the fold: where a sub-epoch goes on, and when it starts from its beginning after all."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    SubEpochSaved,
     TaskAsked,
     TaskRevoked,
-    UnitSaved,
 )
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.experiment import fold
-from tests.state.stories import Story, joined, lost, unit, validation
+from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
-KEY = unit(1, 0)
+KEY = sub_epoch(1, 0)
 BATCHES = 6
-"""Of a unit in these histories."""
+"""Of a sub-epoch in these histories."""
 
 
 def savepoint(batch: int, name: str = "") -> Savepoint:
@@ -42,12 +42,12 @@ def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> No
     """The open attempt has a savepoint."""
     attempt = told.attempt(key) - 1
     told.tell(
-        UnitSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
+        SubEpochSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
     )
 
 
 def saved_at(batch: int) -> Story:
-    """That fit, where the first attempt of the unit has a savepoint."""
+    """That fit, where the first attempt of the sub-epoch has a savepoint."""
     told = story()
     told.start(KEY, 0)
     saved(told, batch)
@@ -61,12 +61,12 @@ def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) ->
 
 
 def newest(told: Story, key: TaskKey = KEY) -> int:
-    """The batch that the unit goes on at; 0: it begins anew."""
+    """The batch that the sub-epoch goes on at; 0: it begins anew."""
     found = told.model().savepoint_of(str(key))
     return found.batch if found else 0
 
 
-def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
+def test_a_sub_epoch_goes_on_from_its_newest_savepoint() -> None:
     """After a crash, the loss of its worker, the worker's end, a stop: whatever took the attempt away."""
     told = saved_at(2)
     saved(told, 4)
@@ -74,7 +74,7 @@ def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
     assert newest(told) == 4
     told.fail(KEY, 0, FailureKind.PREEMPTED)
     assert newest(told) == 4
-    assert newest(told, unit(1, 1)) == 0
+    assert newest(told, sub_epoch(1, 1)) == 0
     told.start(KEY, 0)
     saved(told, 5)
     told.tell(ModelStopRequested(run="fit-1", model="m00"))
@@ -83,7 +83,7 @@ def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
     assert newest(told) == 5
 
 
-def test_a_unit_that_has_a_savepoint_goes_first() -> None:
+def test_a_sub_epoch_that_has_a_savepoint_goes_first() -> None:
     """Whatever took the attempt away: were its model trained elsewhere meanwhile, the savepoint would be worthless."""
     told = story()
     told.start(KEY, 0)
@@ -100,21 +100,21 @@ def test_a_unit_that_has_a_savepoint_goes_first() -> None:
 
 
 def test_a_commit_makes_savepoints_worthless() -> None:
-    """Also that of another unit of the model: it was taken of weights that the model has left behind."""
+    """Also that of another sub-epoch of the model: it was taken of weights that the model has left behind."""
     told = saved_at(3)
     told.commit(KEY, 0)
     assert told.model().saved is None
-    told.start(unit(1, 1), 1)
-    saved(told, 3, key=unit(1, 1), worker=1)
-    told.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED)
-    assert newest(told, unit(1, 1)) == 3
+    told.start(sub_epoch(1, 1), 1)
+    saved(told, 3, key=sub_epoch(1, 1), worker=1)
+    told.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
+    assert newest(told, sub_epoch(1, 1)) == 3
     told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.CRASH)
     told.train(1, 1)
     assert newest(told) == 0
 
 
-def test_a_model_that_became_non_finite_starts_its_unit_anew() -> None:
+def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
     """The numbers that a savepoint has may be the bad ones."""
     told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
@@ -123,14 +123,14 @@ def test_a_model_that_became_non_finite_starts_its_unit_anew() -> None:
     assert newest(told) == 0
 
 
-def test_a_unit_whose_checkpoint_is_lost_has_no_savepoint() -> None:
-    """The unit before is done again: what came of its first result is not gone on from."""
+def test_a_sub_epoch_whose_checkpoint_is_lost_has_no_savepoint() -> None:
+    """The sub-epoch before is done again: what came of its first result is not gone on from."""
     told = story()
     told.train(1, 0)
-    told.start(unit(1, 1), 1)
-    saved(told, 3, key=unit(1, 1), worker=1)
-    told.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED)
-    told.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    told.start(sub_epoch(1, 1), 1)
+    saved(told, 3, key=sub_epoch(1, 1), worker=1)
+    told.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
+    told.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     assert told.run.task(KEY).state is TaskState.PENDING
     assert told.model().saved is None
 
@@ -185,7 +185,7 @@ def test_who_raises_in_the_attempt_that_took_the_savepoint_is_given_up_at_once()
 
 
 def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
-    """A unit that starts from its beginning once more is."""
+    """A sub-epoch that starts from its beginning once more is."""
     told = saved_at(2)
     revoked(told)
     told.start(KEY, 0)
@@ -197,7 +197,7 @@ def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
     assert told.model().redone == 1
 
 
-def test_only_a_running_unit_has_savepoints() -> None:
+def test_only_a_running_sub_epoch_has_savepoints() -> None:
     """Of the attempt that runs, at its worker."""
     told = story()
     told.assign(KEY, 0)
@@ -206,7 +206,7 @@ def test_only_a_running_unit_has_savepoints() -> None:
     revoked(told)
     told.start(KEY, 0)
     for wrong in ({"attempt": 1}, {"worker": "worker-1"}):
-        event = UnitSaved(task=str(KEY), attempt=2, worker="worker-0", savepoint=savepoint(2))
+        event = SubEpochSaved(task=str(KEY), attempt=2, worker="worker-0", savepoint=savepoint(2))
         with pytest.raises(IllegalEventError):
             told.tell(event.model_copy(update=wrong))
     told.commit(KEY, 0)
@@ -215,7 +215,7 @@ def test_only_a_running_unit_has_savepoints() -> None:
     told.fit(models=1, validated=True, epochs=1)
     told.epoch(1)
     told.start(validation(1), 0)
-    with pytest.raises(IllegalEventError, match="no unit of training"):
+    with pytest.raises(IllegalEventError, match="no sub-epoch of training"):
         saved(told, 2, key=validation(1))
 
 
@@ -241,7 +241,7 @@ def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
 
 
 def test_what_was_asked_for_may_be_committed() -> None:
-    """The unit was about to end."""
+    """The sub-epoch was about to end."""
     told = story()
     told.start(KEY, 0)
     asked(told)
@@ -289,7 +289,7 @@ class Lineage(Story):
     def begin(self, number: int) -> None:
         """As a worker does with the body of the task: it loads, and goes on from there."""
         remaining = self.model().remaining
-        self.key, self.worker = unit(self.model().epoch, remaining[number % len(remaining)]), number
+        self.key, self.worker = sub_epoch(self.model().epoch, remaining[number % len(remaining)]), number
         found = self.model().savepoint_of(str(self.key))
         newest = self.model().visits[-1].file if self.model().visits else ""
         self.weights = self.files[found.checkpoint.name if found else newest]
@@ -316,7 +316,9 @@ class Lineage(Story):
         self.files[name] = self.weights
         attempt = self.attempt(key) - 1
         at = f"worker-{self.worker}"
-        self.tell(UnitSaved(task=str(key), attempt=attempt, worker=at, savepoint=savepoint(self.done, name)))
+        self.tell(
+            SubEpochSaved(task=str(key), attempt=attempt, worker=at, savepoint=savepoint(self.done, name))
+        )
 
     def end(self, what: str) -> None:
         key, self.key = self.key, None

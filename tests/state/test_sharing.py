@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.priority import HIGH, LOW, NORMAL, weight
-from cerebro.state.sharing import due_shares, standing_of, standings
-from tests.state.stories import Story, unit
+from cerebro.state.sharing import due_shares, queue_position_of, queue_positions
+from tests.state.stories import Story, sub_epoch
 
 weighted = st.dictionaries(
     st.integers(0, 20),
@@ -73,7 +73,7 @@ def queue(
 
 def test_a_run_says_what_it_is_due_and_has() -> None:
     """In words, with a priority that is not the usual one."""
-    found = standings(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
+    found = queue_positions(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
     assert [each.line for each in found] == [
         "runs now: due 20% of the cluster, has 3 of 4 devices",
         "runs now: due 80% of the cluster, priority high, has 1 of 4 devices",
@@ -84,7 +84,7 @@ def test_a_run_says_what_it_is_due_and_has() -> None:
 def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
     """It has a place in the queue, and is due nothing yet. Those that were begun go on, also if they are too many."""
     given = queue("one two three four", attended("two"), attended("one"), open_runs=2)
-    found = standings(given)
+    found = queue_positions(given)
     assert [each.position for each in found] == [
         "runs now",
         "runs now",
@@ -97,27 +97,27 @@ def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
         "3 runs are open before it; 2 may be open at once",
     ]
     assert found[2].due is None
-    later = standings(queue("one two three", attended("two"), attended("one"), open_runs=1))
+    later = queue_positions(queue("one two three", attended("two"), attended("one"), open_runs=1))
     assert [each.is_attended for each in later] == [True, True, False]
 
 
 def test_a_run_that_was_just_asked_for_begins_in_a_moment() -> None:
     """While there is room; nobody has said yet what it is due."""
-    found = standings(queue("one two", attended("one", 4), open_runs=2))
+    found = queue_positions(queue("one two", attended("one", 4), open_runs=2))
     assert [each.position for each in found] == ["runs now", "begins in a moment"]
     assert found[1].reason == ""
     assert found[0].due == 1
 
 
-def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_way() -> None:
+def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_plan() -> None:
     """It takes no place, neither in the queue nor of those that are open, however much room there is."""
     given = queue("one blocked two three", attended("one"), attended("two"), open_runs=2, waiting=[1])
-    one, blocked, two, three = standings(given)
+    one, blocked, two, three = queue_positions(given)
     assert [each.position for each in (one, two)] == ["runs now"] * 2
     assert (blocked.position, blocked.place, blocked.reason) == ("waits for a run of its experiment", 0, "")
     assert three.position == "1st in the queue"
     assert three.reason == "2 runs are open before it; 2 may be open at once"
-    roomy = standings(given.model_copy(update={"open_runs": 3}))
+    roomy = queue_positions(given.model_copy(update={"open_runs": 3}))
     assert roomy[1] == blocked
     assert roomy[3].position == "begins in a moment"
 
@@ -132,7 +132,7 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
         attended("four", 2),
         devices=8,
     )
-    reasons = {each.experiment: each.reason for each in standings(given)}
+    reasons = {each.experiment: each.reason for each in queue_positions(given)}
     assert reasons["three"] == "other runs have the devices, and it is next in turn"
     assert reasons["two"] == "other runs have the devices, and 1 other is before it in turn"
     assert (reasons["one"], reasons["four"]) == ("", "")
@@ -141,31 +141,31 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
 def test_a_run_that_waits_for_devices_says_how_long_they_are_kept() -> None:
     """As it was told; not once it has what it is due."""
     waiting = attended("one", could_use_more=True).model_copy(update={"kept_s": 40.0})
-    found, _ = standings(queue("one two", waiting, attended("two", 4)))
+    found, _ = queue_positions(queue("one two", waiting, attended("two", 4)))
     assert found.reason == "other runs have the devices, and it is next in turn; they keep them for 40 s yet"
     assert found.with_devices([("worker-0", 0), ("worker-0", 1)]).reason == ""
 
 
 def test_a_run_that_is_alone_waits_for_nobody() -> None:
     """Whatever it could use: no other run has a device. Nor is one in the way that has none itself."""
-    (alone,) = standings(queue("one", attended("one", could_use_more=True)))
+    (alone,) = queue_positions(queue("one", attended("one", could_use_more=True)))
     assert alone.reason == ""
     gone = queue("one", attended("two", 4), attended("one", could_use_more=True))
-    assert [each.reason for each in standings(gone)] == [""], "the other one has ended since"
+    assert [each.reason for each in queue_positions(gone)] == [""], "the other one has ended since"
     both = queue("one two", attended("one", could_use_more=True), attended("two", could_use_more=True))
-    assert [each.reason for each in standings(both)] == ["", ""]
+    assert [each.reason for each in queue_positions(both)] == ["", ""]
 
 
 @given(st.integers(0, 4), st.integers(1, 3))
-def test_what_a_run_has_is_what_its_log_says(units: int, devices: int) -> None:
+def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> None:
     """Not what the controller told two seconds ago; nor does it wait then for what it has."""
     story = Story(workers=2, devices=devices)
     story.fit(models=4, partitions=2)
-    for number in range(min(units, 2 * devices)):
-        story.assign(unit(1, number % 2, f"m{number:02}"), number % 2, (number // 2,))
-    there = min(units, 2 * devices)
+    for number in range(min(sub_epochs, 2 * devices)):
+        story.assign(sub_epoch(1, number % 2, f"m{number:02}"), number % 2, (number // 2,))
+    there = min(sub_epochs, 2 * devices)
     told = queue("one two", attended("two", 2), attended("one", could_use_more=True), devices=2 * devices)
-    found = standings(told)[0].as_logged(story.state)
+    found = queue_positions(told)[0].as_logged(story.state)
     assert found.has == f"{there} of {2 * devices} devices"
     assert found.position == ("runs now" if there else "waits for a device")
     assert ("other runs have the devices" in found.reason) == (not there)
@@ -174,8 +174,8 @@ def test_what_a_run_has_is_what_its_log_says(units: int, devices: int) -> None:
 def test_a_run_that_has_ended_stands_nowhere() -> None:
     """Although the controller has not said so yet."""
     given = queue("one", attended("two", 4), attended("one", 0))
-    assert standing_of(given, "two", "fit-1") is None
-    found = standing_of(given, "one", "fit-1")
+    assert queue_position_of(given, "two", "fit-1") is None
+    found = queue_position_of(given, "one", "fit-1")
     assert found is not None
     assert found.due == 1
 
@@ -195,12 +195,12 @@ def test_each_open_run_stands_somewhere(
     runs = [attended(f"e{number}") for number in begun]
     blocked = [at for at, number in enumerate(queued) if number in waiting - set(begun)]
     given = queue(" ".join(names), *runs, open_runs=most, waiting=blocked)
-    found = standings(given)
+    found = queue_positions(given)
     assert [each.experiment for each in found] == names
     assert [each.has_to_wait for each in found] == [at in blocked for at in range(len(names))]
     found = [each for each in found if not each.has_to_wait]
     others = " ".join(each.experiment for each in found)
-    assert found == standings(queue(others, *runs, open_runs=most))
+    assert found == queue_positions(queue(others, *runs, open_runs=most))
     places = [each.place for each in found if each.place]
     assert places == list(range(1, len(places) + 1))
     there = Counter(each.is_attended for each in found)

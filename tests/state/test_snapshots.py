@@ -35,11 +35,11 @@ from tests.state.histories import History
     at=st.floats(0, 1),
     validated=st.booleans(),
     devices=st.integers(1, 3),
-    has_ways=st.booleans(),
+    has_parallel_plans=st.booleans(),
     has_gangs=st.booleans(),
 )
 def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
-    seed: int, at: float, validated: bool, devices: int, has_ways: bool, has_gangs: bool
+    seed: int, at: float, validated: bool, devices: int, has_parallel_plans: bool, has_gangs: bool
 ) -> None:
     """Of whatever happens in a run, and wherever the snapshot was made; and it can be made again from there."""
     history = History(
@@ -48,7 +48,7 @@ def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
         epochs=2,
         devices=devices,
         models=2 + devices,
-        has_ways=has_ways,
+        has_parallel_plans=has_parallel_plans,
         workers=3,
         has_gangs=has_gangs,
     )

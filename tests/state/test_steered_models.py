@@ -8,19 +8,19 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.state import ModelState, TaskState, wording
 from cerebro.state.failures import MAX_REOPENED
-from tests.state.stories import Story, unit, validation
+from tests.state.stories import Story, sub_epoch, validation
 from tests.state.user_commands import failed, resume, retry, states, stop
 
 
 def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
-    """It is stopping while its unit runs, then stopped; nothing more of it is due."""
+    """It is stopping while its sub-epoch runs, then stopped; nothing more of it is due."""
     story = Story()
     story.fit()
     story.train(1, 0)
-    story.start(unit(1, 1), 1)
+    story.start(sub_epoch(1, 1), 1)
     story.tell(stop())
     assert wording.model(story.model(), story.run) == "stopping"
-    story.tell(TaskRevoked(task=str(unit(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
+    story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
     assert wording.model(story.model(), story.run) == "stopped"
     assert (len(story.model().visits), story.model().redone) == (1, 0)
     assert story.run.progress() == (1, 5)
@@ -32,13 +32,14 @@ def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
 
 
 def test_a_commit_that_slips_in_counts() -> None:
-    """A unit that ended before it could be taken back is a visit like any other; the last one finishes the model."""
+    """A sub-epoch that ended before it could be taken back is a visit like any other; the last one finishes the
+    model."""
     story = Story()
     story.fit(epochs=1)
     story.train(1, 0)
-    story.start(unit(1, 1), 1)
+    story.start(sub_epoch(1, 1), 1)
     story.tell(stop())
-    story.commit(unit(1, 1), 1)
+    story.commit(sub_epoch(1, 1), 1)
     assert story.model().state is ModelState.FINISHED
 
 
@@ -56,12 +57,12 @@ def test_validations_of_a_stopped_model_may_end() -> None:
 
 
 def test_a_stopped_model_that_fails_has_failed() -> None:
-    """Resuming it would not help: its unit has used up its attempts."""
+    """Resuming it would not help: its sub-epoch has used up its attempts."""
     story = Story()
     story.fit()
-    attempt = story.start(unit(1, 0), 0)
+    attempt = story.start(sub_epoch(1, 0), 0)
     story.tell(stop())
-    story.break_off(unit(1, 0), 0, attempt, FailureKind.USER_ERROR)
+    story.break_off(sub_epoch(1, 0), 0, attempt, FailureKind.USER_ERROR)
     assert story.model().state is ModelState.FAILED
     story.tell(resume())
     assert story.model().state is ModelState.FAILED
@@ -79,14 +80,14 @@ def test_a_resumed_model_goes_on_where_it_was() -> None:
 
 
 def test_a_retried_model_has_its_attempts_counted_anew() -> None:
-    """What it had committed stands; the unit that failed may fail as often as at first."""
+    """What it had committed stands; the sub-epoch that failed may fail as often as at first."""
     story = failed()
     assert story.model().state is ModelState.FAILED
     story.tell(retry())
-    task = story.run.task(unit(1, 1))
+    task = story.run.task(sub_epoch(1, 1))
     assert (task.state, task.failures, task.losses, task.failure) == (TaskState.PENDING, 0, 0, None)
     assert (story.model().state, story.model().failure) == (ModelState.ACTIVE, None)
-    story.fail(unit(1, 1), 1, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
     assert story.model().state is ModelState.ACTIVE
     story.train(1, 1)
     assert [visit.attempt for visit in story.model().visits] == [1, 4]
@@ -98,21 +99,21 @@ def test_a_retried_model_may_lose_its_checkpoint_as_often_again() -> None:
     story.fit()
     for _ in range(MAX_REOPENED + 1):
         story.train(1, 0)
-        story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+        story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     assert states(story)["m00"] == "failed"
     story.tell(retry())
     for _ in range(MAX_REOPENED):
-        story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+        story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
         assert states(story)["m00"] == "active"
         story.train(1, 0)
-    story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     assert states(story)["m00"] == "failed"
 
 
-def test_where_a_retried_unit_ran_out_of_memory_is_still_known() -> None:
+def test_where_a_retried_sub_epoch_ran_out_of_memory_is_still_known() -> None:
     """So that it is tried elsewhere, or alone."""
     story = Story()
     story.fit(max_attempts=1)
-    story.fail(unit(1, 0), 0, FailureKind.OUT_OF_MEMORY)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.OUT_OF_MEMORY)
     story.tell(retry())
-    assert story.run.task(unit(1, 0)).exhausted == {"worker-0"}
+    assert story.run.task(sub_epoch(1, 0)).exhausted == {"worker-0"}

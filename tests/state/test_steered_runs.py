@@ -13,12 +13,12 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulePlanned,
 )
-from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import RunState, schedule_now, wording
 from tests.state.runs import TimedStory
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, states, stop
 
 
@@ -65,7 +65,7 @@ def test_one_model_of_a_run_that_has_ended_goes_on_alone(outcome: str) -> None:
 def test_a_failed_model_of_a_failed_run_is_retried() -> None:
     """All of its models had failed; one of them is tried again."""
     story = failed()
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.tell(ended("failed"), retry())
     assert story.run.state is RunState.RUNNING
     assert states(story) == {"m00": "active", "m01": "failed"}
@@ -75,7 +75,7 @@ def test_a_failed_model_of_a_failed_run_is_retried() -> None:
 def test_a_run_that_no_task_could_escape_stays_failed() -> None:
     """Its data will not be better for the next model."""
     story = failed()
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.DATA)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.DATA)
     story.tell(ended("failed"))
     before = facts(story)
     story.tell(retry(), resume("m01"))
@@ -86,7 +86,7 @@ def test_a_plan_is_not_followed_beyond_the_end_of_a_run() -> None:
     """It was made for the workers there were."""
     story = Story()
     story.fit()
-    order = (PlannedUnit("worker-0", "m00", 1, 0, 0.0),)
+    order = (PlannedSubEpoch("worker-0", "m00", 1, 0, 0.0),)
     plan = SchedulePlanned(
         run="fit-1", source="x", order=order, makespan_s=1, dispatch_s=2, lower_bound_s=1, seconds=0
     )
@@ -100,11 +100,11 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
     """A night between the two halves of a run is neither makespan nor idle time."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=2)
-    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
     story.report(1)
     story.at(5.0, RunStopRequested(run="fit-1"), ended("stopped"))
     story.at(1005.0, RunResumed(run="fit-1"))
-    story.runs(unit(2, 0), 0, 1006.0, 1010.0)
+    story.runs(sub_epoch(2, 0), 0, 1006.0, 1010.0)
     found = schedule_now(story.state, story.run, story.zero + 1010.0)
     assert found is not None
     assert (found.makespan_s, found.lower_bound_s, found.idle_s, found.device_s) == (10.0, 8.0, 2.0, 10.0)
@@ -160,7 +160,7 @@ def test_a_run_is_not_opened_again_beside_another_one(command: ClientEvent) -> N
     """The one that was requested since would wait for it, and workers would have both."""
     story = Story()
     story.fit(max_attempts=1)
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.tell(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
     before = facts(story)
     story.tell(command)

@@ -16,7 +16,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.state import schedule_now, waiting_for
 from cerebro.state.timeline import tries
 from tests.state.runs import TimedStory
-from tests.state.stories import Story, joined, lost, unit
+from tests.state.stories import Story, joined, lost, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 
 
@@ -97,8 +97,8 @@ def test_a_schedule_does_not_wait_for_a_stopped_model() -> None:
     """The epoch shown is that of the slowest one that goes on."""
     story = TimedStory()
     story.fit(epochs=2, partitions=1)
-    story.runs(unit(1, 0), 0, 0.0, 4.0)
-    story.runs(unit(2, 0), 0, 4.0, 8.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
+    story.runs(sub_epoch(2, 0), 0, 4.0, 8.0)
     story.tell(stop("m01"))
     found = schedule_now(story.state, story.run, story.zero + 20.0)
     assert found is not None
@@ -110,8 +110,8 @@ def test_every_attempt_can_be_told() -> None:
     story = failed()
     story.tell(retry())
     story.train(1, 1)
-    story.fail(unit(1, 0, "m01"), 0, FailureKind.CRASH)
-    story.start(unit(1, 0, "m01"), 0)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.CRASH)
+    story.start(sub_epoch(1, 0, "m01"), 0)
     told = sorted((str(t.key), t.attempt.number, t.attempt.outcome, bool(t.visit)) for t in tries(story.run))
     assert told == [
         ("fit-1/train/m00/e1/p0", 1, "committed", True),

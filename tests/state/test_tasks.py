@@ -24,14 +24,14 @@ from cerebro.state.tasks import MAX_DEVICE_FAILURES, UNCOUNTED
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
 from cerebro.state.workers import LAST
 from cerebro.worker.agent.failure_rules import MATCHED
-from tests.state.stories import Story, joined, lost, unit
+from tests.state.stories import Story, joined, lost, sub_epoch
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]
 
 
 def task_in(state: TaskState) -> Story:
-    """A story whose first unit is in a state."""
-    story, key = Story(), unit(1, 0)
+    """A story whose first sub-epoch is in a state."""
+    story, key = Story(), sub_epoch(1, 0)
     story.fit()
     if state is TaskState.ASSIGNED:
         story.assign(key, 0)
@@ -47,9 +47,9 @@ def task_in(state: TaskState) -> Story:
 
 @pytest.mark.parametrize("state", list(TaskState))
 @pytest.mark.parametrize("kind", TASK_EVENTS)
-def test_tasks_move_by_the_table_and_no_other_way(state: TaskState, kind: str) -> None:
+def test_tasks_move_by_the_table_and_no_other_parallel_plan(state: TaskState, kind: str) -> None:
     """Each pair of state and event that the table lacks is refused and changes nothing."""
-    story, key = task_in(state), unit(1, 0)
+    story, key = task_in(state), sub_epoch(1, 0)
     attempt = story.run.task(key).attempt + (kind == "TaskAssigned")
     named = {"task": str(key), "attempt": attempt, "worker": "worker-0"}
     extras: dict[str, dict[str, Any]] = {
@@ -88,18 +88,18 @@ def test_how_many_attempts_a_failure_leaves(kind: FailureKind, attempts: int, en
     story = Story()
     story.fit()
     for _ in range(attempts):
-        assert story.run.task(unit(1, 0)).state is TaskState.PENDING
-        story.fail(unit(1, 0), 0, kind)
-    assert (story.run.task(unit(1, 0)).state is TaskState.FAILED) == ended
+        assert story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
+        story.fail(sub_epoch(1, 0), 0, kind)
+    assert (story.run.task(sub_epoch(1, 0)).state is TaskState.FAILED) == ended
     assert (story.model().state is ModelState.FAILED) == ended
     assert story.model("m01").state is ModelState.ACTIVE
 
 
 def hang(story: Story, *, is_idle: bool) -> None:
-    """The unit's next attempt hangs."""
-    attempt = story.start(unit(1, 0), 0)
+    """The sub-epoch's next attempt hangs."""
+    attempt = story.start(sub_epoch(1, 0), 0)
     failure = Failure(kind=FailureKind.HANG, message="no batch", is_idle=is_idle)
-    story.tell(TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
+    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
 
 
 def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
@@ -109,13 +109,13 @@ def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
     story.fit()
     for _ in range(2):
         hang(story, is_idle=True)
-        assert story.run.task(unit(1, 0)).state is TaskState.PENDING
+        assert story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
         hang(story, is_idle=True)
-        assert story.run.task(unit(1, 0)).state is TaskState.FAILED
+        assert story.run.task(sub_epoch(1, 0)).state is TaskState.FAILED
         assert story.model().state is ModelState.FAILED
         story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))
     hang(story, is_idle=False)
-    assert story.run.task(unit(1, 0)).state is TaskState.FAILED
+    assert story.run.task(sub_epoch(1, 0)).state is TaskState.FAILED
 
 
 @pytest.mark.parametrize("kind", [FailureKind.REQUIREMENTS, FailureKind.DATA])
@@ -123,7 +123,7 @@ def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
     """The failure is the run's; no model is blamed."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, kind)
+    story.fail(sub_epoch(1, 0), 0, kind)
     assert story.run.fatal is not None
     assert story.model().state is ModelState.ACTIVE
 
@@ -132,7 +132,7 @@ def test_a_full_volume_is_noted_until_the_run_is_paused_for_it() -> None:
     """With the room that was lacking."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.STORAGE_FULL, needs=77)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.STORAGE_FULL, needs=77)
     assert story.run.storage_full is not None
     assert story.run.storage_full.needs_bytes == 77
     story.tell(RunPaused(run="fit-1", reason="full", needs_bytes=77))
@@ -142,8 +142,8 @@ def test_a_full_volume_is_noted_until_the_run_is_paused_for_it() -> None:
 def fail_with(
     story: Story, failure: Failure, *, worker: int = 0, partition: int = 0, model: str = "m00"
 ) -> Task:
-    """The next attempt of a unit fails; returns its task."""
-    key = unit(1, partition, model)
+    """The next attempt of a sub-epoch fails; returns its task."""
+    key = sub_epoch(1, partition, model)
     attempt = story.start(key, worker)
     story.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
     return story.run.task(key)
@@ -187,7 +187,7 @@ RETRIED = {FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY
 def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action) -> None:
     """No other attempt is none, also where a machine is to blame; elsewhere is elsewhere; the rest changes nothing of
     the task."""
-    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action=action, line="as it was told")
     story.tell(
         TaskFailed(
@@ -209,7 +209,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
 
 def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help() -> None:
     """Also of an attempt that had its worker to itself, and showed that so much is too little."""
-    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     for attempt, action in ((1, "label"), (2, "no_retry")):
         rule = MatchedRule.model_validate({"name": "a rule", "action": action})
         failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8, rule=rule)
@@ -223,7 +223,7 @@ def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help()
 @pytest.mark.parametrize("kind", sorted(UNCOUNTED))
 def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
     """Workers ask no rule then; whoever does is not obeyed."""
-    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action="no_retry")
     failure = Failure(kind=kind, message="", rule=rule)
     story.tell(TaskFailed(task=str(key), attempt=1, worker="worker-0", failure=failure))
@@ -256,7 +256,7 @@ def test_only_the_last_attempts_of_a_worker_are_known_also_of_its_earlier_proces
     assert not story.state.workers["worker-0"].ended
     fail_with(story, Failure(kind=FailureKind.CRASH, message="died"))
     story.tell(lost(0), joined(0, incarnation="b"))
-    assert [each.task for each in story.state.workers["worker-0"].ended] == [str(unit(1, 0))]
+    assert [each.task for each in story.state.workers["worker-0"].ended] == [str(sub_epoch(1, 0))]
     assert story.state.workers["worker-0"].ended.maxlen == LAST
 
 
@@ -274,7 +274,7 @@ def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
         for number in range(2):
             story.tell(joined(number, partitions=(0, 1)))
         story.fit(validated=task == "valid", epochs=1)
-        key = unit(1, 0)
+        key = sub_epoch(1, 0)
         if task == "valid":
             story.epoch(1)
             key = TaskKey(run="fit-1", kind="valid", model="m00", epoch=1)
@@ -283,7 +283,7 @@ def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
             if story.run.task(key).state is not TaskState.PENDING or story.run.fatal is not None:
                 break
             if task == "valid" and kind is FailureKind.CHECKPOINT and not story.model().is_trained:
-                break  # its unit is done again first
+                break  # its sub-epoch is done again first
             if kind is FailureKind.CHECKPOINT and story.model().state is ModelState.FAILED:
                 break
             worker = number % workers

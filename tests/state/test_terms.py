@@ -1,5 +1,5 @@
-"""With what units are trained while users change, extend and clone models, at any moment: the order of the log decides,
-and what came of it can be repeated."""
+"""With what sub-epochs are trained while users change, extend and clone models, at any moment: the order of the log
+decides, and what came of it can be repeated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cerebro.contract.events import (
     ModelStopRequested,
     PriorityChanged,
     SchedulePlanned,
+    SubEpochSaved,
     TaskAssigned,
     TaskRevoked,
     TaskStarted,
-    UnitSaved,
 )
 from cerebro.contract.runs import FitPlan, NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
 from cerebro.state import Model, ModelState, TaskKey, TaskState, Visit, position_of
 from cerebro.state.models import Terms
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 ROWS = {0: 10, 1: 7, 2: 12}
 
@@ -48,7 +48,7 @@ def cloned(model: str = "m00", at: Any = "last", epochs: int = 9, **values: Any)
 
 
 class Course:
-    """A fit whose models are trained and changed at random; beside the state, what each unit was told."""
+    """A fit whose models are trained and changed at random; beside the state, what each sub-epoch was told."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -57,9 +57,9 @@ class Course:
         assert isinstance(self.story.run.plan, FitPlan)
         self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": ROWS})
         self.told: dict[str, list[tuple[Terms, Position]]] = {"m00": [], "m01": []}
-        """Model -> of each unit that is committed, what it was given."""
+        """Model -> of each sub-epoch that is committed, what it was given."""
         self.open: dict[str, tuple[TaskKey, tuple[Terms, Position]]] = {}
-        """Model -> its open unit."""
+        """Model -> its open sub-epoch."""
 
     def step(self) -> None:
         """Something that may happen now, to one of the models."""
@@ -78,7 +78,7 @@ class Course:
         partition = self.random.choice(model.remaining)
         if len(self.story.state.workers[f"worker-{partition}"].open_tasks) > 1:
             return
-        key = unit(model.epoch, partition, model.id)
+        key = sub_epoch(model.epoch, partition, model.id)
         number = model.terms_for(str(key))
         told = model.terms[number], position_of(model, ROWS, len(model.visits), model.terms[number])
         if self.random.random() < 0.3:
@@ -108,14 +108,14 @@ class Course:
             self.story.commit(key, key.partition or 0)
 
     def save(self, model: Model) -> None:
-        """In the middle of the unit that runs."""
+        """In the middle of the sub-epoch that runs."""
         key, _ = self.open[model.id]
         task = self.story.run.tasks[str(key)]
         if task.state is TaskState.RUNNING:
             file = CheckpointRef(name=f"{key}-s{task.attempt}", checksum="-", size=1)
             saved = Savepoint(checkpoint=file, batch=1, rows=1)
             self.story.tell(
-                UnitSaved(task=str(key), attempt=task.attempt, worker=task.worker or "", savepoint=saved)
+                SubEpochSaved(task=str(key), attempt=task.attempt, worker=task.worker or "", savepoint=saved)
             )
 
     def revoke(self, model: Model) -> None:
@@ -127,7 +127,7 @@ class Course:
         )
 
     def lose(self, model: Model) -> None:
-        """The newest checkpoint, as the next unit finds out."""
+        """The newest checkpoint, as the next sub-epoch finds out."""
         self.assign(model)
         if model.id not in self.open or not model.visits or model.reopened.total() > 2:
             return
@@ -162,10 +162,13 @@ class Course:
             self.told[made.id] = self.told[model.id][: made.inherited]
 
     def check(self) -> None:
-        """What the state says of each unit is what the unit was told; what a clone began with is still there."""
+        """What the state says of each sub-epoch is what the sub-epoch was told; what a clone began with is still
+        there."""
         for model in self.story.run.models.values():
-            units = range(len(model.visits))
-            assert [(model.terms_of(u), position_of(model, ROWS, u)) for u in units] == self.told[model.id]
+            sub_epochs = range(len(model.visits))
+            assert [(model.terms_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
+                model.id
+            ]
             for until, before in model.changes:
                 assert model.hyperparams_of(until - 1) == before != model.hyperparams_of(until)
             assert model.epochs >= model.begun_epochs
@@ -178,9 +181,9 @@ class Course:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**9), st.integers(20, 90))
-def test_each_unit_is_known_with_what_it_was_trained(seed: int, steps: int) -> None:
-    """However changes, extensions, clones, lost attempts and lost checkpoints follow each other, and though a unit may
-    be assigned and started before the controller has seen a change."""
+def test_each_sub_epoch_is_known_with_what_it_was_trained(seed: int, steps: int) -> None:
+    """However changes, extensions, clones, lost attempts and lost checkpoints follow each other, and though a sub-epoch
+    may be assigned and started before the controller has seen a change."""
     course = Course(seed)
     for _ in range(steps):
         course.step()
@@ -207,31 +210,31 @@ def test_the_later_of_two_changes_of_a_value_counts(story: Story) -> None:
     assert story.model().changes == [(2, {"batch_size": 1, "lr": 0.1})]
 
 
-def test_a_unit_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
+def test_a_sub_epoch_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
     """The next one has the new ones."""
-    story.start(unit(2, 0), 0)
+    story.start(sub_epoch(2, 0), 0)
     story.tell(changed(lr=1.0))
     assert story.model().is_outdated  # were it queued, it would be taken back
-    story.commit(unit(2, 0), 0)
+    story.commit(sub_epoch(2, 0), 0)
     story.train(2, 1)
     assert [story.model().hyperparams_of(u)["lr"] for u in range(4)] == [0.1, 0.1, 0.1, 1.0]
 
 
-def test_a_unit_that_goes_on_from_a_savepoint_has_the_values_that_it_began_with(story: Story) -> None:
+def test_a_sub_epoch_that_goes_on_from_a_savepoint_has_the_values_that_it_began_with(story: Story) -> None:
     """Another one has the new ones."""
-    story.start(unit(2, 0), 0)
+    story.start(sub_epoch(2, 0), 0)
     file = CheckpointRef(name="s", checksum="-", size=1)
     saved = Savepoint(checkpoint=file, batch=1, rows=1)
-    key = str(unit(2, 0))
+    key = str(sub_epoch(2, 0))
     story.tell(
-        UnitSaved(task=key, attempt=1, worker="worker-0", savepoint=saved),
+        SubEpochSaved(task=key, attempt=1, worker="worker-0", savepoint=saved),
         TaskRevoked(task=key, attempt=1, worker="worker-0", reason="why"),
         changed(lr=1.0),
     )
     model = story.model()
     assert model.terms[model.terms_for(key)].hyperparams["lr"] == 0.1
-    assert model.terms[model.terms_for(str(unit(2, 1)))].hyperparams["lr"] == 1.0
-    story.assign(unit(2, 0), 0)
+    assert model.terms[model.terms_for(str(sub_epoch(2, 1)))].hyperparams["lr"] == 1.0
+    story.assign(sub_epoch(2, 0), 0)
     assert not model.is_outdated
 
 
@@ -293,17 +296,18 @@ def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
 
 
 def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
-    """Its parent's unit is not its own to be done again."""
+    """Its parent's sub-epoch is not its own to be done again."""
     story.tell(cloned())
-    story.fail(unit(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
+    story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
     failure = story.model("m02").failure
     assert failure is not None
     assert "goes on from a checkpoint of m00 that cannot be read: clone it once more" in failure.message
     assert len(story.model("m02").visits) == 2
 
 
-def test_a_later_change_moves_no_earlier_unit() -> None:
-    """Steps and their expected number are those that the unit was told, also where sets of partitions were read."""
+def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
+    """Steps and their expected number are those that the sub-epoch was told, also where sets of partitions were
+    read."""
     model = Model(id="m00", hyperparams={"batch_size": 5}, epochs=2, partitions=(0, 1, 2))
 
     def visit(epoch: int, partition: int, *others: int) -> Visit:
@@ -319,7 +323,7 @@ def test_a_later_change_moves_no_earlier_unit() -> None:
         if epoch == 1 and partition == 0:
             model.change({"batch_size": 3})
             model.given = 1
-    assert [position_of(model, ROWS, unit) for unit in range(4)] == told
+    assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
     assert [place.step for place in told] == [0, 4, 6, 10]
 
 

@@ -11,7 +11,7 @@ from cerebro.contract.runs import EvaluateRequest
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.throughput import ThroughputMeter
 from tests.state.runs import TimedStory
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 BATCH_S = 0.5
 
@@ -19,7 +19,8 @@ BATCH_S = 0.5
 @pytest.mark.parametrize("every", [1, 3])
 @given(others=st.integers(0, 4))
 def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, every: int) -> None:
-    """A fit makes 200 rows a second on one worker, beside a prediction with so many tasks for each of its units."""
+    """A fit makes 200 rows a second on one worker, beside a prediction with so many tasks for each of its
+    sub-epochs."""
     story = Story()
     fit = story.fit(models=1, partitions=1, epochs=1)
     story.tell(
@@ -42,7 +43,7 @@ def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, 
 
 
 def left_s(story: TimedStory, now: float) -> float:
-    """Of the fit, seconds after its first unit may start."""
+    """Of the fit, seconds after its first sub-epoch may start."""
     meter, state = ThroughputMeter(), ExperimentState(name="one")
     for event in story.log:
         meter.see(state, event)
@@ -54,23 +55,23 @@ def left_s(story: TimedStory, now: float) -> float:
 
 
 @given(
-    units=st.lists(st.floats(0.5, 200), min_size=1, max_size=8),
+    sub_epochs=st.lists(st.floats(0.5, 200), min_size=1, max_size=8),
     at=st.integers(0, 7),
     stopped_s=st.floats(0, 1e6),
     later_s=st.floats(0.1, 100),
 )
 def test_time_left_does_not_count_what_a_run_was_stopped(
-    units: list[float], at: int, stopped_s: float, later_s: float
+    sub_epochs: list[float], at: int, stopped_s: float, later_s: float
 ) -> None:
-    """Stopped after any unit, for however long, and resumed: it will take as long yet as if it never had been."""
+    """Stopped after any sub-epoch, for however long, and resumed: it will take as long yet as if it never had been."""
     told = []
     for stopped in (0.0, stopped_s):
         story, time = TimedStory(workers=1), 0.0
         story.fit(models=1, partitions=1, epochs=9)
-        for number, seconds in enumerate(units):
-            story.runs(unit(number + 1, 0), 0, time, time + seconds)
+        for number, seconds in enumerate(sub_epochs):
+            story.runs(sub_epoch(number + 1, 0), 0, time, time + seconds)
             time += seconds
-            if number == min(at, len(units) - 1):
+            if number == min(at, len(sub_epochs) - 1):
                 story.at(time, RunFinished(run="fit-1", outcome="stopped"))
                 time += stopped
                 story.at(time, RunResumed(run="fit-1"))
@@ -84,7 +85,7 @@ def test_time_left_stands_still_while_a_run_is_paused(passed: float) -> None:
     """A full disk is no news of how fast the run is."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=3)
-    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
     story.at(40.0, RunPaused(run="fit-1", reason="no room", needs_bytes=1))
     at_once = left_s(story, 40.0)
     assert left_s(story, 40.0 + passed) == at_once

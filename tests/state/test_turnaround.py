@@ -11,7 +11,7 @@ from cerebro.state.goals import forecast_lines
 from cerebro.state.throughput import FORECAST, ThroughputMeter, forecast_left
 from cerebro.state.turnaround import capped_mean, turnaround_s
 from tests.state.runs import TimedStory
-from tests.state.stories import unit
+from tests.state.stories import sub_epoch
 
 
 def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
@@ -23,9 +23,9 @@ def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
         for turn in range(2):
             keys = {(model + turn) % 2: f"m{model:02}" for model in range(2)}
             for partition, model in keys.items():
-                story.begins(unit(epoch, partition, model), partition, at)
+                story.begins(sub_epoch(epoch, partition, model), partition, at)
             for partition, model in keys.items():
-                story.ends(unit(epoch, partition, model), partition, at + took)
+                story.ends(sub_epoch(epoch, partition, model), partition, at + took)
             at += took + pause
     return story
 
@@ -47,7 +47,7 @@ def test_a_device_without_work_does_not_pause() -> None:
     story = TimedStory(workers=2)
     story.fit(models=1, epochs=9)
     for number in range(10):
-        story.runs(unit(1 + number // 2, number % 2), number % 2, 200.0 + number, 201.0 + number)
+        story.runs(sub_epoch(1 + number // 2, number % 2), number % 2, 200.0 + number, 201.0 + number)
     assert turnaround_s(story.run) == 0.0
 
 

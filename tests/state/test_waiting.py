@@ -7,14 +7,14 @@ from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
 from cerebro.state.waiting import explained
-from tests.state.stories import SHA, Story, etl_plan, joined, lost, unit
+from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch
 
 
 def test_a_run_that_goes_on_waits_for_nobody() -> None:
     """While a task is open, and once the run has ended."""
     story = Story()
     story.fit()
-    story.start(unit(1, 0), 0)
+    story.start(sub_epoch(1, 0), 0)
     assert waiting_for(story.state, story.run) == ""
     story = Story()
     story.fit()
@@ -87,7 +87,7 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     ]
 
 
-def test_what_is_known_of_workers_on_their_way_is_told_to_who_waits_for_them() -> None:
+def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_for_them() -> None:
     """Their number first, then what keeps each; not to a run that is paused."""
     reason = "waiting for a worker to register"
     told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
@@ -101,11 +101,11 @@ def test_what_needs_more_memory_than_is_there_says_so() -> None:
     story.fit(models=1)
     assert waiting_for(story.state, story.run) == ""
     for attempt in (1, 2):
-        story.start(unit(1, 0), 0)
+        story.start(sub_epoch(1, 0), 0)
         failure = Failure(
             kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=4 << 30
         )
-        told = TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
+        told = TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
         story.tell(told)
     expected = "waiting for a worker with more than 4 GiB of memory, which m00 needs"
     assert waiting_for(story.state, story.run) == expected

@@ -12,13 +12,13 @@ from cerebro.contract.events import (
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import TaskKey, TaskState, waiting_for
 from cerebro.state.waiting import explained
-from tests.state.stories import DATASET, SHA, Story, etl_plan, joined, lost, unit
+from tests.state.stories import DATASET, SHA, Story, etl_plan, joined, lost, sub_epoch
 
 P0, P1 = (DATASET, 0), (DATASET, 1)
 
@@ -32,7 +32,7 @@ def on_volume(
         incarnation=incarnation,
         weight=1.0,
         kinds=kinds,
-        holdings=tuple(Holding(dataset=DATASET, partition=p) for p in partitions),
+        replicas=tuple(Replica(dataset=DATASET, partition=p) for p in partitions),
         volume=volume,
     )
 
@@ -63,7 +63,7 @@ def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
     story.tell(on_volume("worker-9", "pod-0", "etl"))
     key = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
     story.do(key, 9, TaskResult(rows=10))
-    held = {name: worker.holdings for name, worker in story.state.workers.items()}
+    held = {name: worker.replicas for name, worker in story.state.workers.items()}
     assert held == {"worker-0": {P0}, "worker-0-etl": {P0}, "worker-9": {P0}, "worker-1": set()}
 
 
@@ -72,7 +72,7 @@ def test_who_joins_holds_what_the_others_of_its_volume_know_of() -> None:
     story = pair()
     story.tell(gone("worker-0"), on_volume("worker-2", "pod-0", "train", partitions=(1,)))
     story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b", partitions=(0,)))
-    assert [worker.holdings for worker in story.state.workers.values()] == [{P0, P1}] * 3
+    assert [worker.replicas for worker in story.state.workers.values()] == [{P0, P1}] * 3
 
 
 def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
@@ -118,10 +118,10 @@ def test_a_worker_is_removed_after_it_was_lost() -> None:
     removed = WorkerRemoved(worker="worker-1", reason="scaled away")
     with pytest.raises(IllegalEventError):
         story.tell(removed)
-    story.start(unit(1, 1), 1)
+    story.start(sub_epoch(1, 1), 1)
     story.tell(lost(1), removed)
-    assert list(story.state.workers["worker-1"].open_tasks) == [str(unit(1, 1))]
-    story.tell(TaskRevoked(task=str(unit(1, 1)), attempt=1, worker="worker-1", reason="gone"))
+    assert list(story.state.workers["worker-1"].open_tasks) == [str(sub_epoch(1, 1))]
+    story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="gone"))
     assert not story.state.workers["worker-1"].open_tasks
     story.tell(joined(1, incarnation="b"))
     assert story.state.workers["worker-1"].is_alive
@@ -140,7 +140,7 @@ def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
     key = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
     for _ in range(2):
         story.do(key, 0, TaskResult(rows=10))
-    assert story.state.workers["worker-0"].holdings == {P0, P1}
+    assert story.state.workers["worker-0"].replicas == {P0, P1}
     assert story.run.tasks[str(key)].state is TaskState.PENDING
     assert [attempt.outcome for attempt in story.run.tasks[str(key)].attempts] == ["committed"] * 2
     assert story.run.progress() == progress
@@ -190,9 +190,9 @@ def test_a_loss_counts_by_its_kind(
     """Only where the task was running, which may be what ended its worker."""
     story = Story()
     story.fit()
-    (story.start if is_running else story.assign)(unit(1, 0), 0)
-    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss))
-    task = story.run.tasks[str(unit(1, 0))]
+    (story.start if is_running else story.assign)(sub_epoch(1, 0), 0)
+    story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss))
+    task = story.run.tasks[str(sub_epoch(1, 0))]
     assert (task.state, task.losses, task.failures) == (TaskState.PENDING, losses, failures)
     assert task.exhausted == ({"worker-0"} if failures else set())
 
@@ -201,7 +201,7 @@ def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> Non
     """Until it is there anew."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
     assert story.state.workers["worker-0"].is_ending
     story.tell(lost(0), joined(0, incarnation="b"))
     assert not story.state.workers["worker-0"].is_ending

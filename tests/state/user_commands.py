@@ -9,7 +9,7 @@ from cerebro.contract.events import (
     RunFinished,
 )
 from cerebro.contract.tasks import FailureKind
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def stop(model: str = "m00") -> ModelStopRequested:
@@ -38,10 +38,10 @@ def facts(story: Story) -> str:
 
 
 def failed() -> Story:
-    """m00 has failed in its second unit; m01 has begun nothing."""
+    """m00 has failed in its second sub-epoch; m01 has begun nothing."""
     story = Story()
     story.fit(max_attempts=2)
     story.train(1, 0)
-    story.fail(unit(1, 1), 1, FailureKind.CRASH)
-    story.fail(unit(1, 1), 1, FailureKind.USER_ERROR)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.USER_ERROR)
     return story

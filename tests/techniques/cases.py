@@ -1,4 +1,4 @@
-"""Small random training configurations, and units of them by any way: what techniques are compared on."""
+"""Small random training configurations, and sub-epochs of them by any way: what techniques are compared on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.contract.ways import Way
 from cerebro.data.loader import PartitionLoader
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, resolve
@@ -26,8 +26,8 @@ from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.savepoints import Savepoints, is_for
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import Trainee, create, restore, train_unit
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 
 CPU = torch.device("cpu")
 ROWS = 46
@@ -228,8 +228,8 @@ class CaseSpec(SubEpochSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
-    """One unit of a case, from a file (or new) to a file.
+class SubEpoch:
+    """One sub-epoch of a case, from a file (or new) to a file.
 
     Attributes:
         partition: folder of its rows.
@@ -237,7 +237,7 @@ class Unit:
     """
 
     case: Case
-    way: Way | None
+    parallel_plan: ParallelPlan | None
     number: int
     partition: Path
     root: Path
@@ -246,50 +246,54 @@ class Unit:
 
 
 class StoppedError(Exception):
-    """A unit ends here, after a savepoint."""
+    """A sub-epoch ends here, after a savepoint."""
 
 
 def trained(
-    group: Group | None, unit: Unit, stop: int = 0, savepoint: CheckpointRef | None = None
+    group: Group | None, sub_epoch: SubEpoch, stop: int = 0, savepoint: CheckpointRef | None = None
 ) -> tuple[CheckpointRef | None, dict[str, float]]:
     """Train it as a handler does: on every rank, or alone without a way.
 
     Args:
-        stop: batch before which a savepoint is taken and the unit ends; 0: it goes on to its end.
+        stop: batch before which a savepoint is taken and the sub-epoch ends; 0: it goes on to its end.
         savepoint: where it begins instead.
 
     Returns:
-        What identifies the file, or the savepoint, on rank 0; metrics of the unit.
+        What identifies the file, or the savepoint, on rank 0; metrics of the sub-epoch.
     """
-    group = group or Alone(("cpu",) * (unit.way.size if unit.way else 1))
+    group = group or Alone(("cpu",) * (sub_epoch.parallel_plan.size if sub_epoch.parallel_plan else 1))
     try:
-        return _trained(group, unit, stop, savepoint)
+        return _trained(group, sub_epoch, stop, savepoint)
     finally:
         if isinstance(group, Alone):
             group.leave()
 
 
 def _trained(
-    group: Group, unit: Unit, stop: int, savepoint: CheckpointRef | None
+    group: Group, sub_epoch: SubEpoch, stop: int, savepoint: CheckpointRef | None
 ) -> tuple[CheckpointRef | None, dict[str, float]]:
-    spec, case, way = CaseSpec(unit.case), unit.case, unit.way
-    technique = None if way is None else resolve(way)
-    device = CPU if technique is None or way is None else torch.device(technique.made_on(group, way.params))
+    spec, case, parallel_plan = CaseSpec(sub_epoch.case), sub_epoch.case, sub_epoch.parallel_plan
+    technique = None if parallel_plan is None else resolve(parallel_plan)
+    device = (
+        CPU
+        if technique is None or parallel_plan is None
+        else torch.device(technique.made_on(group, parallel_plan.params))
+    )
     trainee: Trainee = create(spec, case.given, seed=1, model="m00", device=device)
-    reference, resumed = savepoint or unit.read, None
+    reference, resumed = savepoint or sub_epoch.read, None
     if reference is not None:
-        state = checkpoints.load(unit.root, reference, device)
+        state = checkpoints.load(sub_epoch.root, reference, device)
         restore(trainee, state)
         resumed = state.get("savepoint")
-        assert resumed is None or is_for(resumed, way.ranks if way else 1)
+        assert resumed is None or is_for(resumed, parallel_plan.ranks if parallel_plan else 1)
     share = (0, 1)
-    if technique is not None and way is not None:
-        trainee = prepare(spec, trainee, technique, way.params, group)
+    if technique is not None and parallel_plan is not None:
+        trainee = prepare(spec, trainee, technique, parallel_plan.params, group)
         share = trainee.share
     taken: list[CheckpointRef] = []
 
     def write(state: State, batch: int, rows: int) -> None:
-        reference = trainee.save(unit.root, f"{unit.written}-{batch}", state)
+        reference = trainee.save(sub_epoch.root, f"{sub_epoch.written}-{batch}", state)
         if reference is not None:
             taken.append(reference)
 
@@ -300,18 +304,18 @@ def _trained(
 
     savepoints = Savepoints(trainee, write=write, resumed=resumed)
     loader = PartitionLoader(
-        [unit.partition],
+        [sub_epoch.partition],
         batch_size=case.batch_size,
-        seed=unit_seed(1, "m00", 1, unit.number),
+        seed=sub_epoch_seed(1, "m00", 1, sub_epoch.number),
         share=share,
         first=resumed["batch"] if resumed else 0,
     )
     feed = InstrumentedLoader(loader, on_batch, savepoints=savepoints)
     with suppress(StoppedError):
-        metrics = train_unit(
-            spec, trainee, feed, case.given, seed=1, model="m00", epoch=1, partition=unit.number
+        metrics = train_sub_epoch(
+            spec, trainee, feed, case.given, seed=1, model="m00", epoch=1, partition=sub_epoch.number
         )
-        return trainee.save(unit.root, unit.written), numbers_of(metrics)
+        return trainee.save(sub_epoch.root, sub_epoch.written), numbers_of(metrics)
     return (taken[0] if group.rank == 0 else None), {}
 
 
@@ -355,9 +359,9 @@ def threads(number: int) -> Iterator[None]:
 
 
 def chain(
-    ways: Sequence[Way | None], case: Case, partition: Path, root: Path, ranks: Any
+    parallel_plans: Sequence[ParallelPlan | None], case: Case, partition: Path, root: Path, ranks: Any
 ) -> tuple[CheckpointRef, list[dict[str, float]]]:
-    """Units one after another, each by its way.
+    """Sub-epochs one after another, each by its way.
 
     Args:
         ranks: `tests.techniques.ranks.Ranks`.
@@ -366,31 +370,31 @@ def chain(
         The last one's file, and metrics of each.
     """
     reference, found = None, []
-    for number, way in enumerate(ways):
-        names = "-".join("none" if each is None else each.label for each in ways[: number + 1])
-        unit = Unit(
+    for number, parallel_plan in enumerate(parallel_plans):
+        names = "-".join("none" if each is None else each.label for each in parallel_plans[: number + 1])
+        sub_epoch = SubEpoch(
             case=case,
-            way=way,
+            parallel_plan=parallel_plan,
             number=number,
             partition=partition,
             root=root,
             read=reference,
             written=f"{hashlib.sha256(names.encode()).hexdigest()[:16]}.pt",  # labels may be too long for a file
         )
-        reference, metrics = attempt(unit, ranks)
+        reference, metrics = attempt(sub_epoch, ranks)
         found.append(metrics)
     assert reference is not None
     return reference, found
 
 
 def attempt(
-    unit: Unit, ranks: Any, stop: int = 0, savepoint: CheckpointRef | None = None
+    sub_epoch: SubEpoch, ranks: Any, stop: int = 0, savepoint: CheckpointRef | None = None
 ) -> tuple[CheckpointRef | None, dict[str, float]]:
-    """One unit, in as many processes as its way says. See `trained`."""
-    way = unit.way
-    if way is None or resolve(way).processes == "one":
-        return trained(None, unit, stop, savepoint)
-    answers = ranks.run(way.size, trained, unit, stop, savepoint)
+    """One sub-epoch, in as many processes as its way says. See `trained`."""
+    parallel_plan = sub_epoch.parallel_plan
+    if parallel_plan is None or resolve(parallel_plan).processes == "one":
+        return trained(None, sub_epoch, stop, savepoint)
+    answers = ranks.run(parallel_plan.size, trained, sub_epoch, stop, savepoint)
     assert all(metrics == answers[0][1] for _, metrics in answers)
     found: tuple[CheckpointRef | None, dict[str, float]] = answers[0]
     return found

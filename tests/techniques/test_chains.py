@@ -1,4 +1,4 @@
-"""Whatever ways a model is trained by, one unit after another: it is the model that one device trains."""
+"""Whatever ways a model is trained by, one sub-epoch after another: it is the model that one device trains."""
 
 from __future__ import annotations
 
@@ -11,39 +11,49 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from tests.techniques.cases import ROWS, Case, chain, content, distance, threads
 from tests.techniques.ranks import Ranks
 
 
-def way(technique: str, size: int = 1, **params: Any) -> Way:
-    return Way(technique=technique, size=size, params=params)
+def parallel_plan(technique: str, size: int = 1, **params: Any) -> ParallelPlan:
+    return ParallelPlan(technique=technique, size=size, params=params)
 
 
 SHARED = [
-    way("ddp", 2),
-    way("ddp", 3),
-    way("fsdp", 2),
-    way("fsdp", 3),
-    way("fsdp", 2, reshard=False, checkpointing=True),
-    way("tensor", 2),
-    way("pipeline", 2),
-    way("pipeline", 3, parts=4, checkpointing=True),
+    parallel_plan("ddp", 2),
+    parallel_plan("ddp", 3),
+    parallel_plan("fsdp", 2),
+    parallel_plan("fsdp", 3),
+    parallel_plan("fsdp", 2, reshard=False, checkpointing=True),
+    parallel_plan("tensor", 2),
+    parallel_plan("pipeline", 2),
+    parallel_plan("pipeline", 3, parts=4, checkpointing=True),
 ]
 ONLY = {"tensor": ["gpt"], "pipeline": ["mlp"]}
 """Technique -> the models that it can train, if not all."""
-EXACT = [SINGLE, way("checkpointing"), way("offload"), way("offload", checkpointing=True, activations=True)]
+EXACT = [
+    SINGLE,
+    parallel_plan("checkpointing"),
+    parallel_plan("offload"),
+    parallel_plan("offload", checkpointing=True, activations=True),
+]
 
 
 @pytest.mark.parametrize(
     ("chosen", "model"),
-    [(way, model) for way in SHARED for model in ONLY.get(way.technique, ["mlp", "cnn", "gpt"])],
-    ids=lambda each: each.label if isinstance(each, Way) else each,
+    [
+        (parallel_plan, model)
+        for parallel_plan in SHARED
+        for model in ONLY.get(parallel_plan.technique, ["mlp", "cnn", "gpt"])
+    ],
+    ids=lambda each: each.label if isinstance(each, ParallelPlan) else each,
 )
-def test_a_unit_on_several_devices(
-    model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
+def test_a_sub_epoch_on_several_devices(
+    model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """It is the unit of one device, with batches that ranks cannot share evenly, and so is the unit that follows."""
+    """It is the sub-epoch of one device, with batches that ranks cannot share evenly, and so is the sub-epoch that
+    follows."""
     case = Case(model=model, batch_size=9, clip=1.0, average=True, tracked=model != "cnn")
     with threads(1):
         expected, metrics = chain([None, None, None], case, partition, tmp_path, ranks)
@@ -55,7 +65,9 @@ def test_a_unit_on_several_devices(
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
 @pytest.mark.parametrize("chosen", EXACT, ids=lambda each: each.label)
-def test_a_unit_on_one_device(model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks) -> None:
+def test_a_sub_epoch_on_one_device(
+    model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
+) -> None:
     """Its file is the one that it has without a way, to the bit."""
     case = Case(model=model, batch_size=9, clip=1.0, average=True, dtype="float32")
     with threads(1):
@@ -73,8 +85,8 @@ FITTING = {
 
 
 @st.composite
-def stories(draw: st.DrawFn, dtype: str, longest: int) -> tuple[Case, list[Way]]:
-    """A user's model and loop, and the ways of its units."""
+def stories(draw: st.DrawFn, dtype: str, longest: int) -> tuple[Case, list[ParallelPlan]]:
+    """A user's model and loop, and the ways of its sub-epochs."""
     model = draw(st.sampled_from(sorted(FITTING)))
     case = Case(
         model=model,
@@ -89,23 +101,25 @@ def stories(draw: st.DrawFn, dtype: str, longest: int) -> tuple[Case, list[Way]]
         tracked=draw(st.booleans()),
         average=draw(st.booleans()),
     )
-    ways = [each for each in FITTING[model] if case.depth > 1 or not each.params.get("checkpointing")]
+    parallel_plans = [
+        each for each in FITTING[model] if case.depth > 1 or not each.params.get("checkpointing")
+    ]
     if case.depth == 1:
-        ways = [each for each in ways if each.technique != "checkpointing"]
-    return case, draw(st.lists(st.sampled_from(ways), min_size=2, max_size=longest))
+        parallel_plans = [each for each in parallel_plans if each.technique != "checkpointing"]
+    return case, draw(st.lists(st.sampled_from(parallel_plans), min_size=2, max_size=longest))
 
 
-def check(story: tuple[Case, Sequence[Way]], partition: Path, ranks: Ranks) -> None:
-    case, ways = story
+def check(story: tuple[Case, Sequence[ParallelPlan]], partition: Path, ranks: Ranks) -> None:
+    case, parallel_plans = story
     with tempfile.TemporaryDirectory() as folder, threads(1):
         root = Path(folder)
-        expected, metrics = chain([None] * len(ways), case, partition, root, ranks)
-        found, same = chain(ways, case, partition, root, ranks)
+        expected, metrics = chain([None] * len(parallel_plans), case, partition, root, ranks)
+        found, same = chain(parallel_plans, case, partition, root, ranks)
         bar = 1e-10 if case.dtype == "float64" else 1e-5
         assert distance(content(root, found), content(root, expected)) <= bar
-        for way, *pair in zip(ways, same, metrics, strict=True):
+        for parallel_plan, *pair in zip(parallel_plans, same, metrics, strict=True):
             # A rank that was lent a row has counted it, and means over tokens are averaged by rows: both are near.
-            is_near = 0 < ROWS % case.batch_size < way.ranks or case.model == "gpt"
+            is_near = 0 < ROWS % case.batch_size < parallel_plan.ranks or case.model == "gpt"
             assert distance(*pair) <= (0.05 if is_near else bar)
         assert found.size == expected.size
 
@@ -121,8 +135,8 @@ through rounding alone (docs/techniques.md, "How equal is equal")."""
 
 @settings(max_examples=2, **_CLOCKLESS)
 @given(story=stories("float64", 3))
-def test_any_chain_of_ways_trains_the_model_of_one_device(
-    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+def test_any_chain_of_parallel_plans_trains_the_model_of_one_device(
+    story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
     """Random models and loops, by random ways: weights, optimizers, averages, metrics, and the form of the file."""
     check(story, partition, ranks)
@@ -131,8 +145,8 @@ def test_any_chain_of_ways_trains_the_model_of_one_device(
 @seed(1)
 @settings(max_examples=2, **_FIXED)
 @given(story=stories("float32", 3))
-def test_chains_of_ways_in_float32_train_the_model_of_one_device(
-    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+def test_chains_of_parallel_plans_in_float32_train_the_model_of_one_device(
+    story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
     """The same in single precision."""
     check(story, partition, ranks)
@@ -141,10 +155,10 @@ def test_chains_of_ways_in_float32_train_the_model_of_one_device(
 @pytest.mark.slow
 @settings(max_examples=50, **_CLOCKLESS)
 @given(story=stories("float64", 6))
-def test_long_chains_of_ways_train_the_model_of_one_device(
-    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+def test_long_chains_of_parallel_plans_train_the_model_of_one_device(
+    story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
-    """The same with up to six units, and many more of them."""
+    """The same with up to six sub-epochs, and many more of them."""
     check(story, partition, ranks)
 
 
@@ -152,8 +166,8 @@ def test_long_chains_of_ways_train_the_model_of_one_device(
 @seed(1)
 @settings(max_examples=50, **_FIXED)
 @given(story=stories("float32", 6))
-def test_long_chains_of_ways_in_float32_train_the_model_of_one_device(
-    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+def test_long_chains_of_parallel_plans_in_float32_train_the_model_of_one_device(
+    story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
     """The same in single precision."""
     check(story, partition, ranks)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.contract.ways import Way
 from cerebro.data.based import is_base
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.spec import SubEpochSpec
@@ -20,15 +20,15 @@ from cerebro.techniques import Group, resolve
 from cerebro.worker.training import frozen as freezing
 from cerebro.worker.training.checkpoint import check, load, read, save
 from cerebro.worker.training.grouped import prepare
-from cerebro.worker.training.unit import Trainee, restore
+from cerebro.worker.training.sub_epoch import Trainee, restore
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 
 WIDTH = 150
 """Rows that two ranks divide and four do not."""
 TENSOR = 4 * WIDTH * WIDTH
-FSDP, DDP = (Way(technique=name, size=2) for name in ("fsdp", "ddp"))
-THREE, SINGLE = Way(technique="fsdp", size=3), None
+FSDP, DDP = (ParallelPlan(technique=name, size=2) for name in ("fsdp", "ddp"))
+THREE, SINGLE = ParallelPlan(technique="fsdp", size=3), None
 
 
 class Spec(SubEpochSpec):
@@ -51,16 +51,21 @@ def network() -> nn.Sequential:
     return module
 
 
-def unit(
-    group: Group | None, way: Way | None, root: Path, written: str, before: CheckpointRef | None, changes: str
+def sub_epoch(
+    group: Group | None,
+    parallel_plan: ParallelPlan | None,
+    root: Path,
+    written: str,
+    before: CheckpointRef | None,
+    changes: str,
 ) -> tuple[CheckpointRef | None, str]:
-    """A unit by a way: what is trained moves; of what is frozen a part, if it is to."""
+    """A sub-epoch by a way: what is trained moves; of what is frozen a part, if it is to."""
     freezing.LEAST_BYTES, freezing._LEAST_TENSOR = TENSOR, TENSOR
     trainee = Trainee(modules=[network()])
     if before is not None:
         restore(trainee, read(check(root, before), "cpu"))
-    if group is not None and way is not None:
-        trainee = prepare(Spec(), trainee, resolve(way), way.params, group)
+    if group is not None and parallel_plan is not None:
+        trainee = prepare(Spec(), trainee, resolve(parallel_plan), parallel_plan.params, group)
     trainee.frozen.is_wanted = True
     (module,) = trainee.modules
     with torch.no_grad():
@@ -80,9 +85,13 @@ def unit(
     return reference, ""
 
 
-def attempt(way: Way | None, ranks: Ranks, *args: Any) -> CheckpointRef:
-    """One unit, in as many processes as its way says."""
-    reference = (ranks.run(way.size, unit, way, *args)[0] if way else unit(None, None, *args))[0]
+def attempt(parallel_plan: ParallelPlan | None, ranks: Ranks, *args: Any) -> CheckpointRef:
+    """One sub-epoch, in as many processes as its way says."""
+    reference = (
+        ranks.run(parallel_plan.size, sub_epoch, parallel_plan, *args)[0]
+        if parallel_plan
+        else sub_epoch(None, None, *args)
+    )[0]
     assert reference is not None
     return reference
 
@@ -99,24 +108,29 @@ def _as_before() -> Any:
 
 
 @pytest.mark.parametrize(
-    "ways", [(FSDP, SINGLE, THREE, DDP, FSDP), (SINGLE, FSDP, DDP), (DDP, SINGLE, FSDP), (THREE, FSDP)]
+    "parallel_plans",
+    [(FSDP, SINGLE, THREE, DDP, FSDP), (SINGLE, FSDP, DDP), (DDP, SINGLE, FSDP), (THREE, FSDP)],
 )
-def test_all_ways_name_the_base_that_one_has_written(ways: Any, tmp_path: Path, ranks: Ranks) -> None:
+def test_all_parallel_plans_name_the_base_that_one_has_written(
+    parallel_plans: Any, tmp_path: Path, ranks: Ranks
+) -> None:
     """Each file is the one that it would be without it, to the bit."""
     before = None
-    for number, way in enumerate(ways):
-        before = attempt(way, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")
+    for number, parallel_plan in enumerate(parallel_plans):
+        before = attempt(parallel_plan, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")
         assert (tmp_path / before.name).stat().st_size < 2 * TENSOR
     (base,) = bases(tmp_path)
     assert (tmp_path / base).stat().st_size == 2 * TENSOR
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-@pytest.mark.parametrize("way", [FSDP, DDP])
-def test_what_ranks_change_of_it_is_written_as_it_is(way: Way, tmp_path: Path, ranks: Ranks) -> None:
+@pytest.mark.parametrize("parallel_plan", [FSDP, DDP])
+def test_what_ranks_change_of_it_is_written_as_it_is(
+    parallel_plan: ParallelPlan, tmp_path: Path, ranks: Ranks
+) -> None:
     """By way of `.data`, of which torch's own counters tell nothing."""
-    before = attempt(way, ranks, tmp_path, "u0.pt", None, "")
-    after = attempt(way, ranks, tmp_path, "u1.pt", before, "2")
+    before = attempt(parallel_plan, ranks, tmp_path, "u0.pt", None, "")
+    after = attempt(parallel_plan, ranks, tmp_path, "u1.pt", before, "2")
     one, other = (load(tmp_path, each, "cpu") for each in (before, after))
     assert torch.equal(other["models"][0]["2.weight"], one["models"][0]["2.weight"] * 1.5)
     assert distance({"w": one["models"][0]["0.weight"]}, {"w": other["models"][0]["0.weight"]}) == 0
@@ -153,20 +167,20 @@ def saved_on_damage(group: Group, root: Path, before: CheckpointRef) -> str:
 
 
 def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | None, str]:
-    """A unit by ranks of several machines, where others than rank 0 may see no file of it yet."""
+    """A sub-epoch by ranks of several machines, where others than rank 0 may see no file of it yet."""
     group.is_of_several_workers = True
     with pytest.MonkeyPatch.context() as patch:
         if group.rank > 0 and not opens:
             patch.setattr(Path, "open", refused)
-        return unit(group, *args)
+        return sub_epoch(group, *args)
 
 
-@pytest.mark.parametrize(("way", "num_bases"), [(DDP, 1), (FSDP, 0)])
+@pytest.mark.parametrize(("parallel_plan", "num_bases"), [(DDP, 1), (FSDP, 0)])
 def test_ranks_of_several_machines_write_no_base_together(
-    way: Way, num_bases: int, tmp_path: Path, ranks: Ranks
+    parallel_plan: ParallelPlan, num_bases: int, tmp_path: Path, ranks: Ranks
 ) -> None:
     """What one has written to a network volume, another may see late. Rank 0 writes what it has all of."""
-    reference, told = ranks.run(2, by_machines, False, way, tmp_path, "u0.pt", None, "")[0]
+    reference, told = ranks.run(2, by_machines, False, parallel_plan, tmp_path, "u0.pt", None, "")[0]
     assert (reference is not None, told) == (True, "")
     assert len(bases(tmp_path)) == num_bases
 
@@ -174,8 +188,8 @@ def test_ranks_of_several_machines_write_no_base_together(
 def test_ranks_of_several_machines_go_on_from_a_base(tmp_path: Path, ranks: Ranks) -> None:
     """Which they name no more where they have parts of it."""
     before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
-    for number, way in enumerate((DDP, FSDP), 1):
-        before, _ = ranks.run(2, by_machines, True, way, tmp_path, f"u{number}.pt", before, "")[0]
+    for number, parallel_plan in enumerate((DDP, FSDP), 1):
+        before, _ = ranks.run(2, by_machines, True, parallel_plan, tmp_path, f"u{number}.pt", before, "")[0]
         assert before is not None
     assert len(bases(tmp_path)) == 1
 
@@ -193,7 +207,7 @@ def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if group.rank == rank:
             patch.setattr("os.pwrite", pwrite)
-        return unit(group, FSDP, root, "u0.pt", None, "")[1]
+        return sub_epoch(group, FSDP, root, "u0.pt", None, "")[1]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -22,7 +22,7 @@ from cerebro.techniques.ranks import Alone
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.unit import create, train_unit
+from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 from tests.techniques.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def by(
     batch_size: int = 9,
     **params: Any,
 ) -> tuple[dict[str, float], dict[str, Any], Any]:
-    """A unit by a technique: its metrics, the state, and what the loop left in `models[0].told`."""
+    """A sub-epoch by a technique: its metrics, the state, and what the loop left in `models[0].told`."""
     group = group or Alone(("cpu",) * size)
     try:
         spec = Spec(loop, make or linear, hints or Hints())
@@ -71,7 +71,7 @@ def by(
         prepared = prepare(spec, trainee, resolve(technique), params, group)
         loader = PartitionLoader([partition], batch_size=batch_size, seed=1, share=prepared.share)
         feed = InstrumentedLoader(loader)
-        metrics = train_unit(spec, prepared, feed, {}, seed=1, model="m00", epoch=1, partition=0)
+        metrics = train_sub_epoch(spec, prepared, feed, {}, seed=1, model="m00", epoch=1, partition=0)
         return numbers_of(metrics), prepared.state(), getattr(trainee.modules[0], "told", None)
     finally:
         if isinstance(group, Alone):
@@ -344,7 +344,7 @@ def repeated() -> list[Any]:
         ("tensor", linear, steps, Hints(tensor_plan={"0": "rowwise"}), "0 has 3 to be divided between 2"),
     ],
 )
-def test_what_a_way_cannot_train_is_told_with_its_reason(
+def test_what_a_parallel_plan_cannot_train_is_told_with_its_reason(
     technique: str, make: Any, loop: Loop, hints: Hints, told: str, partition: Path, ranks: Ranks
 ) -> None:
     """As a way that does not apply, and not as a mistake of the user's."""

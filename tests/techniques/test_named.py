@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.parallel_plans import ParallelPlan, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import (
     Checkpointing,
@@ -63,25 +63,28 @@ def test_importing_techniques_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_name_a_choice_and_a_way_stand_for_an_instance() -> None:
+def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
     """Of a choice with what the user has fixed; a user's own is opened."""
     assert isinstance(resolve("ddp"), Ddp)
     choice = TechniqueChoice(name="fsdp", params={"reshard": False})
     assert resolve(choice).fixed == {"reshard": False}
-    assert isinstance(resolve(Way(technique="pipeline", size=2, params={"parts": 4})), Pipeline)
+    assert isinstance(resolve(ParallelPlan(technique="pipeline", size=2, params={"parts": 4})), Pipeline)
     sha = "ab" * 32
     own = resolve(TechniqueChoice(name="own", code=sha, params={"x": [1]}), {sha: Own}.__getitem__)
     assert isinstance(own, Own)
     assert own.fixed == {"x": [1]}
-    assert isinstance(resolve(Way(technique="own", code=sha), {sha: Own()}.__getitem__), Own)
+    assert isinstance(resolve(ParallelPlan(technique="own", code=sha), {sha: Own()}.__getitem__), Own)
 
 
 @pytest.mark.parametrize(
     ("named", "told"),
     [
         ("dpp", "no technique 'dpp': there are single, checkpointing, offload, ddp, fsdp, tensor, pipeline"),
-        (Way(technique="ddp", params={"reshard": True}), "'ddp' has no parameter 'reshard': it has unused_"),
-        (Way(technique="single", params={"x": 1}), "'single' has no parameter 'x': it has none"),
+        (
+            ParallelPlan(technique="ddp", params={"reshard": True}),
+            "'ddp' has no parameter 'reshard': it has unused_",
+        ),
+        (ParallelPlan(technique="single", params={"x": 1}), "'single' has no parameter 'x': it has none"),
         (
             TechniqueChoice(name="fsdp", params={"precision": "fp4"}),
             "precision='fp4', expected one of 'bf16', 'float8', 'float8-emulated'",
@@ -90,7 +93,7 @@ def test_a_name_a_choice_and_a_way_stand_for_an_instance() -> None:
         (TechniqueChoice(name="own", code="ab" * 32), "'own' is user code, which is not opened here"),
     ],
 )
-def test_what_there_is_not_is_refused(named: str | Way | TechniqueChoice, told: str) -> None:
+def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoice, told: str) -> None:
     """With what there is."""
     with pytest.raises(SpecError, match=told):
         resolve(named)

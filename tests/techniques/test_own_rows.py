@@ -26,7 +26,7 @@ SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4
 
 
 def sharded_state(group: Group) -> State:
-    """As a unit leaves it: weights of which two are one, buffers, state of an optimizer, plain values."""
+    """As a sub-epoch leaves it: weights of which two are one, buffers, state of an optimizer, plain values."""
     torch.manual_seed(4)
     module = nn.Module()
     for number, shape in enumerate(SHAPES):

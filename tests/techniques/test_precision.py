@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.errors import NotApplicableError
 from cerebro.techniques.float8 import to_float8
 from cerebro.techniques.ranks import Alone
@@ -18,9 +18,9 @@ from tests.techniques.cases import Case, chain, content, distance, threads
 from tests.techniques.ranks import Ranks
 
 BF16 = [
-    Way(technique="fsdp", size=2, params={"precision": "bf16"}),
-    Way(technique="fsdp", size=3, params={"precision": "bf16", "reshard": False}),
-    Way(technique="offload", params={"precision": "bf16"}),
+    ParallelPlan(technique="fsdp", size=2, params={"precision": "bf16"}),
+    ParallelPlan(technique="fsdp", size=3, params={"precision": "bf16", "reshard": False}),
+    ParallelPlan(technique="offload", params={"precision": "bf16"}),
 ]
 
 
@@ -29,19 +29,19 @@ needs_torchao = pytest.mark.skipif(
     not has_torchao and not os.environ.get("CI"), reason="torchao is not installed: pip install torchao"
 )
 FLOAT8 = [
-    Way(technique="fsdp", size=2, params={"precision": "float8-emulated"}),
-    Way(technique="offload", params={"precision": "float8-emulated", "activations": True}),
+    ParallelPlan(technique="fsdp", size=2, params={"precision": "float8-emulated"}),
+    ParallelPlan(technique="offload", params={"precision": "float8-emulated", "activations": True}),
 ]
 CHOICES = [
-    *((way, model) for way in BF16 for model in ("mlp", "cnn", "gpt")),
-    *(pytest.param(way, "wide", marks=needs_torchao) for way in FLOAT8),
+    *((parallel_plan, model) for parallel_plan in BF16 for model in ("mlp", "cnn", "gpt")),
+    *(pytest.param(parallel_plan, "wide", marks=needs_torchao) for parallel_plan in FLOAT8),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "model"), CHOICES, ids=lambda each: getattr(each, "label", each))
 def test_another_precision_trains_to_other_results_that_are_near(
-    model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
+    model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Losses fall as they do in float32. The weights differ, by more than another order of sums makes and by less than
     training does, and are kept in float32: the file is that of any other way."""
@@ -84,9 +84,12 @@ def test_what_float8_does_not_take_says_why(
     model: str, precision: str, says: str, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """A device that cannot, a model without a layer for it."""
-    case, way = Case(model=model, dtype="float32"), Way(technique="offload", params={"precision": precision})
+    case, parallel_plan = (
+        Case(model=model, dtype="float32"),
+        ParallelPlan(technique="offload", params={"precision": precision}),
+    )
     with pytest.raises(NotApplicableError, match=says):
-        chain([way], case, partition, tmp_path, ranks)
+        chain([parallel_plan], case, partition, tmp_path, ranks)
 
 
 class Halved(nn.Linear):
@@ -122,10 +125,10 @@ def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
 @pytest.mark.parametrize(
     "chosen", [BF16[0], pytest.param(FLOAT8[0], marks=needs_torchao)], ids=lambda each: each.label
 )
-def test_a_unit_in_another_precision_hops_like_any_other(
-    chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
+def test_a_sub_epoch_in_another_precision_hops_like_any_other(
+    chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Before and after it a unit on one device, with its optimizer's state."""
+    """Before and after it a sub-epoch on one device, with its optimizer's state."""
     case = Case(model="wide", batch_size=9, dtype="float32")
     with threads(1):
         expected, _ = chain([None, None, None], case, partition, tmp_path, ranks)

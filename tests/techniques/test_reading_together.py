@@ -18,7 +18,7 @@ from cerebro.worker.training import checked as checking
 from cerebro.worker.training import reading_together as reading
 from cerebro.worker.training.checkpoint import State, check, load, save
 from cerebro.worker.training.reading_together import Unchecked, load_together, read_together
-from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.sub_epoch import Trainee
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 from tests.techniques.test_sharded import MIB

@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from cerebro.contract.ways import Way
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.errors import NotApplicableError
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Technique
 from tests.techniques.cases import ROWS, Case
 from tests.techniques.ranks import Ranks
-from tests.trial_runner.units import Asked, Wrong, spec_of, tried
+from tests.trial_runner.sub_epochs import Asked, Wrong, spec_of, tried
 from tests.trial_runner.wrong import WRONG, Blind, OtherDropout, OtherDropoutOfParts
 
 LOSSES = {
@@ -36,7 +36,7 @@ class Draw(NamedTuple):
     """
 
     spec: SubEpochSpec
-    way: Way
+    parallel_plan: ParallelPlan
     batch_size: int
     technique: type[Technique] | None
     told: str
@@ -51,11 +51,17 @@ def wrong(kind: str, random: Random) -> Draw:
         loss, technique = LOSSES[kind]
         name = "ddp" if technique is not None else random.choice(["ddp", "fsdp"])
         batch_size = max(batch_size, 3 * size)  # batch normalisation needs two rows on each rank
-        return Draw(Wrong(loss), _way(name, size), batch_size, technique, f"{kind} by {name}-{size}")
+        return Draw(
+            Wrong(loss), _parallel_plan(name, size), batch_size, technique, f"{kind} by {name}-{size}"
+        )
     found = random.choice(WRONG[kind])
     case = _case(random, found.name, batch_size)
     return Draw(
-        spec_of(case), _way(found.name, size), batch_size, found, f"{kind} by {found.__name__}-{size}: {case}"
+        spec_of(case),
+        _parallel_plan(found.name, size),
+        batch_size,
+        found,
+        f"{kind} by {found.__name__}-{size}: {case}",
     )
 
 
@@ -67,23 +73,29 @@ def right(random: Random) -> Draw:
     other = {"ddp": OtherDropout, "fsdp": OtherDropoutOfParts}.get(name)
     technique = random.choice([None, other])
     if name != "checkpointing" and random.random() < 0.2:
-        return Draw(Wrong("shift"), _way(name, size), batch_size, technique, f"{name}-{size}: shift")
+        return Draw(
+            Wrong("shift"), _parallel_plan(name, size), batch_size, technique, f"{name}-{size}: shift"
+        )
     case = _case(random, name, batch_size)
-    return Draw(spec_of(case), _way(name, size), batch_size, technique, f"{name}-{size}: {case}")
+    return Draw(spec_of(case), _parallel_plan(name, size), batch_size, technique, f"{name}-{size}: {case}")
 
 
-def is_struck_off(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple[bool, Any]:
+def is_ruled_out(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple[bool, Any]:
     """Whether the trial strikes the way off; and what it shows, or why it came to nothing."""
     asked = Asked(
         spec=draw.spec,
-        way=draw.way,
+        parallel_plan=draw.parallel_plan,
         partition=partition,
         root=root,
         batch_size=draw.batch_size,
         technique=draw.technique,
     )
     try:
-        outcome = ranks.run(draw.way.size, tried, asked)[0] if draw.way.ranks > 1 else tried(None, asked)
+        outcome = (
+            ranks.run(draw.parallel_plan.size, tried, asked)[0]
+            if draw.parallel_plan.ranks > 1
+            else tried(None, asked)
+        )
     except NotApplicableError as error:
         return True, error
     return outcome.cause == "gradient", outcome
@@ -107,6 +119,6 @@ def _case(random: Random, technique: str, batch_size: int) -> Case:
     )
 
 
-def _way(technique: str, size: int) -> Way:
+def _parallel_plan(technique: str, size: int) -> ParallelPlan:
     processes = "one" if technique == "checkpointing" else "ranks"
-    return Way.model_validate({"technique": technique, "size": size, "processes": processes})
+    return ParallelPlan.model_validate({"technique": technique, "size": size, "processes": processes})

@@ -1,4 +1,4 @@
-"""A trial writes and reads a checkpoint as units of its way do."""
+"""A trial writes and reads a checkpoint as sub-epochs of its way do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.trials import TrialOutcome
-from cerebro.contract.ways import Way
 from cerebro.techniques import Group
 from tests.data.rows import write_partition
 from tests.techniques.cases import TOKENS, WIDE
 from tests.techniques.ranks import Ranks
-from tests.trial_runner.units import Asked, Wrong, tried
+from tests.trial_runner.sub_epochs import Asked, Wrong, tried
 from trial_runner import trying
 
 pytestmark = pytest.mark.processes
@@ -64,7 +64,9 @@ def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Rank
     partition.mkdir()
     root.mkdir()
     write_partition(partition, [20, 26])
-    asked = Asked(spec=Wide(), way=Way(technique="fsdp", size=2), partition=partition, root=root)
+    asked = Asked(
+        spec=Wide(), parallel_plan=ParallelPlan(technique="fsdp", size=2), partition=partition, root=root
+    )
     (outcome, first), (_, second) = ranks.run(2, noted, asked, most_bytes)
     assert outcome.is_usable, outcome
     state = 3 * 4 * (HIDDEN * (WIDE + 1 + TOKENS) + TOKENS)

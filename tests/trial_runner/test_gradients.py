@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.ways import Way
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.techniques import Technique
 from cerebro.worker.training.weights import weighted
 from tests.data.rows import write_partition
 from tests.techniques.cases import Case
 from tests.techniques.ranks import Ranks
-from tests.trial_runner.draws import KINDS, Draw, is_struck_off, right, wrong
-from tests.trial_runner.units import Asked, Wrong, spec_of, tried
+from tests.trial_runner.draws import KINDS, Draw, is_ruled_out, right, wrong
+from tests.trial_runner.sub_epochs import Asked, Wrong, spec_of, tried
 from tests.trial_runner.wrong import DoubledOfParts, LastTooLarge, SlightlyTooLarge
 from trial_runner import gradients
 from trial_runner.gradients import differences, mark_of
@@ -50,7 +50,7 @@ def test_what_computes_another_gradient_is_caught(
 ) -> None:
     """On every number of ranks, over models and loops, although these clip gradients and drop out."""
     drawn = wrong(kind, Random(draw))
-    is_caught, found = is_struck_off(drawn, ranks, partition, tmp_path)
+    is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert is_caught, (drawn.told, found)
 
 
@@ -59,8 +59,8 @@ def test_dropout_and_clipping_hinder_no_right_technique(
     technique: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """The loop that the wrong ones were caught in, with a loss that is what it is said to be."""
-    way = Way(technique=technique, size=2)
-    asked = Asked(spec=Wrong("mean"), way=way, partition=partition, root=tmp_path)
+    parallel_plan = ParallelPlan(technique=technique, size=2)
+    asked = Asked(spec=Wrong("mean"), parallel_plan=parallel_plan, partition=partition, root=tmp_path)
     outcome = ranks.run(2, tried, asked)[0]
     assert outcome.is_verified, outcome
     assert outcome.is_usable
@@ -69,12 +69,12 @@ def test_dropout_and_clipping_hinder_no_right_technique(
 @pytest.mark.parametrize(
     "draw", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 40))]
 )
-def test_right_techniques_are_never_struck_off(
+def test_right_techniques_are_never_ruled_out(
     draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Over models, optimizers, batch sizes, accumulation, clipping, schedules, types, and seeds of dropout."""
     drawn = right(Random(draw))
-    is_caught, found = is_struck_off(drawn, ranks, partition, tmp_path)
+    is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert not is_caught, (drawn.told, found)
     assert found.is_verified, (drawn.told, found)
     assert found.is_usable
@@ -87,8 +87,10 @@ def test_a_parameter_whose_gradient_is_rounding_hides_nothing_and_forbids_nothin
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Its noise is its own: a right technique is verified, and one that is wrong by a per cent is not."""
-    way = Way(technique="ddp", size=2)
-    is_caught, found = is_struck_off(Draw(Wrong("shift"), way, 8, technique, ""), ranks, partition, tmp_path)
+    parallel_plan = ParallelPlan(technique="ddp", size=2)
+    is_caught, found = is_ruled_out(
+        Draw(Wrong("shift"), parallel_plan, 8, technique, ""), ranks, partition, tmp_path
+    )
     assert (found.is_verified, is_caught) == (is_right, not is_right), found
 
 
@@ -97,8 +99,8 @@ def test_what_is_wrong_by_a_per_cent_is_never_verified(
     share: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """However much the order of a batch's rows changes: where that hides it, nothing is said to be known."""
-    drawn = Draw(Wrong(f"ordered {share}"), Way(technique="ddp", size=2), 8, SlightlyTooLarge, share)
-    is_caught, found = is_struck_off(drawn, ranks, partition, tmp_path)
+    drawn = Draw(Wrong(f"ordered {share}"), ParallelPlan(technique="ddp", size=2), 8, SlightlyTooLarge, share)
+    is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert is_caught or "depends on the order of a batch's rows" in found.unverified, found
     assert is_caught or float(share) > 5e-5, found
 
@@ -109,9 +111,9 @@ def test_a_parameter_with_little_of_the_gradient_hides_nothing(
     technique: type[Technique] | None, noise: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """What is wrong by a quarter of it is not verified. Where the order of rows changes too much of it, nothing is; a
-    right technique is not struck off for that."""
-    drawn = Draw(Wrong(f"little 1e-3 {noise}"), Way(technique="ddp", size=2), 8, technique, noise)
-    is_caught, found = is_struck_off(drawn, ranks, partition, tmp_path)
+    right technique is not ruled out for that."""
+    drawn = Draw(Wrong(f"little 1e-3 {noise}"), ParallelPlan(technique="ddp", size=2), 8, technique, noise)
+    is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     is_right = technique is None
     assert (found.is_verified, is_caught) == (is_right and noise == "1e-4", not is_right and noise != "1"), (
         found
@@ -129,9 +131,9 @@ def test_another_precision_that_was_named_is_no_reason_to_strike_off_and_hides_n
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """It is not verified: its gradient is another one, and is said to be."""
-    way = Way(technique="fsdp", size=2, params={"precision": "bf16"})
+    parallel_plan = ParallelPlan(technique="fsdp", size=2, params={"precision": "bf16"})
     spec = spec_of(Case(model="gpt", dtype="float32"))
-    is_caught, found = is_struck_off(Draw(spec, way, 8, technique, ""), ranks, partition, tmp_path)
+    is_caught, found = is_ruled_out(Draw(spec, parallel_plan, 8, technique, ""), ranks, partition, tmp_path)
     assert (found.is_verified, is_caught) == (False, not is_right), found
     assert found.is_usable == is_right
     assert is_right == found.unverified.startswith("it computes in another precision")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import InspectTask, TrainTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import NotApplicableError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
@@ -55,7 +55,7 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
         yield Handler(context)
 
 
-def trial(way: Way = SINGLE, **fields: Any) -> TrialTask:
+def trial(parallel_plan: ParallelPlan = SINGLE, **fields: Any) -> TrialTask:
     """A trial of the linear model."""
     return TrialTask.model_validate(
         {
@@ -70,7 +70,7 @@ def trial(way: Way = SINGLE, **fields: Any) -> TrialTask:
             "hang_timeout_s": 60.0,
             "group": "g00",
             "id": "single",
-            "way": way,
+            "parallel_plan": parallel_plan,
             "device": DEVICE,
             "partition": 0,
             **fields,
@@ -103,13 +103,13 @@ def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_know
     first, second = found
     assert first is not None
     assert first == second
-    keys = [known.cache_key for known in first.groups[0].ways]
+    keys = [known.cache_key for known in first.groups[0].parallel_plans]
     assert all(keys)
     assert len(set(keys)) == len(keys)
     with handler_of(Trained(), volumes_in(tmp_path / "other")) as handler:
         elsewhere = handler.handle(inspection(), 1).inspection
     assert elsewhere is not None
-    assert {known.cache_key for known in elsewhere.groups[0].ways} == {""}
+    assert {known.cache_key for known in elsewhere.groups[0].parallel_plans} == {""}
 
 
 def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_pa
     assert [path for path in volumes.checkpoints.rglob("*") if path.is_file()] == []
 
 
-def test_a_way_that_is_not_known_does_not_apply(tmp_path: Path) -> None:
+def test_a_parallel_plan_that_is_not_known_does_not_apply(tmp_path: Path) -> None:
     """It is told so, as a technique would."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
     with handler_of(Trained(), volumes) as handler, pytest.raises(NotApplicableError, match="no technique"):
-        handler.handle(trial(Way(technique="magic")), 1)
+        handler.handle(trial(ParallelPlan(technique="magic")), 1)
 
 
 def test_other_tasks_are_refused() -> None:

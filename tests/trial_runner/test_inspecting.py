@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
 from cerebro.contract.tasks import InspectTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
-from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
 from cerebro.techniques.facts import blocks
@@ -22,7 +22,7 @@ from cerebro.worker.training.facts import facts_of, made_on_meta
 from tests.state.stories import SHA
 from tests.techniques.cases import Block, Gpt
 from trial_runner.inspecting import grouped, inspect
-from trial_runner.known_ways import Offer, cache_key, known_ways, sizes
+from trial_runner.known_parallel_plans import Offer, cache_key, known_parallel_plans, sizes
 
 CPU = DeviceKind(kind="cpu", name="1 core", host_bytes=4 << 30)
 GPU = DeviceKind(kind="gpu", name="G", memory_bytes=8 << 30, host_bytes=64 << 30)
@@ -130,7 +130,7 @@ def test_the_repeated_class_with_most_parameters_is_the_block_unless_the_user_na
     assert Block.__name__ in facts_of([gpt], {}).layers
 
 
-def test_an_inspection_tells_of_each_group_its_ways_and_why_others_do_not_apply() -> None:
+def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_not_apply() -> None:
     """By name and number of devices; a model that cannot be made is told with its reason, and the others go on."""
     models = {"m00": BASE, "m01": {**BASE, "broken": 1}, "m02": {**BASE, "batch_size": 1}}
     found = inspect(Spec(), task(models))
@@ -138,14 +138,14 @@ def test_an_inspection_tells_of_each_group_its_ways_and_why_others_do_not_apply(
     first, broken, small = found.groups
     assert first.models == ("m00",)
     assert first.param_bytes == 4 * (2 * (64 + 8) + 9)
-    ways = {known.id: known for known in first.ways}
-    assert ways["single"].way == SINGLE
-    assert ways["ddp-2"].way.size == 2
-    assert not ways["single"].reason
-    assert not ways["ddp-2"].reason
-    assert (ways["ddp-2"].device_bytes or 0) >= first.param_bytes
+    parallel_plans = {known.id: known for known in first.parallel_plans}
+    assert parallel_plans["single"].parallel_plan == SINGLE
+    assert parallel_plans["ddp-2"].parallel_plan.size == 2
+    assert not parallel_plans["single"].reason
+    assert not parallel_plans["ddp-2"].reason
+    assert (parallel_plans["ddp-2"].device_bytes or 0) >= first.param_bytes
     assert "no such model" in broken.problem
-    assert "batch_size is 1" in {known.id: known for known in small.ways}["ddp-2"].reason
+    assert "batch_size is 1" in {known.id: known for known in small.parallel_plans}["ddp-2"].reason
     assert found.group_of("m02") == small
 
 
@@ -154,7 +154,9 @@ def test_only_the_techniques_and_numbers_of_devices_that_a_user_names_are_consid
     named = (TechniqueChoice(name="ddp"),)
     places = (DevicePlace(device=CPU, most=4),)
     found = inspect(Spec(), task({"m00": BASE}, techniques=named, gpus=(2, 8), places=places))
-    assert {(known.way.technique, known.way.size) for known in found.groups[0].ways} == {("ddp", 2)}
+    assert {
+        (known.parallel_plan.technique, known.parallel_plan.size) for known in found.groups[0].parallel_plans
+    } == {("ddp", 2)}
     assert sizes(6) == [1, 2, 4, 6]
 
 
@@ -178,12 +180,12 @@ class Halved(Technique):
         raise NotImplementedError
 
 
-def test_each_way_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
+def test_each_parallel_plan_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
     """With its variant and the kind of devices in it; how its memory grows is asked of the technique."""
     facts = ModelFacts(signature="s", param_bytes=100, trainable_bytes=100)
     places = (DevicePlace(device=CPU, most=2), DevicePlace(device=GPU, most=4))
     offer = Offer(Halved(), TechniqueChoice(name="halved"))
-    found = known_ways(facts, [offer], places)
+    found = known_parallel_plans(facts, [offer], places)
     names = ["halved", "halved.1", "halved-2", "halved.1-2"]
     later = ["halved@1", "halved.1@1", "halved-2@1", "halved.1-2@1", "halved-4@1"]
     assert [known.id for known in found] == names + later
@@ -192,29 +194,29 @@ def test_each_way_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
     assert (two.device_bytes, two.per_optimizer_byte, two.per_activation_byte) == (50, 1.0, 0.5)
 
 
-_PARTS: list[tuple[str, Way, DeviceKind, dict[str, str]]] = [
-    ("other", Way(technique="ddp", size=2), GPU, {"torch": "2"}),
-    ("s", Way(technique="fsdp", size=2), GPU, {"torch": "2"}),
-    ("s", Way(technique="ddp", size=4), GPU, {"torch": "2"}),
-    ("s", Way(technique="ddp", size=2, version=2), GPU, {"torch": "2"}),
-    ("s", Way(technique="ddp", size=2, params={"a": 1}), GPU, {"torch": "2"}),
-    ("s", Way(technique="ddp", size=2), CPU, {"torch": "2"}),
-    ("s", Way(technique="ddp", size=2), GPU.model_copy(update={"memory_bytes": 1}), {"torch": "2"}),
-    ("s", Way(technique="ddp", size=2), GPU, {"torch": "3"}),
-    ("s", Way(technique="ddp", size=2), GPU, {"torch": "2", "spec": "x"}),
+_PARTS: list[tuple[str, ParallelPlan, DeviceKind, dict[str, str]]] = [
+    ("other", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="fsdp", size=2), GPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=4), GPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=2, version=2), GPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=2, params={"a": 1}), GPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=2), CPU, {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=2), GPU.model_copy(update={"memory_bytes": 1}), {"torch": "2"}),
+    ("s", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "3"}),
+    ("s", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "2", "spec": "x"}),
 ]
 
 
 @pytest.mark.parametrize("parts", _PARTS)
 def test_the_key_of_an_outcome_changes_with_each_thing_that_it_depends_on(
-    parts: tuple[str, Way, DeviceKind, dict[str, str]],
+    parts: tuple[str, ParallelPlan, DeviceKind, dict[str, str]],
 ) -> None:
     """Model, technique, its version and parameters, devices and their memory, torch, spec and rows."""
-    base = ("s", Way(technique="ddp", size=2), GPU, {"torch": "2"})
+    base = ("s", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "2"})
     assert cache_key(*parts) != cache_key(*base) == cache_key(*base)
 
 
-def test_the_module_of_ways_needs_no_torch() -> None:
+def test_the_module_of_parallel_plans_needs_no_torch() -> None:
     """It is pure."""
-    source = Path(known_ways.__code__.co_filename).read_text()
+    source = Path(known_parallel_plans.__code__.co_filename).read_text()
     assert "import torch" not in source

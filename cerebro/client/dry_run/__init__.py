@@ -31,7 +31,7 @@ def dry_run(
     hyperparams: Hyperparameters,
     *,
     rows: int,
-    ways: Sequence[tuple[Technique, int]] = (),
+    parallel_plans: Sequence[tuple[Technique, int]] = (),
 ) -> DryRun:
     """Try user code; see `cerebro.Experiment.try_out`.
 
@@ -64,7 +64,7 @@ def dry_run(
                 trained.fitted = restore_fitted(pack_fitted(preparing.fitted))
             trial = TrainingTrial(trained, hyperparams, tried, folder / "training")
             trial.run()
-            for technique, devices in ways:
+            for technique, devices in parallel_plans:
                 trial.try_technique(technique, devices)
     size = hyperparams["batch_size"]
     assert isinstance(size, int)

@@ -25,8 +25,8 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import (
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import (
     Trainee,
     count_parameters,
     create,
@@ -35,7 +35,7 @@ from cerebro.worker.training.unit import (
     has_batch_norm,
     predicting,
     restore,
-    train_unit,
+    train_sub_epoch,
 )
 
 _MODEL, _SEED = "m00", 0
@@ -61,7 +61,7 @@ class TrainingTrial:
         self.warnings: list[str] = []
 
     def run(self) -> None:
-        """Do all of it, as workers do in the first two units of a model and after them.
+        """Do all of it, as workers do in the first two sub-epochs of a model and after them.
 
         Raises:
             Whatever user code raises; SpecError, MetricError, NonFiniteMetricError of what it returned.
@@ -111,20 +111,20 @@ class TrainingTrial:
         return f"parameters: {self.parameters:,}" + (f", and {num_lazy} lazy tensors" if num_lazy else "")
 
     def _train(self, trainee: Trainee, *, epoch: int) -> None:
-        loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
-        # Two epochs over one partition: each is a unit.
+        loader = self._loader("train", sub_epoch_seed(_SEED, _MODEL, epoch, 0))
+        # Two epochs over one partition: each is a sub-epoch.
         steps = len(loader)
-        position = Position(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
+        position = Position(epochs=2, sub_epochs=2, step=steps * (epoch - 1), total_steps=2 * steps)
         is_validated = epoch > 1 and "valid" in self._rows and "test" in self.metrics
         validation = Validation(epoch=1, metrics=self.metrics["test"]) if is_validated else None
         with self._step("train" if epoch == 1 else "train again") as found:
-            metrics = train_unit(
+            metrics = train_sub_epoch(
                 self._spec,
                 trainee,
                 InstrumentedLoader(
                     loader,
                     epoch=epoch,
-                    unit=epoch - 1,
+                    sub_epoch=epoch - 1,
                     position=position,
                     savepoints=Savepoints(trainee, validation=validation),
                 ),
@@ -149,7 +149,7 @@ class TrainingTrial:
         loader = PartitionLoader([self._rows["train"].folder], batch_size=size, seed=0, device=self.device)
         given = {**self._hyperparams, "batch_size": size}
         try:
-            train_unit(
+            train_sub_epoch(
                 self._spec,
                 model,
                 InstrumentedLoader(loader),
@@ -185,7 +185,7 @@ class TrainingTrial:
                 trainee,
                 InstrumentedLoader(self._loader(split, None)),
                 self._hyperparams,
-                seed=unit_seed(_SEED, _MODEL, 1, -1),
+                seed=sub_epoch_seed(_SEED, _MODEL, 1, -1),
             )
             self.metrics["test"] = numbers_of(metrics)
             found.append(f"{_told(self.metrics['test'])} (rows of {split})")
@@ -196,7 +196,7 @@ class TrainingTrial:
             return
         split, path = self._first("predict", "test", "valid", "train"), self._folder / "predictions.arrow"
         loader = self._loader(split, None)
-        seed, feed = unit_seed(_SEED, _MODEL, 1, -1), InstrumentedLoader(loader)
+        seed, feed = sub_epoch_seed(_SEED, _MODEL, 1, -1), InstrumentedLoader(loader)
         with self._step("predict") as found:
             self._folder.mkdir(parents=True, exist_ok=True)
             with predicting(self._spec, trainee, feed, self._hyperparams, seed=seed) as returned:

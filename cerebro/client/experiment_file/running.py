@@ -126,8 +126,16 @@ class Study:
             locators=self.locators,
             archive=hashlib.sha256(packed).hexdigest() if packed else None,
         )
-        ways = to_try(self.fit.get("techniques"), self.fit.get("gpus"))
-        return dry_run(record, lambda _: packed, self.etl, self.training, configuration, rows=rows, ways=ways)
+        parallel_plans = to_try(self.fit.get("techniques"), self.fit.get("gpus"))
+        return dry_run(
+            record,
+            lambda _: packed,
+            self.etl,
+            self.training,
+            configuration,
+            rows=rows,
+            parallel_plans=parallel_plans,
+        )
 
     def run(self, say: Say) -> None:
         """Preprocess, train, test and predict as the file says; tables and the report are left in `output`."""

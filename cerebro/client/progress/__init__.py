@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
+from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition
 from cerebro.client.progress.notebook import NotebookScreen
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint
@@ -24,7 +24,12 @@ class Screen(Protocol):
     """Where progress is drawn. Used by one thread."""
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding
+        self,
+        state: ExperimentState,
+        run: Run,
+        rows: Mapping[str, int],
+        reason: str,
+        shown: ShownQueuePosition,
     ) -> None:
         """Draw a planned run, or one that waits.
 
@@ -60,7 +65,7 @@ class Progress:
         self._screen = screen or (NotebookScreen() if is_notebook() else TerminalScreen())
         self._rows: dict[str, int] = {}
         self._next = self._clock()
-        self._pending: tuple[ExperimentState, Run, str, ShownStanding] | None = None
+        self._pending: tuple[ExperimentState, Run, str, ShownQueuePosition] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -78,7 +83,7 @@ class Progress:
         self,
         state: ExperimentState,
         reason: str = "",
-        shown: ShownStanding = NOT_SHOWN,
+        shown: ShownQueuePosition = NOT_SHOWN,
     ) -> None:
         """Draw the state; `reason` says why nothing happens."""
         run = state.runs.get(self._run)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
-from cerebro.state import ExperimentState, Model, Run, RunState, Standing, TaskKey, TaskState, wording
+from cerebro.state import ExperimentState, Model, QueuePosition, Run, RunState, TaskKey, TaskState, wording
 from cerebro.state.throughput import TimeLeft
 
 
@@ -24,22 +24,22 @@ class ProgressBar:
     note: str = ""
 
 
-class ShownStanding(NamedTuple):
+class ShownQueuePosition(NamedTuple):
     """What is shown of where a run stands while other runs are open; nothing of one that is alone."""
 
-    standing: Standing | None = None
+    queue_position: QueuePosition | None = None
     left: TimeLeft | None = None
     """How long it will probably take yet."""
 
     @property
     def line(self) -> str:
         """In words."""
-        if self.standing is None:
+        if self.queue_position is None:
             return ""
-        return ", ".join(filter(None, [self.standing.line, self.left.words if self.left else ""]))
+        return ", ".join(filter(None, [self.queue_position.line, self.left.words if self.left else ""]))
 
 
-NOT_SHOWN = ShownStanding()
+NOT_SHOWN = ShownQueuePosition()
 
 
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
@@ -56,7 +56,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
             name=run.id,
             done=done,
             total=total,
-            label="unit" if run.kind == "fit" else "task",
+            label="sub-epoch" if run.kind == "fit" else "task",
             note=outcome(run),
         )
 
@@ -80,15 +80,15 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
     cut_short = [model for model in models if model.is_cut_short]
     due = len(models[0].partitions) * (len(models) - len(cut_short))
     epochs = models[0].epochs
-    counts = zip(_units_done(models, epochs), _units_done(cut_short, epochs), strict=True)
+    counts = zip(_sub_epochs_done(models, epochs), _sub_epochs_done(cut_short, epochs), strict=True)
     return [
-        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, label="unit")
+        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, label="sub-epoch")
         for epoch, (done, left) in enumerate(counts, start=1)
     ]
 
 
-def _units_done(models: Sequence[Model], epochs: int) -> list[int]:
-    """Committed units of each epoch."""
+def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
+    """Committed sub-epochs of each epoch."""
     complete = Counter(model.completed_epochs for model in models)
     begun: Counter[int] = Counter()
     for model in models:

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars, epoch_bars, outcome
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownQueuePosition, bars, epoch_bars, outcome
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
@@ -44,7 +44,7 @@ class NotebookScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownStanding = NOT_SHOWN,
+        shown: ShownQueuePosition = NOT_SHOWN,
     ) -> None:
         """Draw a planned run, or one that waits."""
         html = rendered(state, run, rows, reason, shown)
@@ -64,7 +64,11 @@ class NotebookScreen:
 
 
 def rendered(
-    state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding = NOT_SHOWN
+    state: ExperimentState,
+    run: Run,
+    rows: Mapping[str, int],
+    reason: str,
+    shown: ShownQueuePosition = NOT_SHOWN,
 ) -> str:
     """The run as HTML: what it waits for, its share, a bar per split or epoch, a table of models."""
     is_fit = isinstance(run.request, FitRequest)
@@ -103,7 +107,7 @@ def _folded(found: list[ProgressBar]) -> list[ProgressBar]:
         name=f"epochs 1 to {hidden}",
         done=sum(b.done for b in past),
         total=sum(b.total for b in past),
-        label="unit",
+        label="sub-epoch",
     )
     return [whole, *found[hidden : hidden + _MOST_EPOCHS]]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownQueuePosition, bars
 from cerebro.state import ExperimentState, Run
 from cerebro.state.goals import short
 
@@ -19,7 +19,7 @@ client looked, or there was nothing to do."""
 class TerminalScreen:
     """One of tqdm's bars per bar, and a line whenever the run waits for something else.
 
-    What a run has of the cluster beside others changes with every unit: it is said once, and then beside the bar.
+    What a run has of the cluster beside others changes with every sub-epoch: it is said once, and then beside the bar.
     Why it waits for its turn is said once, too.
 
     Args:
@@ -40,24 +40,30 @@ class TerminalScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownStanding = NOT_SHOWN,
+        shown: ShownQueuePosition = NOT_SHOWN,
     ) -> None:
         """Draw a planned run, or one that waits."""
         import tqdm
 
-        standing = shown.standing
+        queue_position = shown.queue_position
         for bar in bars(state, run, rows):
-            self._draw(bar, standing.brief if standing is not None else "")
-        place = None if standing is None else (standing.is_attended, standing.place, standing.has_to_wait)
+            self._draw(bar, queue_position.brief if queue_position is not None else "")
+        place = (
+            None
+            if queue_position is None
+            else (queue_position.is_attended, queue_position.place, queue_position.has_to_wait)
+        )
         if place != self._place:
             self._place = place
-            if standing is not None:
+            if queue_position is not None:
                 tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
         if (told := short(run, time.time())) and not self._has_told_of_goal:
             self._has_told_of_goal = True
             tqdm.tqdm.write(f"{run.id}: {told}", file=sys.stderr)
         if reason != self._said:
-            is_turn = standing is not None and standing.is_attended and reason == standing.reason
+            is_turn = (
+                queue_position is not None and queue_position.is_attended and reason == queue_position.reason
+            )
             if reason and not (is_turn and self._has_told_of_turns):
                 tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
             self._said, self._has_told_of_turns = (

@@ -26,7 +26,7 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, RunState, rungs, schedule_lines, ways
+from cerebro.state import ExperimentState, Run, RunState, parallel_plans, rungs, schedule_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -108,7 +108,7 @@ def report_html(
             models=_models(drawings, varying),
             search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
             rungs=list(_rungs(run)),
-            ways=_ways(run),
+            parallel_plans=_parallel_plans(run),
             same=_words({name: value for name, value in common.items() if name not in varying}),
             figures=drawn,
             splits=_splits(state, plan),
@@ -155,7 +155,7 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     rows, metric = drawings.rows, drawings.request.metric
     has_parents = any(row.parent for row in rows)
     origin = ("from",) if has_parents else ()
-    columns = ("model", "state", f"best {metric}", "at epoch", "units")
+    columns = ("model", "state", f"best {metric}", "at epoch", "sub_epochs")
     columns = (*columns, *origin, *varying, "begun again", "compute, s")
     shown = [
         (
@@ -163,7 +163,7 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
             row.state,
             row.best,
             row.best_epoch,
-            f"{row.units_done} of {row.units}",
+            f"{row.sub_epochs_done} of {row.sub_epochs}",
             *((row.lineage,) if has_parents else ()),
             *(figures.word(row.hyperparams.get(name)) for name in varying),
             row.redone,
@@ -185,26 +185,34 @@ def _rungs(run: Run) -> Iterable[_Table]:
         yield _Table(rung.name, columns, rows, f"{rungs.counts(rung)}{cut}")
 
 
-def _ways(run: Run) -> _Table:
-    """By which ways each model was trained, and why others are struck off; without rows if all ran as they are
+def _parallel_plans(run: Run) -> _Table:
+    """By which ways each model was trained, and why others are ruled out; without rows if all ran as they are
     written."""
-    columns = ("model", "way", "devices", "units", "seconds a unit", "trial: seconds a batch", "struck off")
+    columns = (
+        "model",
+        "parallel_plan",
+        "devices",
+        "sub_epochs",
+        "seconds a sub-epoch",
+        "trial: seconds a batch",
+        "ruled out",
+    )
     told = (
         (model.id, each)
         for model in run.models.values()
-        if ways.has_more_than_one(run, model)
-        for each in ways.told(run, model)
-        if each.units or each.struck_off or each.batch_s
+        if parallel_plans.has_more_than_one(run, model)
+        for each in parallel_plans.told(run, model)
+        if each.sub_epochs or each.ruled_out or each.batch_s
     )
     rows = [
         (
             name,
-            each.way.label,
-            each.way.size,
-            each.units,
+            each.parallel_plan.label,
+            each.parallel_plan.size,
+            each.sub_epochs,
             each.seconds,
             each.batch_s or None,
-            each.struck_off,
+            each.ruled_out,
         )
         for name, each in told
     ]

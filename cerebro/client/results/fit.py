@@ -26,8 +26,8 @@ from cerebro.state import (
     Run,
     audit_wording,
     gap,
+    parallel_plans,
     schedule_of,
-    ways,
     wording,
 )
 from cerebro.state.log_pages import EventStore, Log, LogPages
@@ -100,7 +100,7 @@ class FitResult(FitFigures):
             )
         if not model.visits:
             raise NotFoundError(
-                f"model {name} of {self._run.id} has no checkpoint: it has not trained a unit"
+                f"model {name} of {self._run.id} has no checkpoint: it has not trained a sub-epoch"
             )
         return self._trained(model, epoch or self._best_epoch(model) or model.completed_epochs)
 
@@ -133,7 +133,7 @@ class FitResult(FitFigures):
         which a model continues from there (missing: it began with new weights). A
         column `warning` has the warnings of sub-epochs, such as training without effect.
 
-        The metric is that of validation, on the whole split; without validation data it is that of the units of an
+        The metric is that of validation, on the whole split; without validation data it is that of the sub-epochs of an
         epoch together: the mean weighted by rows, or the ratio over all rows.
         """
         rows = []
@@ -175,7 +175,7 @@ class FitResult(FitFigures):
         return frame
 
     def history(self) -> pd.DataFrame:
-        """One row per model, epoch and split (``train``: the epoch's units together; ``valid``).
+        """One row per model, epoch and split (``train``: the epoch's sub-epochs together; ``valid``).
 
         Of a model that goes on from another one, epochs before it did are that one's alone.
         """
@@ -197,20 +197,22 @@ class FitResult(FitFigures):
         until: float | None = None,
         epochs: Collection[int] | int | None = None,
     ) -> pd.DataFrame:
-        """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
-        seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
-        worker that it took, and `way` how it used them; `partitions` and `workers` all that a unit of a gang visited
-        and was trained by, of which `partition` and `worker` are the first; `peak_bytes` and `peak_gpu_bytes` the most
-        memory that its process, and torch on its GPUs, had at once (missing where that is not known). Of a model that
-        goes on from another one, `unit` counts on from that one's.
+        """The log of visits, one row per committed sub-epoch in order: enough to replay the run. `process_start` are
+        the seconds after `started` that the sub-epoch waited for its process to start and to import; `devices` those of
+        the worker that it took, and `parallel_plan` how it used them; `partitions` and `workers` all that a sub-epoch
+        of a gang visited and was trained by, of which `partition` and `worker` are the first; `peak_bytes` and
+        `peak_gpu_bytes` the most memory that its process, and torch on its GPUs, had at once (missing where that is not
+        known). Of a model that goes on from another one, `sub_epoch` counts on from that one's.
 
-        Of a run of more than some thousand units the older ones are read from its log, which takes about a minute per
-        million of events (three of them a unit), and memory for two epochs of all models beside the table. A window
-        costs what is in it: there `unit` is missing where neither the beginning nor the end of its epoch is, and of a
-        unit that began long before the window `started` is when its own work began, and `devices` is not known.
+        Of a run of more than some thousand sub-epochs the older ones are read from its log, which takes about a minute
+        per million of events (three of them a sub-epoch), and memory for two epochs of all models beside the table. A
+        window
+        costs what is in it: there `sub_epoch` is missing where neither the beginning nor the end of its epoch is, and
+        of a sub-epoch that began long before the window `started` is when its own work began, and `devices` is not
+        known.
 
         Args:
-            since, until: only units that ended between the two, seconds as in the column `ended`.
+            since, until: only sub-epochs that ended between the two, seconds as in the column `ended`.
             epochs: only those of these, such as ``range(10, 20)``, or of one.
 
         Raises:
@@ -225,30 +227,30 @@ class FitResult(FitFigures):
         pages = LogPages(self._events, kept=0) if self._events is not None else None
         return visits_table(self._run, wanted, pages, Log(self._state.name, created, self._state.seq))
 
-    def ways(self) -> pd.DataFrame:
-        """The ways to train each model, those first that are tried first: how many units ran so, the mean time of one
-        in seconds, and why a way is struck off for the model (empty: it is not). Of a trial, `batch` are seconds of a
-        batch, and `verified` tells whether the gradient is that of one device (missing where none was made)."""
+    def parallel_plans(self) -> pd.DataFrame:
+        """The ways to train each model, those first that are tried first: how many sub-epochs ran so, the mean time of
+        one in seconds, and why a way is ruled out for the model (empty: it is not). Of a trial, `batch` are seconds of
+        a batch, and `verified` tells whether the gradient is that of one device (missing where none was made)."""
         rows = [
             {
                 "model": model.id,
-                "way": told.way.label,
-                "devices": told.way.size,
-                "units": told.units,
+                "parallel_plan": told.parallel_plan.label,
+                "devices": told.parallel_plan.size,
+                "sub_epochs": told.sub_epochs,
                 "seconds": told.seconds,
-                "struck off": told.struck_off,
+                "ruled out": told.ruled_out,
                 "batch": told.batch_s or None,
                 "verified": told.is_verified,
             }
             for model in self._run.models.values()
-            for told in ways.told(self._run, model)
+            for told in parallel_plans.told(self._run, model)
         ]
         return pd.DataFrame(rows)
 
     def epochs(self) -> pd.DataFrame:
-        """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all units up
-        to it, the gap between them, and since the epoch before the time that workers waited for processes to start and
-        to import, which is no time of a unit, and their idle time (seconds, in all and of each)."""
+        """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all
+        sub-epochs up to it, the gap between them, and since the epoch before the time that workers waited for processes
+        to start and to import, which is no time of a sub-epoch, and their idle time (seconds, in all and of each)."""
         rows = [
             {
                 "epoch": report.epoch,
@@ -265,15 +267,15 @@ class FitResult(FitFigures):
         return pd.DataFrame(rows, columns=columns).set_index("epoch")
 
     def audits(self) -> pd.DataFrame:
-        """One row per unit that was done once more to compare it: the worker that trained it, those that did it again
-        (`redone_by`), whether states were compared to the bit (`exact`; else metrics to 1e-3), what came of it
+        """One row per sub-epoch that was done once more to compare it: the worker that trained it, those that did it
+        again (`redone_by`), whether states were compared to the bit (`exact`; else metrics to 1e-3), what came of it
         (``waiting``, ``equal``, ``differs``, ``judged``, ``dropped``), the worker that computed wrongly, if that was
-        found (`wrong`), and all of it in words. Which units were drawn and not audited, and why, is in
+        found (`wrong`), and all of it in words. Which sub-epochs were drawn and not audited, and why, is in
         ``attrs["unaudited"]``."""
         rows = [
             {
-                "model": audit.unit.model,
-                "unit": audit.number,
+                "model": audit.sub_epoch.model,
+                "sub_epoch": audit.number,
                 "epoch": audit.visit.epoch,
                 "partition": audit.visit.partition,
                 "worker": audit.visit.worker,
@@ -287,7 +289,7 @@ class FitResult(FitFigures):
         ]
         columns = [
             "model",
-            "unit",
+            "sub_epoch",
             "epoch",
             "partition",
             "worker",

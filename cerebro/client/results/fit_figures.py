@@ -47,7 +47,7 @@ class FitFigures:
         Args:
             path: file to write as well, ending in ``.html``: it shows the figure anywhere, offline.
             metric: a name that the training code returns; what models are ranked by if left out.
-            axis: ``epoch``, ``row`` (rows trained) or ``time`` (seconds since the run's first unit).
+            axis: ``epoch``, ``row`` (rows trained) or ``time`` (seconds since the run's first sub-epoch).
             split: ``train`` or ``valid``; what models are ranked by if left out.
             log: logarithmic metric.
             smoothing: weight of the past, 0 to below 1; the line as it was stays, faint.
@@ -128,8 +128,8 @@ class FitFigures:
     def plot_schedule(
         self, path: Path | str | None = None, *, model: str = "", theme: Theme = "light"
     ) -> go.Figure:
-        """Which model was on which worker when: a bar per unit, every attempt, the lower bound as a dashed line; hollow
-        ones are still to come by the plan that is followed.
+        """Which model was on which worker when: a bar per sub-epoch, every attempt, the lower bound as a dashed line;
+        hollow ones are still to come by the plan that is followed.
 
         Args:
             path: see `plot_curves`.

@@ -73,7 +73,7 @@ class TrainedModel:
         if self.code is None or self.encoded is None:
             raise DataError(f"the code of model {self.id} is not known here: Experiment.attach() finds it")
         from cerebro.worker.training.frameworks import users
-        from cerebro.worker.training.unit import create, device_named, restore
+        from cerebro.worker.training.sub_epoch import create, device_named, restore
 
         encoded = self.encoded()
         with self.code.importable(), generators_kept():

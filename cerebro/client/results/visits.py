@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from cerebro.client.results.tables import beside
-from cerebro.contract.ways import SINGLE
+from cerebro.contract.parallel_plans import SINGLE
 from cerebro.errors import LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
 from cerebro.state.log_pages import PAGE, Log, LogPages
@@ -36,16 +36,16 @@ class Wanted:
 
 
 def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> pd.DataFrame:
-    """One row per committed unit, in order.
+    """One row per committed sub-epoch, in order.
 
     Raises:
         LostEventsError: a part of the log that is needed cannot be read, or there is none at hand.
     """
     found: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    for name, unit, visit in chain(_kept(run), _archived(run, wanted, pages, log)):
+    for name, sub_epoch, visit in chain(_kept(run), _archived(run, wanted, pages, log)):
         if wanted.has(visit):
-            rows.append(_row(name, unit, visit))
+            rows.append(_row(name, sub_epoch, visit))
         if len(rows) == _ROWS:
             found.append(pd.DataFrame(rows))
             rows = []
@@ -54,8 +54,8 @@ def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> 
     frame = found[0] if len(found) == 1 else pd.concat(found, ignore_index=True)
     for name in ("peak_bytes", "peak_gpu_bytes") if len(found) > 1 else ():
         frame[name] = pd.to_numeric(frame[name])  # of some frames none has a number
-    if "unit" in frame and frame["unit"].isna().any():
-        frame["unit"] = frame["unit"].astype("Int64")
+    if "sub_epoch" in frame and frame["sub_epoch"].isna().any():
+        frame["sub_epoch"] = frame["sub_epoch"].astype("Int64")
     return frame.sort_values("ended", kind="stable", ignore_index=True) if len(frame) else frame
 
 
@@ -65,8 +65,8 @@ _Numbered = tuple[str, int | None, Visit]
 def _kept(run: Run) -> Iterator[_Numbered]:
     for model in run.models.values():
         kept = model.kept_visits
-        for unit, visit in enumerate(kept, start=len(model.visits) - len(kept)):
-            yield model.id, unit, visit
+        for sub_epoch, visit in enumerate(kept, start=len(model.visits) - len(kept)):
+            yield model.id, sub_epoch, visit
 
 
 def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
@@ -74,14 +74,14 @@ def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Ite
     if not run.archived_until or since > until:
         return
     if pages is None:
-        reason = f"units of {run.id} before {until:.0f} are in the log alone, which is not at hand here"
+        reason = f"sub-epochs of {run.id} before {until:.0f} are in the log alone, which is not at hand here"
         raise LostEventsError.of(
             log.experiment, 1, f"{reason}: take the result from Experiment.attach(...).result()"
         )
     reading = _Reading(run=run, since=since)
     last = -1
     for begin, end in ((since, until), (until, None)):
-        # What a later unit takes back, shows there: of the window's last epochs that may be behind it.
+        # What a later sub-epoch takes back, shows there: of the window's last epochs that may be behind it.
         reach = reading.doubtful_until() if end is None else end
         for page in pages.through(log, begin, reach) if reach >= begin else ():
             if page.problem:
@@ -94,7 +94,7 @@ def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Ite
 
 
 def _stretch(run: Run, wanted: Wanted) -> tuple[float, float]:
-    """Of the log, that has units which are wanted and archived; none: it ends before it begins."""
+    """Of the log, that has sub-epochs which are wanted and archived; none: it ends before it begins."""
     since, until = max(wanted.since, run.origin), min(wanted.until, run.archived_until)
     if wanted.epochs is None:
         return since, until
@@ -108,16 +108,17 @@ def _stretch(run: Run, wanted: Wanted) -> tuple[float, float]:
 
 
 def _end_of(model: Model, epoch: int) -> float:
-    """When the last unit of an epoch ended, or the units it inherited before."""
-    unit = max(model.visits_until(epoch), model.inherited) - 1
-    return model.visits[unit].ended if unit >= 0 else -math.inf
+    """When the last sub-epoch of an epoch ended, or the sub-epochs it inherited before."""
+    sub_epoch = max(model.visits_until(epoch), model.inherited) - 1
+    return model.visits[sub_epoch].ended if sub_epoch >= 0 else -math.inf
 
 
 @dataclass(kw_only=True)
 class _Reading:
-    """Units are taken when nothing that comes later concerns them: a lost checkpoint reaches back by a unit or two, and
-    never behind the epoch before the last one. So as many are held as two epochs of all models have; and to the end
-    those of epochs of which a unit was ever taken back: before a run was a long one, that may have reached further."""
+    """Sub-epochs are taken when nothing that comes later concerns them: a lost checkpoint reaches back by a sub-epoch
+    or two, and never behind the epoch before the last one. So as many are held as two epochs of all models have; and to
+    the end those of epochs of which a sub-epoch was ever taken back: before a run was a long one, that may have reached
+    further."""
 
     run: Run
     since: float
@@ -125,7 +126,7 @@ class _Reading:
     _look_at: int = 0
     """With so many attempts held, those that are settled are looked for."""
     _redone: set[tuple[str, int]] = field(init=False)
-    """(model, epoch) of which a unit was taken back."""
+    """(model, epoch) of which a sub-epoch was taken back."""
 
     def __post_init__(self) -> None:
         self._redone = {
@@ -146,7 +147,8 @@ class _Reading:
         return epoch + 2 <= newest.get(model, 0) and (model, epoch) not in self._redone
 
     def doubtful_until(self) -> float:
-        """When the last of those epochs ended of which a unit that stands now is known to have been taken back once."""
+        """When the last of those epochs ended of which a sub-epoch that stands now is known to have been taken back
+        once."""
         ends = [-math.inf]
         for tried in self.pieces.window(-math.inf, math.inf).tries:
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
@@ -168,7 +170,7 @@ class _Reading:
                     yield name, None if first is None else first + place, visit
 
     def _first(self, model: Model, epoch: int, visits: list[Visit]) -> int | None:
-        """Number of the first of these units; `None`: the window begins and ends within their epoch."""
+        """Number of the first of these sub-epochs; `None`: the window begins and ends within their epoch."""
         first, last = max(model.visits_until(epoch - 1), model.inherited), model.visits_until(epoch)
         if len(visits) == last - first or _end_of(model, epoch - 1) >= self.since:
             return first
@@ -179,11 +181,11 @@ def _model_epoch(key: TaskKey) -> tuple[str, int]:
     return key.model or "", key.epoch or 0
 
 
-def _row(model: str, unit: int | None, visit: Visit) -> dict[str, Any]:
+def _row(model: str, sub_epoch: int | None, visit: Visit) -> dict[str, Any]:
     return beside(
         {
             "model": model,
-            "unit": unit,
+            "sub_epoch": sub_epoch,
             "epoch": visit.epoch,
             "partition": visit.partition,
             "worker": visit.worker,
@@ -193,7 +195,7 @@ def _row(model: str, unit: int | None, visit: Visit) -> dict[str, Any]:
             "ended": visit.ended,
             "process_start": visit.start_s,
             "devices": visit.devices,
-            "way": (visit.way or SINGLE).label,
+            "parallel_plan": (visit.parallel_plan or SINGLE).label,
             "partitions": visit.partitions,
             "workers": (visit.worker, *(member.worker for member in visit.others)),
             "peak_bytes": visit.peak_bytes or None,

@@ -34,7 +34,7 @@ _STOP_TIMEOUT_S = 10.0
 LEAST_ACCURACY = 0.6
 """Chance is 0.25; the models that are trained reach 0.9."""
 
-Unit = tuple[str, int, int]
+SubEpoch = tuple[str, int, int]
 """Model, epoch, partition."""
 
 
@@ -89,21 +89,22 @@ def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
     accuracy = result.best.value
     assert accuracy is not None  # by which it is the best
     check(committed, expected, accuracy=accuracy)
-    _say(f"{len(committed)} units, each committed exactly once")
+    _say(f"{len(committed)} sub-epochs, each committed exactly once")
     _say(f"best accuracy {accuracy:.3f}; chance is {1 / CLASSES}")
 
 
-def check(committed: Sequence[Unit], expected: Set[Unit], *, accuracy: float) -> None:
+def check(committed: Sequence[SubEpoch], expected: Set[SubEpoch], *, accuracy: float) -> None:
     """Compare what was committed with what should have been.
 
     Raises:
-        TrialError: a unit is missing, was committed twice or was never asked for; or next to nothing was learned.
+        TrialError: a sub-epoch is missing, was committed twice or was never asked for; or next to nothing was learned.
     """
-    units = set(committed)
-    if units != expected or len(committed) != len(units):
+    sub_epochs = set(committed)
+    if sub_epochs != expected or len(committed) != len(sub_epochs):
         raise TrialError(
-            f"of {len(expected)} units {len(expected - units)} were not committed, {len(committed) - len(units)} more "
-            f"than once, and {len(units - expected)} were nobody's: expected each exactly once"
+            f"of {len(expected)} sub-epochs {len(expected - sub_epochs)} were not committed, "
+            f"{len(committed) - len(sub_epochs)} more "
+            f"than once, and {len(sub_epochs - expected)} were nobody's: expected each exactly once"
         )
     if accuracy < LEAST_ACCURACY:
         raise TrialError(

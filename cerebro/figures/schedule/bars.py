@@ -1,5 +1,5 @@
-"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy devices. What is drawn beside
-them is in `cerebro.figures.schedule.surroundings`."""
+"""The marks of a schedule: bars of sub-epochs, bars of merged stretches, and the line of busy devices. What is drawn
+beside them is in `cerebro.figures.schedule.surroundings`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Canvas:
         }
 
 
-def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
+def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
     """A trace per outcome, one that shades loading and saving, and one that shades the start of processes."""
     for outcome, pattern in _PATTERNS.items():
         shown = [span for span in spans if span.outcome == outcome]
@@ -88,12 +88,12 @@ def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator
 
 
 def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
-    """Outlines of units that are to come."""
+    """Outlines of sub-epochs that are to come."""
     if not planned:
         return
-    marker = _hollow([canvas.colour(unit.model) for unit in planned])
+    marker = _hollow([canvas.colour(sub_epoch.model) for sub_epoch in planned])
     if highlight:
-        marker["opacity"] = [1.0 if unit.model == highlight else _DIMMED for unit in planned]
+        marker["opacity"] = [1.0 if sub_epoch.model == highlight else _DIMMED for sub_epoch in planned]
     yield _legend("planned", _hollow(canvas.colors.quiet))
     yield canvas.horizontal([(u.worker, u.start_s, u.end_s - u.start_s) for u in planned]) | {
         "name": "planned",
@@ -102,13 +102,13 @@ def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str)
         "hoverinfo": "text",
         "hovertext": [
             lines(
-                f"{unit.model}, epoch {unit.epoch}, partition {unit.partition}",
-                f"planned on {unit.worker}",
-                f"from about {seconds(unit.start_s)}, for about {seconds(unit.end_s - unit.start_s)}",
+                f"{sub_epoch.model}, epoch {sub_epoch.epoch}, partition {sub_epoch.partition}",
+                f"planned on {sub_epoch.worker}",
+                f"from about {seconds(sub_epoch.start_s)}, for about {seconds(sub_epoch.end_s - sub_epoch.start_s)}",
             )
-            for unit in planned
+            for sub_epoch in planned
         ],
-        "customdata": [[unit.model, unit.epoch, unit.partition] for unit in planned],
+        "customdata": [[sub_epoch.model, sub_epoch.epoch, sub_epoch.partition] for sub_epoch in planned],
         "showlegend": False,
     }
 
@@ -164,7 +164,7 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
             lines(
                 f"{b.worker}: training {b.busy:.0%} of the time",
                 f"{seconds(b.start_s)} to {seconds(b.start_s + b.seconds)}",
-                f"{b.units} units of {b.models} models, most time for {b.model}",
+                f"{b.sub_epochs} sub-epochs of {b.models} models, most time for {b.model}",
             )
             for b in found
         ],
@@ -226,10 +226,10 @@ def hover(span: Span) -> str:
 
 def _used(span: Span) -> str:
     """How an attempt used which devices, where there is something to say."""
-    if not span.way:
+    if not span.parallel_plan:
         return ""
     many = f" on devices {', '.join(map(str, span.devices))}" if len(span.devices) > 1 else ""
-    return f"by {span.way}{many}"
+    return f"by {span.parallel_plan}{many}"
 
 
 def seconds(value: float) -> str:

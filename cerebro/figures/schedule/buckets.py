@@ -1,4 +1,5 @@
-"""Spans of a long run put together by stretches of time; time without a unit stays what it was. Pure arithmetic."""
+"""Spans of a long run put together by stretches of time; time without a sub-epoch stays what it was. Pure
+arithmetic."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ class Bucket:
     """A stretch of time at one worker.
 
     Attributes:
-        start_s, seconds: where it is. busy: share of it in which the worker ran a unit, above 0 to 1.
-        model: the one that ran longest. models, units: how many ran.
+        start_s, seconds: where it is. busy: share of it in which the worker ran a sub-epoch, above 0 to 1.
+        model: the one that ran longest. models, sub-epochs: how many ran.
     """
 
     worker: str
@@ -30,7 +31,7 @@ class Bucket:
     busy: float
     model: str
     models: int
-    units: int
+    sub_epochs: int
 
 
 def merged(
@@ -41,7 +42,7 @@ def merged(
     per_worker = max(_FEWEST, most // max(1, len(workers)))
     seconds = (end_s - begin_s) / per_worker
     times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    units: Counter[tuple[str, int]] = Counter()
+    sub_epochs: Counter[tuple[str, int]] = Counter()
     for span in spans:
         start_s, stop_s = span.start_s - begin_s, span.end_s - begin_s
         first, last = int(start_s / seconds), min(int(stop_s / seconds), per_worker - 1)
@@ -49,7 +50,7 @@ def merged(
             inside = min(stop_s, (number + 1) * seconds) - max(start_s, number * seconds)
             if inside > 0:
                 times[span.worker, number][span.model] += inside  # type: ignore[assignment]
-                units[span.worker, number] += 1
+                sub_epochs[span.worker, number] += 1
     return [
         Bucket(
             worker=worker,
@@ -58,7 +59,7 @@ def merged(
             busy=min(1.0, sum(found.values()) / seconds),
             model=max(found, key=lambda model: found[model]),
             models=len(found),
-            units=units[worker, number],
+            sub_epochs=sub_epochs[worker, number],
         )
         for (worker, number), found in sorted(times.items())
     ]
@@ -67,8 +68,8 @@ def merged(
 def busy_share(
     spans: Sequence[Span], workers: int, end_s: float, *, begin_s: float = 0.0
 ) -> list[tuple[float, float]]:
-    """(start of a stretch, share of the devices' time in it that they ran units); the last one again, at its end. All
-    spans lie between the two times."""
+    """(start of a stretch, share of the devices' time in it that they ran sub-epochs); the last one again, at its end.
+    All spans lie between the two times."""
     if not spans or not workers or end_s <= begin_s:
         return []
     count = min(_STRIP_POINTS, 4 * len(spans))

@@ -17,7 +17,7 @@ from cerebro.figures.schedule.bars import (
     planned_bars,
     seconds,
     strip,
-    unit_bars,
+    sub_epoch_bars,
     vain_marks,
 )
 from cerebro.figures.schedule.planned import PlannedSpan
@@ -46,8 +46,15 @@ _LABEL_SHARE = 0.14
 """Of the width, that a name of an epoch takes on a phone: the next one keeps so far away."""
 _MOST_BREAKS = 30
 _COLUMNS = (
-    *("worker or device", "units", "failed or revoked", "training, s", "not training, s", "not training, %"),
-    *("units planned next", "other runs, s"),
+    *(
+        "worker or device",
+        "sub_epochs",
+        "failed or revoked",
+        "training, s",
+        "not training, s",
+        "not training, %",
+    ),
+    *("sub-epochs planned next", "other runs, s"),
 )
 """Of the table."""
 
@@ -63,14 +70,14 @@ def schedule(
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
-    """A row per device and a bar per attempt at a unit, in its model's colour, on each row of one that takes several
-    devices; what is left empty is time without one, in which its worker was there.
+    """A row per device and a bar per attempt at a sub-epoch, in its model's colour, on each row of one that takes
+    several devices; what is left empty is time without one, in which its worker was there.
 
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
     saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
     Above, the share of the devices that is busy. Of more than `MOST_BARS` attempts each device's are put together by
-    stretches of time: a bar then fills as much of its row's height as the device was busy. Units that are to come by
-    the plan are hollow, behind a line that is now; before the first unit there is nothing but them.
+    stretches of time: a bar then fills as much of its row's height as the device was busy. Sub-epochs that are to come
+    by the plan are hollow, behind a line that is now; before the first sub-epoch there is nothing but them.
 
     Args:
         spans: see `cerebro.figures.schedule.spans`.
@@ -80,15 +87,15 @@ def schedule(
             run would have ended. While a worker was absent its rows are shaded. What reaches beyond their `window` is
             cut, in sums, too.
         planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
-        beside: see `cerebro.figures.schedule.beside_units`; what takes no device has a row of its worker's.
+        beside: see `cerebro.figures.schedule.beside_sub_epochs`; what takes no device has a row of its worker's.
         highlight: a model whose way across the workers stands out.
     """
     if not spans and not planned and not beside:
-        reason = "no unit has started yet, and no plan is followed"
+        reason = "no sub-epoch has started yet, and no plan is followed"
         return empty("schedule", reason, theme=theme, title="Schedule")
     end = max([landmarks.now_s, *(span.end_s for span in (*spans, *beside))])
     begin = min([0.0, *(span.start_s for span in beside)])
-    until = max([end, *(unit.end_s for unit in planned)])
+    until = max([end, *(sub_epoch.end_s for sub_epoch in planned)])
     first, window = 0.0, landmarks.window
     if window is not None:
         first = begin = window[0]
@@ -120,10 +127,10 @@ def schedule(
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS, begin_s=first)
-        title += f": {len(attempts):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
+        title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(found[0].seconds)}"
         traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
     else:
-        traces = list(unit_bars(whole, canvas, highlight))
+        traces = list(sub_epoch_bars(whole, canvas, highlight))
     traces += taken_bars(taken, canvas)
     traces += planned_bars(planned, canvas, highlight)
     traces += beside_bars(beside, canvas)
@@ -156,7 +163,7 @@ def _lanes(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> 
 
 
 def _beside_lanes(span: Span, counts: Mapping[str, int]) -> list[str]:
-    """The rows of what was done beside units."""
+    """The rows of what was done beside sub-epochs."""
     if span.worker not in counts:
         return [span.worker]
     if span.devices:
@@ -173,7 +180,7 @@ def _layout(
     *,
     now: float | None,
 ) -> dict[str, Any]:
-    """`now`: where that is on the axis; `None` before the first unit."""
+    """`now`: where that is on the axis; `None` before the first sub-epoch."""
     colors, scale, rows = canvas.colors, canvas.scale, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
     strip_px = 0 if now is None else _STRIP_PX
@@ -202,7 +209,7 @@ def _layout(
         # On the other side of the line than names of epochs, of which none is later.
         notes.append(_label("now", scale.of(now), colors, xanchor="left", yanchor="bottom"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
-    counted = "from now" if now is None else "since the first unit"
+    counted = "from now" if now is None else "since the first sub-epoch"
     found = {
         "barmode": "overlay",
         "height": height,
@@ -261,7 +268,7 @@ def _rows(
     workers: Iterable[str],
     open_s: float,
 ) -> Iterable[Sequence[Cell]]:
-    ahead = Counter(unit.worker for unit in planned)
+    ahead = Counter(sub_epoch.worker for sub_epoch in planned)
     others: Counter[str] = Counter()
     for bar in taken:
         others[bar.worker] += bar.end_s - bar.start_s  # type: ignore[assignment]
@@ -273,10 +280,10 @@ def _rows(
         busy = sum(span.end_s - span.start_s for span in here)
         there_s = max(0.0, open_s - others[worker])
         rest = max(0.0, there_s - busy)
-        units = sum(span.outcome == "committed" for span in here)
+        sub_epochs = sum(span.outcome == "committed" for span in here)
         share = round(100 * rest / there_s, 1) if there_s else 0.0
         times = round(busy, 2), round(rest, 2), share
-        yield (worker, units, _vain(here), *times, ahead[worker], round(others[worker], 2))
+        yield (worker, sub_epochs, _vain(here), *times, ahead[worker], round(others[worker], 2))
 
 
 def _description(
@@ -290,20 +297,24 @@ def _description(
 ) -> str:
     are = "is" if len(planned) == 1 else "are"
     plan = (
-        f" {counted(len(planned), 'unit')} {are} planned next; how long that takes is estimated."
+        f" {counted(len(planned), 'sub-epoch')} {are} planned next; how long that takes is estimated."
         if planned
         else ""
     )
     if not spans:
-        return f"No unit has started yet.{plan}"
-    said = f"{counted(len(spans), 'attempt')} at units on {counted(workers, 'worker')} in {seconds(open_s)}"
+        return f"No sub-epoch has started yet.{plan}"
+    said = (
+        f"{counted(len(spans), 'attempt')} at sub-epochs on {counted(workers, 'worker')} in {seconds(open_s)}"
+    )
     if breaks:
         said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
     said += "."
     if landmarks.idle_share is not None:
         said += f" The workers were idle for {landmarks.idle_share:.1%} of their time."
     if landmarks.lower_bound_s:
-        said += f" No order of these units could have taken less than {seconds(landmarks.lower_bound_s)}."
+        said += (
+            f" No order of these sub-epochs could have taken less than {seconds(landmarks.lower_bound_s)}."
+        )
     if landmarks.taken:
         taken_s = sum(bar.end_s - bar.start_s for bar in landmarks.taken)
         said += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."

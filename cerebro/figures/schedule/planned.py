@@ -1,4 +1,4 @@
-"""What a Gantt chart of a fit run draws of the plan that is followed: the units that have not begun yet."""
+"""What a Gantt chart of a fit run draws of the plan that is followed: the sub-epochs that have not begun yet."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.state import Run, TaskKey, TaskState
 from cerebro.state.models import Model, ModelState
 from cerebro.state.tasks import Attempt
 
 MOST_PLANNED = 500
-"""Of a long plan the next units only: what is further off changes before it comes."""
+"""Of a long plan the next sub-epochs only: what is further off changes before it comes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSpan:
-    """A unit of the plan that has not begun. Times are estimates, in seconds on the clock of `Span`;
-    from now, while no unit of the run has started."""
+    """A sub-epoch of the plan that has not begun. Times are estimates, in seconds on the clock of `Span`;
+    from now, while no sub-epoch of the run has started."""
 
     model: str
     epoch: int
@@ -34,12 +34,12 @@ class PlannedSpan:
 def planned(
     run: Run, now: float, *, most: int = MOST_PLANNED, devices: Mapping[str, int] | None = None
 ) -> list[PlannedSpan]:
-    """The next units of the plan that an open fit run follows, in its order; none if it follows none.
+    """The next sub-epochs of the plan that an open fit run follows, in its order; none if it follows none.
 
     Each begins when it is planned to, but not before `now` (the store's clock, seconds), nor before a device of its
-    worker is free and the unit ahead of it of its model has ended: so a run that is behind its plan shows what is still
-    to come. A plan says when units begin, not when they end: a unit is taken to last until the next one of its model,
-    or of its worker's only device, is to begin, but no longer than its model's longest one so far.
+    worker is free and the sub-epoch ahead of it of its model has ended: so a run that is behind its plan shows what is
+    still to come. A plan says when sub-epochs begin, not when they end: a sub-epoch is taken to last until the next one
+    of its model, or of its worker's only device, is to begin, but no longer than its model's longest one so far.
 
     Args:
         devices: worker -> how many it has; one that is not in it has one.
@@ -49,36 +49,36 @@ def planned(
     if plan is None or not run.is_open:
         return []
     zero = run.origin if math.isfinite(run.origin) else now
-    free = {unit.worker: [now] * known.get(unit.worker, 1) for unit in plan.order}
+    free = {sub_epoch.worker: [now] * known.get(sub_epoch.worker, 1) for sub_epoch in plan.order}
     models: defaultdict[str, float] = defaultdict(lambda: now)
     found: list[PlannedSpan] = []
-    for unit, length in zip(plan.order, _lengths(plan.order, plan.makespan_s, known), strict=True):
-        model = run.models.get(unit.model)
+    for sub_epoch, length in zip(plan.order, _lengths(plan.order, plan.makespan_s, known), strict=True):
+        model = run.models.get(sub_epoch.model)
         if (
             model is None
             or model.state is not ModelState.ACTIVE
-            or model.has_visited(unit.epoch, unit.partition)
+            or model.has_visited(sub_epoch.epoch, sub_epoch.partition)
         ):
             continue
         seconds = min([length, *_longest(model)])
-        attempt = _running(run, unit)
+        attempt = _running(run, sub_epoch)
         if attempt is not None:
             end = max(now, attempt.started + seconds)
-            models[unit.model] = end
+            models[sub_epoch.model] = end
             for device in attempt.devices:
                 if device < len(free.get(attempt.worker, ())):
                     free[attempt.worker][device] = end
             continue
-        ends = free[unit.worker]
+        ends = free[sub_epoch.worker]
         device = ends.index(min(ends))
-        start = max(plan.time + unit.start_s, ends[device], models[unit.model])
-        ends[device] = models[unit.model] = start + seconds
+        start = max(plan.time + sub_epoch.start_s, ends[device], models[sub_epoch.model])
+        ends[device] = models[sub_epoch.model] = start + seconds
         found.append(
             PlannedSpan(
-                model=unit.model,
-                epoch=unit.epoch,
-                partition=unit.partition,
-                worker=unit.worker,
+                model=sub_epoch.model,
+                epoch=sub_epoch.epoch,
+                partition=sub_epoch.partition,
+                worker=sub_epoch.worker,
                 start_s=start - zero,
                 end_s=start + seconds - zero,
                 device=device,
@@ -89,28 +89,30 @@ def planned(
     return found
 
 
-def _lengths(order: Sequence[PlannedUnit], end_s: float, devices: Mapping[str, int]) -> list[float]:
-    """Seconds that each unit has until the next one of its model or, where that has one device, of its worker, or the
-    end of the plan."""
+def _lengths(order: Sequence[PlannedSubEpoch], end_s: float, devices: Mapping[str, int]) -> list[float]:
+    """Seconds that each sub-epoch has until the next one of its model or, where that has one device, of its worker, or
+    the end of the plan."""
     found: list[float] = []
     next_of: dict[tuple[str, str], float] = {}
-    for unit in reversed(order):
-        keys = [("model", unit.model)]
-        if devices.get(unit.worker, 1) == 1:
-            keys.append(("worker", unit.worker))
+    for sub_epoch in reversed(order):
+        keys = [("model", sub_epoch.model)]
+        if devices.get(sub_epoch.worker, 1) == 1:
+            keys.append(("worker", sub_epoch.worker))
         limit = min(next_of.get(key, end_s) for key in keys)
-        found.append(max(0.0, limit - unit.start_s))
-        next_of |= dict.fromkeys(keys, unit.start_s)
+        found.append(max(0.0, limit - sub_epoch.start_s))
+        next_of |= dict.fromkeys(keys, sub_epoch.start_s)
     return found[::-1]
 
 
 def _longest(model: Model) -> list[float]:
-    """Its longest unit so far, in seconds; empty before the first."""
+    """Its longest sub-epoch so far, in seconds; empty before the first."""
     return [max(visit.seconds for visit in model.kept_visits)] if model.kept_visits else []
 
 
-def _running(run: Run, unit: PlannedUnit) -> Attempt | None:
-    """The attempt at a unit that runs."""
-    key = TaskKey(run=run.id, kind="train", model=unit.model, epoch=unit.epoch, partition=unit.partition)
+def _running(run: Run, sub_epoch: PlannedSubEpoch) -> Attempt | None:
+    """The attempt at a sub-epoch that runs."""
+    key = TaskKey(
+        run=run.id, kind="train", model=sub_epoch.model, epoch=sub_epoch.epoch, partition=sub_epoch.partition
+    )
     task = run.open.get(str(key))
     return task.attempts[-1] if task is not None and task.state is TaskState.RUNNING else None

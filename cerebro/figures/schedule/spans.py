@@ -1,4 +1,4 @@
-"""What a Gantt chart of a fit run draws: every attempt at a unit that ran, whatever came of it."""
+"""What a Gantt chart of a fit run draws: every attempt at a sub-epoch that ran, whatever came of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Outcome = Literal["committed", "failed", "revoked", "running"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """An attempt at a unit, or at what is done beside units. Times are seconds since the start of the run's first unit.
+    """An attempt at a sub-epoch, or at what is done beside sub-epochs. Times are seconds since the start of the run's
+    first sub-epoch.
 
     Attributes:
-        task: its key. kind: of task. what: it in words, if it is no unit.
+        task: its key. kind: of task. what: it in words, if it is no sub-epoch.
         model, epoch, partition, worker, attempt: what ran where. devices: of the worker; none if it takes none.
-        way: label of how a unit used them; empty: on one, as user code is written.
+        way: label of how a sub-epoch used them; empty: on one, as user code is written.
         start_s, end_s: of one that runs, `end_s` is now.
         outcome: what came of it. note: how an attempt that came to nothing ended, or what a trial has shown, in words.
         process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
@@ -45,7 +46,7 @@ class Span:
     load_s: float = 0.0
     save_s: float = 0.0
     devices: tuple[int, ...] = (0,)
-    way: str = ""
+    parallel_plan: str = ""
     kind: str = "train"
     what: str = ""
 
@@ -81,10 +82,10 @@ class Landmarks:
     (`cerebro.state.breaks`); durations leave them out.
 
     Attributes:
-        now_s: now, while units remain; else the last commit.
+        now_s: now, while sub-epochs remain; else the last commit.
         breaks: (from, to): the run had ended until a user resumed it, or no worker of it was there.
         epochs: (epoch, when all models had trained it).
-        lower_bound_s: a duration: no order of the run's units takes less.
+        lower_bound_s: a duration: no order of the run's sub-epochs takes less.
         bound_at_s: when the run would have ended then.
         taken: what other runs had of the devices. absences: workers that were lost, or came later.
         idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
@@ -104,7 +105,7 @@ class Landmarks:
 
 
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
-    """Of a fit run of `state`, up to `now` (the store's clock, seconds); all 0 while no unit has started."""
+    """Of a fit run of `state`, up to `now` (the store's clock, seconds); all 0 while no sub-epoch has started."""
     at = run.ended or now
     found, zero, begun = schedule_now(state, run, at), run.origin, run.zero
     if found is None:
@@ -148,7 +149,7 @@ def _absence(worker: str, since: float, until: float | None, lost: str, zero: fl
 
 
 def _taken(run: Run) -> list[TakenBar]:
-    """What other runs had of the devices since the first unit of `run` started, by start."""
+    """What other runs had of the devices since the first sub-epoch of `run` started, by start."""
     found = [
         TakenBar(
             worker=span.worker,
@@ -164,7 +165,7 @@ def _taken(run: Run) -> list[TakenBar]:
 
 
 def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:
-    """Workers that run units, or ran one of these, and how many devices they have; `by_number`."""
+    """Workers that run sub-epochs, or ran one of these, and how many devices they have; `by_number`."""
     return rows_with(
         {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}, found
     )
@@ -179,21 +180,22 @@ def rows_with(known: Mapping[str, int], found: Iterable[Span]) -> dict[str, int]
 
 
 def spans(run: Run, now: float) -> list[Span]:
-    """All attempts at units of `run` that ran, by start; those that still do up to `now` (the store's clock, seconds).
+    """All attempts at sub-epochs of `run` that ran, by start; those that still do up to `now` (the store's clock,
+    seconds).
 
-    Validation runs in the gaps; it is no unit.
+    Validation runs in the gaps; it is no sub-epoch.
     """
     return _spans(run, now, {"train"})
 
 
-def beside_units(run: Run, now: float) -> list[Span]:
+def beside_sub_epochs(run: Run, now: float) -> list[Span]:
     """The same of partitions that were made again for `run`, of inspections and trials of its models, of questions of
-    its search, and of units that were done once more. Until its first unit starts they are before 0."""
+    its search, and of sub-epochs that were done once more. Until its first sub-epoch starts they are before 0."""
     return _spans(run, now, BESIDE) if run.kind == "fit" else []
 
 
 BESIDE = frozenset({"etl", "search", "audit", *MEASURING})
-"""Kinds of tasks that are done beside units."""
+"""Kinds of tasks that are done beside sub-epochs."""
 
 
 def spans_of(
@@ -202,7 +204,7 @@ def spans_of(
     """The same of attempts that were read from the log, by start. Of one that had not ended by then no more is known.
 
     Args:
-        zero: when the run's first unit started, seconds of the store's clock.
+        zero: when the run's first sub-epoch started, seconds of the store's clock.
         until: up to when they were read.
     """
     chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.visit)]
@@ -269,7 +271,7 @@ def _made(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str)
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
         devices=attempt.devices,
-        way=attempt.way.label if attempt.way else "",
+        parallel_plan=attempt.parallel_plan.label if attempt.parallel_plan else "",
         kind=key.kind,
         what="" if key.kind == "train" else wording.task(key),
     )
@@ -278,7 +280,7 @@ def _made(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str)
 def _shown(tried: Try, run: Run) -> str:
     """What a trial has shown; empty for anything else."""
     key, attempt, _ = tried
-    outcome = run.trials.get((key.group or "", key.way or ""))
+    outcome = run.trials.get((key.group or "", key.parallel_plan or ""))
     if key.kind != "trial" or attempt.outcome != "committed" or outcome is None:
         return ""
     return outcome.reason or f"{1000 * outcome.batch_s:.3g} ms a batch"

@@ -1,5 +1,5 @@
-"""The marks of a schedule that are no units: what is done beside them, what other runs had, and workers that came and
-went."""
+"""The marks of a schedule that are no sub-epochs: what is done beside them, what other runs had, and workers that came
+and went."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BESIDE = {
     "inspect": ("inspecting models", "."),
     "trial": ("trying a way", "+"),
     "search": ("answering for the search", "/"),
-    "audit": ("doing a unit once more", "x"),
+    "audit": ("doing a sub-epoch once more", "x"),
 }
 """Kind of task -> its name in the legend, and the pattern of its bars."""
 
@@ -26,7 +26,7 @@ _EDGE = 0.44
 
 
 def beside_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """What was done beside units: in no model's colour."""
+    """What was done beside sub-epochs: in no model's colour."""
     for kind, (name, pattern) in _BESIDE.items():
         shown = [span for span in spans if span.kind == kind][-MOST_MARKS:]
         if not shown:
@@ -67,7 +67,7 @@ def _news(span: Span) -> str:
 
 
 def beside_words(spans: Sequence[Span]) -> str:
-    """How much was done beside units, and for how long; empty if nothing was."""
+    """How much was done beside sub-epochs, and for how long; empty if nothing was."""
     counts = Counter(span.kind for span in spans)
     nouns = {
         "etl": "partition made again",
@@ -79,9 +79,7 @@ def beside_words(spans: Sequence[Span]) -> str:
     told = [counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
     if not told:
         return ""
-    return (
-        f" Beside the units: {', '.join(told)}, {seconds(sum(s.end_s - s.start_s for s in spans))} together."
-    )
+    return f" Beside the sub-epochs: {', '.join(told)}, {seconds(sum(s.end_s - s.start_s for s in spans))} together."
 
 
 def counted(number: int, noun: str) -> str:

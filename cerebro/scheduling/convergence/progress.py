@@ -17,7 +17,8 @@ _SOONEST = 0.01
 
 @dataclass(frozen=True)
 class Quantum:
-    """Losses of a model while it had a device once (Hermes, section 3.3: ``L_j(i)``); at unit boundaries, of a unit.
+    """Losses of a model while it had a device once (Hermes, section 3.3: ``L_j(i)``); at sub-epoch boundaries, of a
+    sub-epoch.
 
     Attributes:
         samples: at least one, in their order.

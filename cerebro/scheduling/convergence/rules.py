@@ -41,12 +41,12 @@ def _diverged_last(rule: Rule) -> Rule:
 
 @_diverged_last
 def promising(models: Sequence[Progress]) -> list[float]:
-    """Expected merit per second, optimistically.
+    """Expected priority score per second, optimistically.
 
-    Merit of a prediction: where its final loss lies between that with which models typically begin (0) and the best
-    that is expected of any model (1). A model's worth is the mean and the standard deviation, over its predictions, of
-    merit / seconds to its goal, added up: what is not known of a model speaks for it, and so does what takes little
-    time.
+    Priority score of a prediction: where its final loss lies between that with which models typically begin (0) and the
+    best that is expected of any model (1). A model's worth is the mean and the standard deviation, over its
+    predictions, of priority score / seconds to its goal, added up: what is not known of a model speaks for it, and so
+    does what takes little time.
     """
     seen = [model for model in models if model.quanta]
     if not seen or len(seen) < min(_FIRST, len(models)):

@@ -2,8 +2,9 @@
 
 Every visit has a start and, if there is a choice, an optional interval for each option. A model's intervals do not
 overlap (invariant: isolation); a worker's fill a cumulative of its GPUs, or do not overlap where no two could run side
-by side (invariant: exclusive GPUs). Units start on all their GPUs together and are not interrupted, by construction.
-What no schedule can do is said as well, since CP-SAT finds proofs of sums and counts only where it is told to look.
+by side (invariant: exclusive GPUs). Sub-epochs start on all their GPUs together and are not interrupted, by
+construction. What no schedule can do is said as well, since CP-SAT finds proofs of sums and counts only where it is
+told to look.
 
 The only module that knows OR-Tools, imported when it is used. It must not meet HiGHS's Python package in one process:
 their symbols clash.
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Taken = cp_model.IntVar | int
 
 _MAX_SIDE_BY_SIDE = 4
-"""How many units of some length on one GPU, one after the other, are counted."""
+"""How many sub-epochs of some length on one GPU, one after the other, are counted."""
 _MAX_COUNTED = 200
 """Ways to use a worker; with more, counting costs more than it proves."""
 _LOOK_S = 0.02
@@ -89,7 +90,7 @@ class Programme:
         self.cp.minimize(self.makespan)
 
     def starts_of(self, order: list[Placed]) -> list[int]:
-        """When the units of an order start, in ticks."""
+        """When the sub-epochs of an order start, in ticks."""
         lengths = [self.ticks.length(item.option.seconds) for item in order]
         return starts(order, lengths, self.model_ready, self.gpu_ready)
 
@@ -108,8 +109,8 @@ class Programme:
         ]
 
     def _add_loads(self) -> None:
-        """C is at least what a model has to do; and what a worker has, in GPU-seconds, and in units that need more than
-        half of its GPUs, of which only one can run at a time (those that need half count half)."""
+        """C is at least what a model has to do; and what a worker has, in GPU-seconds, and in sub-epochs that need more
+        than half of its GPUs, of which only one can run at a time (those that need half count half)."""
         of_model: dict[int, list[_Use]] = defaultdict(list)
         for visit, uses in self.uses.items():
             of_model[visit.model] += uses
@@ -134,9 +135,10 @@ class Programme:
         return any(all(use.option.worker == worker for use in uses) for uses in self.uses.values())
 
     def _add_counts(self, worker: int, uses: list[_Use]) -> None:
-        """If C has no room for k + 1 units of some length one after the other, a GPU runs at most k that are as long.
+        """If C has no room for k + 1 sub-epochs of some length one after the other, a GPU runs at most k that are as
+        long.
 
-        It is this that makes units take more GPUs than their GPU-seconds would suggest.
+        It is this that makes sub-epochs take more GPUs than their GPU-seconds would suggest.
         """
         gpus, ready = self.problem.gpus[worker], self.gpu_ready[worker][0]
         least = self.makespan.proto.domain[0]

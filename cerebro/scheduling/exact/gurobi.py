@@ -126,7 +126,7 @@ def _check_size(wanted: Sequence[RequiredVisit]) -> None:
     pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
     if pairs > _MOST_PAIRS:
         raise SolverUnavailableError(
-            f"{len(wanted)} units are too many for a MILP, which would have {pairs:,} pairs of them to order: use "
+            f"{len(wanted)} sub-epochs are too many for a MILP, which would have {pairs:,} pairs of them to order: use "
             "cp-sat"
         )
 
@@ -154,8 +154,8 @@ def _order(made: Formulation) -> list[Placed]:
 
 
 def _start_from(made: Formulation, order: list[Placed], schedule: Schedule) -> None:
-    for (visit, option), unit in zip(order, schedule.units, strict=True):
-        made.start[visit].Start = unit.start
+    for (visit, option), sub_epoch in zip(order, schedule.sub_epochs, strict=True):
+        made.start[visit].Start = sub_epoch.start
         for other, taken in zip(visit.options, made.taken[visit], strict=True):
             if not isinstance(taken, int):
                 taken.Start = float(other is option)

@@ -88,7 +88,10 @@ class _Search:
         if self.is_proven():
             return "a first schedule meets the lower bound: nothing to search"
         if len(self.wanted) > MAX_VISITS:
-            return f"{len(self.wanted)} units are too many for CP-SAT (at most {MAX_VISITS}): kept the first schedule"
+            return (
+                f"{len(self.wanted)} sub-epochs are too many for CP-SAT (at most {MAX_VISITS}): kept the first "
+                f"schedule"
+            )
         if not is_installed():
             raise SolverUnavailableError("CP-SAT needs OR-Tools, which is not installed: pip install ortools")
         until = self.clock() + time_limit_s

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _FINEST = 2**40
-"""Ticks in a horizon: far below 2^63, so that sums over all units of all workers have room."""
+"""Ticks in a horizon: far below 2^63, so that sums over all sub-epochs of all workers have room."""
 _COARSEST = 10**9
-"""Ticks in a horizon if times have to be cut: a chain of a thousand units then loses `result.TOLERANCE`."""
+"""Ticks in a horizon if times have to be cut: a chain of a thousand sub-epochs then loses `result.TOLERANCE`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class Ticks:
         return math.ceil(ticks) if self.is_exact else int(ticks)
 
     def length(self, seconds: float) -> int:
-        """The same for a unit, which takes at least a tick: one of none would have no place in an order."""
+        """The same for a sub-epoch, which takes at least a tick: one of none would have no place in an order."""
         return max(1, self.of(seconds))
 
     def bound(self, ticks: float, lengths: Iterable[float]) -> float:
-        """Seconds that are certain, given a bound in ticks. What `length` added to units so long is taken off."""
+        """Seconds that are certain, given a bound in ticks. What `length` added to sub-epochs so long is taken off."""
         added = 0 if self.is_exact else sum(1 for seconds in lengths if self.of(seconds) < 1)
         return (ticks - added) / self.per_second
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 Time = TypeVar("Time", int, float)
 
@@ -52,16 +52,19 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
 
 
 def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
-    """The visits of a schedule in the order of its starts, each with the option that is no worse than its unit."""
+    """The visits of a schedule in the order of its starts, each with the option that is no worse than its sub-epoch."""
     find = {(v.model, v.partition, v.epoch): v for v in wanted}
-    return [_place(find[unit.model, unit.partition, unit.epoch], unit) for unit in schedule.units]
+    return [
+        _place(find[sub_epoch.model, sub_epoch.partition, sub_epoch.epoch], sub_epoch)
+        for sub_epoch in schedule.sub_epochs
+    ]
 
 
 def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
-    """The schedule in which every unit starts as early as the order allows, in floating-point seconds."""
+    """The schedule in which every sub-epoch starts as early as the order allows, in floating-point seconds."""
     begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
-        Unit(
+        SubEpoch(
             model=visit.model,
             partition=visit.partition,
             worker=option.worker,
@@ -81,14 +84,14 @@ def starts(
     model_ready: Sequence[Time],
     gpu_ready: Sequence[Sequence[Time]],
 ) -> list[Time]:
-    """When each unit of an order starts if it waits for nothing but its model and its GPUs.
+    """When each sub-epoch of an order starts if it waits for nothing but its model and its GPUs.
 
-    If the order is that of the starts of some feasible schedule, no unit starts later than it does there: a unit takes
-    the GPUs that have been free for longest, and those that come after it never need them earlier.
+    If the order is that of the starts of some feasible schedule, no sub-epoch starts later than it does there: a
+    sub-epoch takes the GPUs that have been free for longest, and those that come after it never need them earlier.
 
     Args:
-        order: units; those of a model and those of a worker are run in this order.
-        lengths: of the units, in any unit of time; so are both `ready`.
+        order: sub-epochs; those of a model and those of a worker are run in this order.
+        lengths: of the sub-epochs, in any sub-epoch of time; so are both `ready`.
         gpu_ready: of each worker, when each of its GPUs is free, ascending.
     """
     model_free = list(model_ready)
@@ -112,7 +115,7 @@ def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> l
     """The same order with twins renamed, so that their first visits start in the order of their numbers.
 
     Args:
-        begins: when the units of the order start.
+        begins: when the sub-epochs of the order start.
     """
     first: dict[int, tuple[tuple[int, int], int]] = {}
     find = {}
@@ -132,14 +135,17 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
     kept: list[Option] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
         size, fastest = problem.sizes[partition], float("inf")
-        ways = ((way.gpus, way.unit_s(size), way.technique) for way in problem.strategies[model][worker])
-        for gpus, seconds, technique in sorted(ways):
+        parallel_plans = (
+            (parallel_plan.gpus, parallel_plan.sub_epoch_s(size), parallel_plan.technique)
+            for parallel_plan in problem.strategies[model][worker]
+        )
+        for gpus, seconds, technique in sorted(parallel_plans):
             if seconds < fastest:
                 fastest = seconds
                 kept.append(Option(worker, gpus, seconds, technique))
     return tuple(kept)
 
 
-def _place(visit: RequiredVisit, unit: Unit) -> Placed:
-    fitting = [o for o in visit.options if o.worker == unit.worker and o.gpus <= unit.gpus]
+def _place(visit: RequiredVisit, sub_epoch: SubEpoch) -> Placed:
+    fitting = [o for o in visit.options if o.worker == sub_epoch.worker and o.gpus <= sub_epoch.gpus]
     return Placed(visit, min(fitting, key=lambda option: option.seconds))

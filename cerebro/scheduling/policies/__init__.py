@@ -1,7 +1,7 @@
 """Dispatch policies behind one interface, each in a file of its own."""
 
 from cerebro.scheduling.convergence import hermes, promising, slaq
-from cerebro.scheduling.policies.by_merit import ByMerit, RoundRobin
+from cerebro.scheduling.policies.by_priority_score import ByPriorityScore, RoundRobin
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.cyclic import Cyclic
 from cerebro.scheduling.policies.fifo import Fifo
@@ -15,9 +15,9 @@ POLICIES: dict[str, Policy] = {
     "lrptw": CriticalFirst(),
     "cyclic": Cyclic(),
     "monte-carlo": MonteCarlo(),
-    "promising": ByMerit(promising),
-    "hermes": ByMerit(hermes),
-    "slaq": ByMerit(slaq),
+    "promising": ByPriorityScore(promising),
+    "hermes": ByPriorityScore(hermes),
+    "slaq": ByPriorityScore(slaq),
     "rr": RoundRobin(),
 }
 """By the name that `run_fit(scheduler=...)` takes."""
@@ -25,9 +25,9 @@ POLICIES: dict[str, Policy] = {
 DEFAULT_POLICY = "lrptw"
 
 
-def is_by_merit(name: str) -> bool:
+def is_by_priority_score(name: str) -> bool:
     """Whether a policy of that name, which nobody need know, compares models by what they have shown."""
-    return isinstance(POLICIES.get(name), ByMerit)
+    return isinstance(POLICIES.get(name), ByPriorityScore)
 
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "ByMerit", "CriticalFirst", "Policy", "is_by_merit"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "ByPriorityScore", "CriticalFirst", "Policy", "is_by_priority_score"]

@@ -27,7 +27,7 @@ class CriticalFirst:
     """Longest remaining processing time, of models and workers: the rule of this module."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The unit of the most critical worker and model that fit together."""
+        """The sub-epoch of the most critical worker and model that fit together."""
         return next(self.choices(state, workers), None)
 
     def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
@@ -120,25 +120,25 @@ def by_level(level: dict[int, int]) -> list[int]:
 
 
 def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
-    """Whether one worker's choice could cost another one its last model, or the makespan. To be asked where all units
-    take equally long, so that one of them tells how many a worker has left."""
+    """Whether one worker's choice could cost another one its last model, or the makespan. To be asked where all
+    sub-epochs take equally long, so that one of them tells how many a worker has left."""
     loads = [state.worker_left[worker] for worker in workers]
     if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
         return True  # a model that has as much left as the busiest worker must not be passed over
     least_s = min(load * state.gpus[worker] for load, worker in zip(loads, workers, strict=True))
-    units_left = least_s / (state.time[0][workers[0]] + state.fixed[0][workers[0]])
-    return units_left - len(state.running) < sum(state.free[worker] for worker in workers)
+    sub_epochs_left = least_s / (state.time[0][workers[0]] + state.fixed[0][workers[0]])
+    return sub_epochs_left - len(state.running) < sum(state.free[worker] for worker in workers)
 
 
 def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> bool:
-    """Whether all units take equally long, going by a row and a column of them.
+    """Whether all sub-epochs take equally long, going by a row and a column of them.
 
     Where they do not, serving the most critical first was measured to be better than serving as many as can be.
     """
-    unit = state.time[models[0]][workers[0]] + state.fixed[models[0]][workers[0]]
+    sub_epoch = state.time[models[0]][workers[0]] + state.fixed[models[0]][workers[0]]
     row = (state.time[models[0]][worker] + state.fixed[models[0]][worker] for worker in workers)
     column = (state.time[model][workers[0]] + state.fixed[model][workers[0]] for model in models)
-    return all(abs(seconds - unit) <= TOLERANCE * unit for seconds in chain(row, column))
+    return all(abs(seconds - sub_epoch) <= TOLERANCE * sub_epoch for seconds in chain(row, column))
 
 
 def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
@@ -154,7 +154,7 @@ def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int])
 
 
 def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int]) -> list[int]:
-    """The workers, each as often as it can take a unit now; all of them once before any of them again."""
+    """The workers, each as often as it can take a sub-epoch now; all of them once before any of them again."""
     ordered = list(workers)
     most = max(state.free[worker] for worker in ordered)
     if most > 1 and any(max(state.need[model]) > 1 for model in models):
@@ -202,9 +202,9 @@ def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Ch
 
 
 def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
-    """The same rule, where a worker need not take a unit because another one may.
+    """The same rule, where a worker need not take a sub-epoch because another one may.
 
-    It leaves units that would end so much later here than on their fastest holder that they would determine the
+    It leaves sub-epochs that would end so much later here than on their fastest holder that they would determine the
     makespan: slow workers would else be given the longest models, being the last to end.
     """
     horizon = max(*state.model_left, *state.worker_left)
@@ -216,7 +216,7 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
                 yield Choice(worker, model, partition)
                 break
         else:
-            # What is left to a faster worker is no reason to wait, nor to begin a unit of a lower priority.
+            # What is left to a faster worker is no reason to wait, nor to begin a sub-epoch of a lower priority.
             if eligible and sum(1 for _ in state.startable(worker)) > len(eligible):
                 model, mask = eligible[0]
                 partition = _least_shared(state, model, worker, mask, NEVER)

@@ -20,13 +20,13 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 class Cyclic:
     """Models go around the workers in a circle, and wait for each other.
 
-    Units are run by epoch, then by distance on the circle; workers and models both keep to that order, and since it is
-    one order for all, somebody can always go on. Of a partition's holders one owns it and waits for its models in turn.
-    A worker whose own partitions are done takes what others own, without waiting.
+    Sub-epochs are run by epoch, then by distance on the circle; workers and models both keep to that order, and since
+    it is one order for all, somebody can always go on. Of a partition's holders one owns it and waits for its models in
+    turn. A worker whose own partitions are done takes what others own, without waiting.
     """
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The next unit on the circle; None while its model or worker is waited for."""
+        """The next sub-epoch on the circle; None while its model or worker is waited for."""
         if state.has_priorities:
             return _without_waits(state, workers)
         owners = _owners(state)
@@ -36,9 +36,9 @@ class Cyclic:
         )
         for worker in workers:
             upcoming = [
-                unit
+                sub_epoch
                 for partition, owner in enumerate(owners)
-                if owner == worker and (unit := _upcoming(state, circle, earliest, worker, partition))
+                if owner == worker and (sub_epoch := _upcoming(state, circle, earliest, worker, partition))
             ]
             if not upcoming:
                 choice = _help(state, worker)
@@ -79,12 +79,12 @@ def _owners(state: DispatchState) -> list[int]:
 def _upcoming(
     state: DispatchState, circle: Sequence[int], earliest: int, worker: int, partition: int
 ) -> tuple[int, int, int, int] | None:
-    """(epoch, distance, model, partition) of the partition's next unit, wherever its model is now.
+    """(epoch, distance, model, partition) of the partition's next sub-epoch, wherever its model is now.
 
     Args:
         state: as it is.
         circle: the models as they stand on it.
-        earliest: epoch that any model is in; nothing comes before the first unit of it.
+        earliest: epoch that any model is in; nothing comes before the first sub-epoch of it.
         worker: owner of the partition.
         partition: one of its own.
     """
@@ -140,7 +140,7 @@ def _distance(state: DispatchState, model: int, partition: int) -> int:
 
 
 def _help(state: DispatchState, worker: int) -> Choice | None:
-    """The unit that others come to last, of all that the worker could take."""
+    """The sub-epoch that others come to last, of all that the worker could take."""
     found = [
         (_distance(state, model, partition), model, partition)
         for model, mask in state.eligible(worker)

@@ -12,7 +12,7 @@ class Fifo:
     """The first idle worker takes the first model that can use it, on the first partition that is left."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """A unit of the first idle worker that has an eligible model."""
+        """A sub-epoch of the first idle worker that has an eligible model."""
         for worker in workers:
             for model, mask in state.eligible(worker):
                 return Choice(worker, model, (mask & -mask).bit_length() - 1)

@@ -1,10 +1,12 @@
-"""Follows a plan: workers run their units in order, models make their visits in order, and either waits for the other.
+"""Follows a plan: workers run their sub-epochs in order, models make their visits in order, and either waits for the
+other.
 
-A plan gives the order of units, and roughly their times. Both orders are kept: where only workers keep theirs, one that
-is early takes a model ahead of its turn elsewhere, and a tight plan falls apart (a Latin square of 16 near-equal
+A plan gives the order of sub-epochs, and roughly their times. Both orders are kept: where only workers keep theirs, one
+that is early takes a model ahead of its turn elsewhere, and a tight plan falls apart (a Latin square of 16 near-equal
 models: 1.44 times the bound instead of 1.00).
 
-What has come about otherwise (a unit that is done, a model that was dropped, a worker that was lost) is passed over.
+What has come about otherwise (a sub-epoch that is done, a model that was dropped, a worker that was lost) is passed
+over.
 Nobody waits long for what is late: meanwhile a worker runs what comes later in its list, or what the plan does not
 cover, which is left to a dispatch policy. Nothing is remembered: where the plan stands is read off the dispatch state,
 so a controller that is restarted goes on with the same plan.
@@ -24,12 +26,12 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Schedule
 
 _MAX_DELAY = 0.3
-"""Share of a unit by which it may start later than planned before its worker runs another one meanwhile. A tight plan
-needs waits as long as its noise; where one would wait longer, things have come about otherwise than planned."""
+"""Share of a sub-epoch by which it may start later than planned before its worker runs another one meanwhile. A tight
+plan needs waits as long as its noise; where one would wait longer, things have come about otherwise than planned."""
 
 
 class Entry(NamedTuple):
-    """A unit of a plan."""
+    """A sub-epoch of a plan."""
 
     worker: int
     model: int
@@ -43,9 +45,9 @@ class Following:
     """Follows a plan.
 
     Args:
-        order: its units as they were to start, all workers together: that is each worker's order and each model's.
-        fallback: decides on units that the plan does not cover, or only on workers that no longer hold the partition;
-            critical first if left out.
+        order: its sub-epochs as they were to start, all workers together: that is each worker's order and each model's.
+        fallback: decides on sub-epochs that the plan does not cover, or only on workers that no longer hold the
+            partition; critical first if left out.
     """
 
     def __init__(self, order: Iterable[Entry], *, fallback: Policy | None = None) -> None:
@@ -59,14 +61,15 @@ class Following:
 
     @classmethod
     def of(cls, schedule: Schedule, *, fallback: Policy | None = None) -> Following:
-        """Follows a schedule. Where units take what they were to take, it ends no later than the schedule."""
+        """Follows a schedule. Where sub-epochs take what they were to take, it ends no later than the schedule."""
         order = (
-            Entry(unit.worker, unit.model, unit.epoch, unit.partition, unit.start) for unit in schedule.units
+            Entry(sub_epoch.worker, sub_epoch.model, sub_epoch.epoch, sub_epoch.partition, sub_epoch.start)
+            for sub_epoch in schedule.sub_epochs
         )
         return cls(order, fallback=fallback)
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The next planned unit; what the plan does not cover is dispatched by the fallback."""
+        """The next planned sub-epoch; what the plan does not cover is dispatched by the fallback."""
         free = []
         for worker in workers:
             ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(state, entry))
@@ -93,7 +96,7 @@ class Following:
         return next(visit for visit in visits if _is_ahead(state, visit)) == entry
 
     def _unplanned(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """What the fallback makes of the units that are not planned."""
+        """What the fallback makes of the sub-epochs that are not planned."""
         rest = state.copy()
         for entry in self._order:
             if entry.epoch == state.epoch[entry.model] and _is_ahead(state, entry):
@@ -102,12 +105,12 @@ class Following:
 
 
 def _is_late(state: DispatchState, entry: Entry) -> bool:
-    unit_s = state.seconds(entry.model, entry.partition, entry.worker)
-    return state.now > entry.start + _MAX_DELAY * unit_s
+    sub_epoch_s = state.seconds(entry.model, entry.partition, entry.worker)
+    return state.now > entry.start + _MAX_DELAY * sub_epoch_s
 
 
 def _is_ahead(state: DispatchState, entry: Entry) -> bool:
-    """Whether the unit is yet to be started, and can be on its worker."""
+    """Whether the sub-epoch is yet to be started, and can be on its worker."""
     worker, model, epoch, partition, _ = entry
     present, mask = state.epoch[model], state.open[model]
     if epoch < present or not mask or not state.held[worker] >> partition & 1:

@@ -18,26 +18,26 @@ from cerebro.scheduling.policies.critical_first import TOLERANCE, CriticalFirst
 DRY_RUNS = 8
 """At most so many for a decision."""
 
-MOST_UNITS = 2_000
-"""At most so many units are played for a decision, all dry runs together. If not even two would fit, the decision is
-critical first's."""
+MOST_SUB_EPOCHS = 2_000
+"""At most so many sub-epochs are played for a decision, all dry runs together. If not even two would fit, the decision
+is critical first's."""
 
 _BLUR = 1.0
-"""How wrong the dry runs are about work left: standard deviation, in units of average length."""
+"""How wrong the dry runs are about work left: standard deviation, in sub-epochs of average length."""
 
 
 class MonteCarlo:
     """The first step of the best of many dry runs."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The unit with which the shortest dry run began."""
+        """The sub-epoch with which the shortest dry run began."""
         policy = CriticalFirst()
         best = policy.choose(state, workers, rng)
-        units = _units_left(state)
-        runs = min(DRY_RUNS, MOST_UNITS // max(1, units))
+        sub_epochs = _sub_epochs_left(state)
+        runs = min(DRY_RUNS, MOST_SUB_EPOCHS // max(1, sub_epochs))
         if best is None or runs < 2:
             return best
-        least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.model_left) / units
+        least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.model_left) / sub_epochs
         for _ in range(runs - 1):
             if least <= bound * (1 + TOLERANCE):
                 break
@@ -51,7 +51,7 @@ class MonteCarlo:
         return best
 
 
-def _units_left(state: DispatchState) -> int:
+def _sub_epochs_left(state: DispatchState) -> int:
     later = sum(last - epoch for last, epoch in zip(state.epochs, state.epoch, strict=True)) * len(
         state.sizes
     )
@@ -59,7 +59,7 @@ def _units_left(state: DispatchState) -> int:
 
 
 def _remaining(state: DispatchState, model: int) -> float:
-    """Seconds until the unit that runs should end. A model that is not ready is nowhere; `started` says when."""
+    """Seconds until the sub-epoch that runs should end. A model that is not ready is nowhere; `started` says when."""
     worker, partition, started, *_ = state.running[model]
     seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
     return max(0.0, started + seconds - state.now)
@@ -67,7 +67,7 @@ def _remaining(state: DispatchState, model: int) -> float:
 
 def _bound(state: DispatchState) -> float:
     """Seconds within which no continuation ends: the longest model's or worker's own work. A worker whose work others
-    could do, or that runs several units at once, is left out."""
+    could do, or that runs several sub-epochs at once, is left out."""
     models, workers = list(state.model_left), list(state.worker_left)
     for model, (worker, partition, *_) in state.running.items():
         if worker >= 0:
@@ -79,9 +79,9 @@ def _bound(state: DispatchState) -> float:
 
 
 def _play(state: DispatchState, first: Choice) -> float:
-    """Plays the rest on that state, critical first; seconds from now until the last unit ends.
+    """Plays the rest on that state, critical first; seconds from now until the last sub-epoch ends.
 
-    Units whose partition nobody holds now are left out: no beginning makes them end sooner.
+    Sub-epochs whose partition nobody holds now are left out: no beginning makes them end sooner.
     """
     ends = [(_remaining(state, model), model) for model in state.running]
     heapq.heapify(ends)

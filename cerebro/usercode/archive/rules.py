@@ -45,13 +45,13 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 
 def human_bytes(size: int) -> str:
-    """`size` with a binary unit: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
-    value, unit = float(size), "B"
+    """`size` with a binary sub-epoch: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
+    value, sub_epoch = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
             break
-        value, unit = value / 1024, larger
-    return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+        value, sub_epoch = value / 1024, larger
+    return f"{value:.1f}".removesuffix(".0") + f" {sub_epoch}"
 
 
 @dataclass(kw_only=True)

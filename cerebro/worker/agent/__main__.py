@@ -14,7 +14,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
@@ -62,7 +62,7 @@ def main() -> None:
         settings.volumes.shards.mkdir(parents=True, exist_ok=True)
     resources = Resources(
         devices=devices,
-        holdings=lambda: holdings(settings.volumes),
+        replicas=lambda: replicas(settings.volumes),
         meter=UsageMeter(
             cores=settings.cores,
             shards=settings.volumes.shards,
@@ -94,7 +94,7 @@ def main() -> None:
     os._exit(0)
 
 
-def holdings(volumes: Volumes) -> tuple[Holding, ...]:
+def replicas(volumes: Volumes) -> tuple[Replica, ...]:
     """Complete training partitions on the worker's own volume: discovered, not assumed from its name."""
     root = volumes.shards / "datasets"
     if not root.is_dir():
@@ -102,7 +102,7 @@ def holdings(volumes: Volumes) -> tuple[Holding, ...]:
     from cerebro.data.partitions import find_partitions  # with NumPy, 6 MB that an unused worker does without
 
     found = find_partitions(root)
-    return tuple(Holding(dataset=p.dataset, partition=p.partition) for p in found if p.split == "train")
+    return tuple(Replica(dataset=p.dataset, partition=p.partition) for p in found if p.split == "train")
 
 
 if __name__ == "__main__":

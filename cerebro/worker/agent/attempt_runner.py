@@ -29,7 +29,7 @@ from cerebro.contract.tasks import (
     TrialTask,
 )
 from cerebro.data.durable import discard_leftovers
-from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, unit_of
+from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, sub_epoch_of
 from cerebro.worker.agent.activity import seen, waits_in
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.group import ChildGroup
@@ -271,7 +271,10 @@ class AttemptRunner:
         body = self._item.body
         if not isinstance(body, TrainTask) or folder != f"{body.experiment}/{body.run}/{body.model}":
             raise ValueError(folder)
-        if (unit_of(name), savepoint_of(name)) != (body.unit, (self._item.attempt, savepoint.batch)):
+        if (sub_epoch_of(name), savepoint_of(name)) != (
+            body.sub_epoch,
+            (self._item.attempt, savepoint.batch),
+        ):
             raise ValueError(name)
         self._has_saved = True
         self._restart(time.monotonic())
@@ -325,7 +328,7 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
         return
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
     name = checkpoint_file(
-        unit=body.unit,
+        sub_epoch=body.sub_epoch,
         epoch=body.epoch,
         partition=body.partition,
         others=body.others,

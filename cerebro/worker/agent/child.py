@@ -22,8 +22,8 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
+from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
-from cerebro.contract.ways import MemoryPlace
 from cerebro.keras.backend import CORES
 from cerebro.runtime.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of

@@ -4,8 +4,8 @@ it. A task of several devices may take several of them, one for each device, whi
 A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
 seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
 setting, when two more than the worker has devices are without a task, or when memory is short: what runs goes before
-what may come. Where models are expected on a device that has no process, one is made ready: the first unit then finds
-its imports done. One that waits was told to hold no model and no memory of a GPU.
+what may come. Where models are expected on a device that has no process, one is made ready: the first sub-epoch then
+finds its imports done. One that waits was told to hold no model and no memory of a GPU.
 
 A child that is busy belongs to the devices for whose task it was taken, until `done` or until a task of other devices
 takes it: by then the one before has left the devices that both have. All others belong to the pool.
@@ -82,8 +82,8 @@ class ChildPool:
         return child
 
     def make_ready(self, settings: Iterable[ChildSpec]) -> None:
-        """Start the children that expected tasks need, where there is none: a first unit then waits for no imports.
-        Nothing is started while memory is short."""
+        """Start the children that expected tasks need, where there is none: a first sub-epoch then waits for no
+        imports. Nothing is started while memory is short."""
         for setting in settings:
             place = (setting.share.devices, setting.handler)
             with self._lock:

@@ -47,7 +47,7 @@ class Context:
     Attributes:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
-        savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
+        savepoint_s: seconds between two savepoints of a sub-epoch, 0 for none; `None`: as it is best.
         forked: monotonic time of the fork of this task process; 0 in other processes.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.

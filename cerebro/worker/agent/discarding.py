@@ -1,8 +1,9 @@
-"""Removing the checkpoints of a model that nothing needs any more, once the unit that made them so is committed.
+"""Removing the checkpoints of a model that nothing needs any more, once the sub-epoch that made them so is committed.
 
 Only an attempt whose commit, or whose savepoint, was accepted removes anything, and only files that were there before
 it: while it held the model, nobody else wrote any. An attempt that lost its lease, however late it ends, removes
-nothing: the model may have gone on elsewhere, and a unit done again has written a newer file of an older unit.
+nothing: the model may have gone on elsewhere, and a sub-epoch done again has written a newer file of an older
+sub-epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from cerebro.contract import api
 from cerebro.contract.tasks import AuditTask, InboxItem, TaskResult, TrainTask
 from cerebro.data.checkpoint_files import outdated
-from cerebro.runtime.volumes import Volumes, savepoint_of, unit_of
+from cerebro.runtime.volumes import Volumes, savepoint_of, sub_epoch_of
 
 log = logging.getLogger(__name__)
 
@@ -24,25 +25,27 @@ def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[
     """Files that the task of `item`, with its result, makes superfluous; to be asked before it is committed."""
     body = item.body
     if isinstance(body, AuditTask):
-        # If it differs, somebody else is to do the unit.
+        # If it differs, somebody else is to do the sub-epoch.
         is_equal = result.audit is not None and not result.audit.differences
         return tuple(volumes.checkpoint(name) for name in body.spare) if is_equal else ()
     if not isinstance(body, TrainTask):
         return ()
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
     try:
-        return outdated(folder, body.unit, {Path(kept).name for kept in body.keep})
+        return outdated(folder, body.sub_epoch, {Path(kept).name for kept in body.keep})
     except OSError as error:  # the experiment was deleted meanwhile, or the volume does not answer
         log.info("older checkpoints of %s stay for now: %s", body.model, error)
         return ()
 
 
 def outdated_by_savepoint(volumes: Volumes, save: api.Save) -> tuple[Path, ...]:
-    """Savepoints of the same unit from before this one, of which the store knows: nobody goes on from them."""
+    """Savepoints of the same sub-epoch from before this one, of which the store knows: nobody goes on from them."""
     path = volumes.checkpoint(save.savepoint.checkpoint.name)
     newest = savepoint_of(path.name)
     try:
-        files = [other for other in path.parent.iterdir() if unit_of(other.name) == unit_of(path.name)]
+        files = [
+            other for other in path.parent.iterdir() if sub_epoch_of(other.name) == sub_epoch_of(path.name)
+        ]
     except OSError as error:  # as above
         log.info("older savepoints of %s stay for now: %s", save.task, error)
         return ()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.tasks import (
     MEASURING,
     EtlTask,
@@ -28,7 +29,6 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import (
     CerebroError,
     PermanentError,
@@ -101,11 +101,11 @@ class Execution:
         """How many tasks it had been given by then: children of a group do others' tasks in between."""
 
     def begin_early(self, item: InboxItem) -> None:
-        """Have the child train while the store is asked, where a unit follows one of the same code.
+        """Have the child train while the store is asked, where a sub-epoch follows one of the same code.
 
         The store answers after a flush to disk. It grants nearly all that waits here; what it refuses ends as an
-        attempt that was taken back. Not a model's first unit: it makes the model's folder, which must not come back
-        after the experiment was deleted.
+        attempt that was taken back. Not a model's first sub-epoch: it makes the model's folder, which must not come
+        back after the experiment was deleted.
         """
         body = item.body
         if not self.may_begin_early(item) or body is None:
@@ -144,13 +144,15 @@ class Execution:
         """
         answer = self._run(item)
         body = item.body
-        is_by_way = isinstance(body, TrainTask) and (body.way or SINGLE).label != SINGLE.label
+        is_by_parallel_plan = (
+            isinstance(body, TrainTask) and (body.parallel_plan or SINGLE).label != SINGLE.label
+        )
         if not isinstance(answer, Failure):
             return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
-        known: dict[str, bool | int] = {"is_by_way": is_by_way}
+        known: dict[str, bool | int] = {"is_by_parallel_plan": is_by_parallel_plan}
         if asked.place is not None and isinstance(body, ModelTask):
             known["limit_bytes"] = self._limit_bytes(asked.place)
         return asked.model_copy(update=known)
@@ -249,10 +251,10 @@ class Execution:
 
     def _made_folder(self) -> Path:
         """Where the next process of this worker finds it, should this one be killed."""
-        meeting_places = self._settings.volumes.meeting_places(self._settings.worker)
-        with volume_errors_named(meeting_places):
-            meeting_places.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(dir=meeting_places))
+        rendezvous_root = self._settings.volumes.rendezvous_root(self._settings.worker)
+        with volume_errors_named(rendezvous_root):
+            rendezvous_root.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=rendezvous_root))
 
     @property
     def _endpoint(self) -> GangEndpoint:
@@ -290,7 +292,7 @@ class Execution:
             is_device = isinstance(answer, Failure) and (
                 answer.kind is FailureKind.DEVICE or answer.may_be_device
             )
-            # What it had at most may be what earlier units left in it: the next attempt is not to meet that.
+            # What it had at most may be what earlier sub-epochs left in it: the next attempt is not to meet that.
             is_of_memory = isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY
             if answer is None or is_bad_etl or is_bad_trial or is_device or is_of_memory:
                 self._children.done(self._devices, is_spent=True)
@@ -342,11 +344,14 @@ class Execution:
         return answer
 
     def _misfit(self, body: TaskBody) -> str:
-        """Why the way of a unit does not go with the devices that it was given; empty if it does."""
-        way = _way(body)
-        if way is None or way.size == len(self._devices):
+        """Why the way of a sub-epoch does not go with the devices that it was given; empty if it does."""
+        parallel_plan = _parallel_plan(body)
+        if parallel_plan is None or parallel_plan.size == len(self._devices):
             return ""
-        return f"{way.label} takes {way.size} devices, but the unit was given {len(self._devices)}"
+        return (
+            f"{parallel_plan.label} takes {parallel_plan.size} devices, but the sub-epoch was given "
+            f"{len(self._devices)}"
+        )
 
     def _tell(
         self,
@@ -397,20 +402,20 @@ class Execution:
             here = body.gang.ranks_of(0)
             self._endpoint.expect(name_of(item), dict(enumerate(self._remote, len(here))))
         children = self._taken(body)
-        meeting_places = self._settings.volumes.meeting_places(self._settings.worker)
+        rendezvous_root = self._settings.volumes.rendezvous_root(self._settings.worker)
         if self._remote:
-            return ChildGroup((*children, *self._remote), meeting_places, self._endpoint.host)
+            return ChildGroup((*children, *self._remote), rendezvous_root, self._endpoint.host)
         if len(children) == 1:
             return children[0]
         if isinstance(self._newest, ChildGroup) and self._newest.children == children:
             return self._newest
-        return ChildGroup(children, meeting_places)
+        return ChildGroup(children, rendezvous_root)
 
     def _taken(self, body: TaskBody) -> tuple[ChildProcess, ...]:
         """The processes of this worker for a task, by rank."""
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
-        way = _way(body)
-        is_group = way is not None and way.processes == "ranks"
+        parallel_plan = _parallel_plan(body)
+        is_group = parallel_plan is not None and parallel_plan.processes == "ranks"
         parts = [(number,) for number in self._devices] if is_group else [self._devices]
         settings = [
             ChildSpec(
@@ -440,19 +445,25 @@ def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:
     return tuple(rank for rank in ranks if isinstance(rank, ChildProcess))
 
 
-def _way(body: TaskBody) -> Way | None:
-    return body.way if isinstance(body, TrainTask | TrialTask) else None
+def _parallel_plan(body: TaskBody) -> ParallelPlan | None:
+    return body.parallel_plan if isinstance(body, TrainTask | TrialTask) else None
 
 
 def _ranks(body: TaskBody) -> int:
     """How many processes a task takes."""
-    way = _way(body)
-    return 1 if way is None else way.ranks
+    parallel_plan = _parallel_plan(body)
+    return 1 if parallel_plan is None else parallel_plan.ranks
 
 
 def _codes(body: TaskBody) -> frozenset[str]:
     """Hashes of the user code that a task needs: its spec, and techniques of the user's own."""
-    way = _way(body)
-    techniques = (body.techniques or ()) if isinstance(body, InspectTask) else () if way is None else (way,)
+    parallel_plan = _parallel_plan(body)
+    techniques = (
+        (body.techniques or ())
+        if isinstance(body, InspectTask)
+        else ()
+        if parallel_plan is None
+        else (parallel_plan,)
+    )
     own = {body.code} if body.code else set()
     return frozenset(own | {each.code for each in techniques if each.code is not None})

@@ -1,8 +1,8 @@
 """The ranks of one attempt, which look to whoever follows it like one child process.
 
-Each rank is a child of its own, on a device of its own, and may have done units alone before. Rank 0 is the one that
-is spoken to while they train; of the others the agent hears how they end. An attempt has a result when all ranks have
-one. The first that fails, or whose process ends, ends it for all (`verdict`).
+Each rank is a child of its own, on a device of its own, and may have done sub-epochs alone before. Rank 0 is the one
+that is spoken to while they train; of the others the agent hears how they end. An attempt has a result when all ranks
+have one. The first that fails, or whose process ends, ends it for all (`verdict`).
 
 The ranks of one worker meet in a private folder: no port, which others might have by then. Of a gang some are on other
 workers (`cerebro.worker.agent.gangs`): rank 0 says where it is to be met, and that is sent on.
@@ -42,7 +42,7 @@ class ChildGroup:
 
     Args:
         children: by rank; all of one handler, each with a device of its own. The first is a process of this worker.
-        meeting_places: folder for the one in which they meet, made if need be.
+        rendezvous_root: folder for the one in which they meet, made if need be.
         address: of this worker, as others reach it; for a gang.
 
     Attributes:
@@ -51,8 +51,8 @@ class ChildGroup:
         is_ready: whether all have imported what they need and listen.
     """
 
-    def __init__(self, children: Sequence[Rank], meeting_places: Path, address: str = "") -> None:
-        self.children, self._meeting_places, self._address = tuple(children), meeting_places, address
+    def __init__(self, children: Sequence[Rank], rendezvous_root: Path, address: str = "") -> None:
+        self.children, self._rendezvous_root, self._address = tuple(children), rendezvous_root, address
         first = self.children[0]
         assert isinstance(first, ChildProcess)
         self._first, self.setting, self.is_gang = first, first.setting, bool(address)
@@ -85,7 +85,7 @@ class ChildGroup:
         """
         self.channel.begin()
         self.is_ready = all(child.is_ready for child in self.children)
-        folder = self._meeting_place()
+        folder = self._rendezvous_folder()
         for rank, child in enumerate(self.children):
             own_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
             place = {"rank": rank, "size": len(self.children), "folder": str(folder)}
@@ -175,13 +175,13 @@ class ChildGroup:
 
     # --- meeting ---------------------------------------------------------------------------------
 
-    def _meeting_place(self) -> Path:
+    def _rendezvous_folder(self) -> Path:
         """Make the folder where the ranks of an attempt meet. Each attempt needs a new one."""
         self._part()
         # Where the next process of this worker finds it, should this one be killed.
-        with volume_errors_named(self._meeting_places):
-            self._meeting_places.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
+        with volume_errors_named(self._rendezvous_root):
+            self._rendezvous_root.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(dir=self._rendezvous_root))
             RankPage.make(self._folder / PAGE, len(self.children))
         self._page = RankPage(self._folder / PAGE, len(self.children))
         return self._folder

@@ -28,7 +28,7 @@ class Housekeeping:
     Args:
         meter: of what the worker uses; `None`: it does not say.
         metrics: is told what was measured.
-        reports: knows the number of the list of data sets that nobody uses, and is told when holdings change.
+        reports: knows the number of the list of data sets that nobody uses, and is told when replicas change.
         task_logs: of attempts that run.
         expect_models: called once the shard volume holds a data set, and again for each new one.
     """

@@ -132,7 +132,7 @@ class Agent:
 
     def run(self) -> None:
         """Register and work."""
-        self._reclaimer.clear_meeting_places(self._settings.worker)
+        self._reclaimer.clear_rendezvous_root(self._settings.worker)
         last_duty = _started(self._end_in_time)
         self._register()
         self._threads = [last_duty]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from cerebro.contract.ways import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.runtime.tracebacks import line_of, name_of
 
 _OF_DEVICE = (

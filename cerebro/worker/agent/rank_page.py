@@ -33,7 +33,7 @@ class Action(IntFlag):
     """What all ranks do together at a batch."""
 
     SAVE = 1  # take a savepoint
-    END = 2  # leave the unit
+    END = 2  # leave the sub-epoch
 
 
 class RankPage:
@@ -62,7 +62,7 @@ class RankPage:
         self._map.close()
 
     def clear(self) -> None:
-        """Another unit begins. To be called before any rank is told."""
+        """Another sub-epoch begins. To be called before any rank is told."""
         for number in range(_HEAD + 2 * self.size):
             self._words[number] = 0
 

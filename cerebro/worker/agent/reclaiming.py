@@ -47,7 +47,7 @@ class Reclaimer:
         """Reclaim what may be reclaimed, if the list has changed: its number is `seq` by now.
 
         Returns:
-            Whether the list had changed, so that the worker's holdings may have.
+            Whether the list had changed, so that the worker's replicas may have.
 
         Raises:
             RetryableError: the store is away.
@@ -67,10 +67,10 @@ class Reclaimer:
         self.sweep()
         return True
 
-    def clear_meeting_places(self, worker: str) -> None:
+    def clear_rendezvous_root(self, worker: str) -> None:
         """Move aside where ranks of an earlier process of the worker met. To be called before any of this one do."""
         try:
-            move_aside(self._volumes.meeting_places(worker), self._trash)
+            move_aside(self._volumes.rendezvous_root(worker), self._trash)
         except OSError as error:
             log.warning("what ranks left behind stays for now: %s", error)
 

@@ -19,7 +19,7 @@ from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
     COMPUTES,
     TASKS_BETWEEN,
-    Holding,
+    Replica,
     WorkerRecord,
     WorkerUsage,
 )
@@ -53,7 +53,7 @@ class Resources:
     """What the machine offers."""
 
     devices: WorkerDevices
-    holdings: Callable[[], tuple[Holding, ...]]
+    replicas: Callable[[], tuple[Replica, ...]]
     """Looks at the volume: complete training partitions found there."""
     meter: UsageMeter | None = None
     """Of what the worker uses of it; `None`: it does not say."""
@@ -102,9 +102,9 @@ class Reports:
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
-        self._holdings = BackgroundQuery("holdings", resources.holdings)
+        self._replicas = BackgroundQuery("replicas", resources.replicas)
         self._told = 0
-        """Number of the newest answer about holdings that the store has."""
+        """Number of the newest answer about replicas that the store has."""
         self._free_bytes = BackgroundQuery("checkpoints", self._query_free_bytes)
         self._queueing, self._sending = threading.Lock(), threading.Lock()
         self._waiting: list[_Told] = []
@@ -122,7 +122,7 @@ class Reports:
             gpus=here.gpus,
             devices=here.devices,
             kinds=(*kinds, *(_arithmetic() if "train" in kinds else ())),
-            holdings=self._resources.holdings(),
+            replicas=self._resources.replicas(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,
             host=self._resources.host,
@@ -131,11 +131,11 @@ class Reports:
             address=self._resources.address,
         )
         self._kvs.register(record)
-        log.info("registered %s with %d partitions", record.worker, len(record.holdings))
+        log.info("registered %s with %d partitions", record.worker, len(record.replicas))
 
     def changed(self) -> None:
-        """The worker's holdings may have changed: a report tells them as soon as they have been looked at."""
-        self._holdings.ask()
+        """The worker's replicas may have changed: a report tells them as soon as they have been looked at."""
+        self._replicas.ask()
 
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
@@ -186,7 +186,7 @@ class Reports:
         saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
         ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
         saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
-        number, holdings = self._holdings.newest()
+        number, replicas = self._replicas.newest()
         request = api.ReportRequest(
             incarnation=self.incarnation,
             lease_s=self._settings.lease_s,
@@ -194,7 +194,7 @@ class Reports:
             live=self._take_points(),
             checkpoint_free_bytes=self._free_bytes.newest()[1],
             running=TASKS_BETWEEN.join(filter(None, (lease.described for lease in self._leases()))) or None,
-            holdings=holdings if number > self._told else None,
+            replicas=replicas if number > self._told else None,
             leaving="" if self._drain.is_superseded else self._drain.why,
             usage=next((told.usage for told in batch if told.usage is not None), None),
         )
@@ -231,7 +231,7 @@ class Reports:
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
             self._free_bytes.wait(asked, _LOOK_S)
         if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
-            self._holdings.wait(self._holdings.ask(), _LOOK_S)
+            self._replicas.wait(self._replicas.ask(), _LOOK_S)
 
     def _query_free_bytes(self) -> int | None:
         try:

@@ -54,10 +54,10 @@ class Settings:
         grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
             to save what is complete (``CEREBRO_GRACE_S``). 20 s: two thirds of what Kubernetes gives a pod by default.
         health_bind: host:port that answers whether the worker is well (``CEREBRO_HEALTH_BIND``); off when empty.
-        address: at which other workers reach this one, for units that they train together (``CEREBRO_ADDRESS``); it
-            listens there. Default: that of this machine alone, and in a pod none: then it trains with no others.
+        address: at which other workers reach this one, for sub-epochs that they train together (``CEREBRO_ADDRESS``);
+            it listens there. Default: that of this machine alone, and in a pod none: then it trains with no others.
         gang_port: where (``CEREBRO_GANG_PORT``); 0, the default: any that is free.
-        savepoint_s: seconds between two savepoints of a unit that takes them, 0 for none but at the worker's end
+        savepoint_s: seconds between two savepoints of a sub-epoch that takes them, 0 for none but at the worker's end
             (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
         task_log_bytes: that the log of an attempt keeps at most, its beginning and its end (``CEREBRO_TASK_LOG_MIB``,
             default 64 MiB); 0: any number.

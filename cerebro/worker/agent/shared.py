@@ -48,7 +48,7 @@ class Shared:
     task_logs: TaskLogs
 
     def expect_models(self) -> None:
-        """Models are about to be trained here: have the processes ready that units of one device need."""
+        """Models are about to be trained here: have the processes ready that sub-epochs of one device need."""
         handler = self.handlers.get("train")
         if handler is not None:
             self.children.make_ready(

@@ -173,7 +173,7 @@ def _logged(item: InboxItem) -> AbstractContextManager[None]:
     """What is logged meanwhile is about this attempt."""
     key = TaskKey.parse(item.task)
     return logs.about(
-        experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
+        experiment=item.experiment, run=key.run, model=key.model, sub_epoch=item.task, attempt=item.attempt
     )
 
 

@@ -1,1 +1,1 @@
-"""Training one unit: seeds, model state, checkpoints, what user code is given. The same code hops and replays."""
+"""Training one sub-epoch: seeds, model state, checkpoints, what user code is given. The same code hops and replays."""

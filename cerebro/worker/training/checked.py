@@ -1,8 +1,8 @@
 """A checkpoint's file, checked once and read later: what is read is what was checked.
 
 The file may be damaged, replaced or removed between the two. Mapped, it would hand that on in silence; a copy in memory
-would take as much room as the model for as long as it waits for its unit. So the check notes a digest of each block,
-and reading compares each block once more, while it is in the processor's cache.
+would take as much room as the model for as long as it waits for its sub-epoch. So the check notes a digest of each
+block, and reading compares each block once more, while it is in the processor's cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether two states of a model are the same, to the bit: for replays, and for units that are done once more."""
+"""Whether two states of a model are the same, to the bit: for replays, and for sub-epochs that are done once more."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import Trainee, create, restore, train_unit
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 
 _SEED, _MODEL = 1, "m00"
 _WAIT_S = 60.0
@@ -105,7 +105,7 @@ class _Rank:
             write_rows(self._partition, self._rows, source)
         group.barrier()
 
-    # --- units ---------------------------------------------------------------------------------------
+    # --- sub-epochs ---------------------------------------------------------------------------------------
 
     def trainee(self, start: CheckpointRef | None, *, is_single: bool) -> Trainee:
         """The model, new or from a file."""
@@ -118,26 +118,28 @@ class _Rank:
         return prepare(self.spec, trainee, self.technique, self.params, self.group)
 
     def train(self, trainee: Trainee, number: int, on_batch: Callable[..., None] = lambda *_: None) -> None:
-        """A unit of it."""
+        """A sub-epoch of it."""
         loader = PartitionLoader(
             [self._partition],
             batch_size=self.hyperparams["batch_size"],
-            seed=unit_seed(_SEED, _MODEL, 1, number),
+            seed=sub_epoch_seed(_SEED, _MODEL, 1, number),
             device=self.group.device,
             share=getattr(trainee, "share", (0, 1)),
         )
         feed = InstrumentedLoader(loader, on_batch)
-        train_unit(
+        train_sub_epoch(
             self.spec, trainee, feed, self.hyperparams, seed=_SEED, model=_MODEL, epoch=1, partition=number
         )
 
-    def unit(self, start: CheckpointRef | None, number: int, *, is_single: bool) -> CheckpointRef:
+    def sub_epoch(self, start: CheckpointRef | None, number: int, *, is_single: bool) -> CheckpointRef:
         """Of a chain, from file to file; on one device rank 0 does it, and the others wait."""
         reference = None
         if not is_single or self.group.rank == 0:
             trainee = self.trainee(start, is_single=is_single)
             self.train(trainee, number)
-            reference = self.saved(trainee, f"{number}-{'single' if is_single else 'way'}-{self._count()}")
+            reference = self.saved(
+                trainee, f"{number}-{'single' if is_single else 'parallel_plan'}-{self._count()}"
+            )
         found: CheckpointRef = self.group.gathered(reference)[0]
         return found
 
@@ -178,9 +180,9 @@ class _Rank:
         raise _FoundError("train() takes no step of an optimizer: there is no gradient to be looked at")
 
     def hops(self) -> None:
-        """Before, after and between units of one device."""
-        stories = {"after units on one device, by it and on one device, ": (True, False, True)}
-        stories["after a unit on one device and two by it, "] = (True, False, False)
+        """Before, after and between sub-epochs of one device."""
+        stories = {"after sub-epochs on one device, by it and on one device, ": (True, False, True)}
+        stories["after a sub-epoch on one device and two by it, "] = (True, False, False)
         expected = self._chain((True,) * 3)
         # All of them first: no rank may leave while another one goes on.
         found = {what: self._chain(are_single) for what, are_single in stories.items()}
@@ -192,13 +194,13 @@ class _Rank:
     def _chain(self, are_single: Sequence[bool]) -> CheckpointRef:
         reference = None
         for number, is_single in enumerate(are_single):
-            reference = self.unit(reference, number, is_single=is_single)
+            reference = self.sub_epoch(reference, number, is_single=is_single)
         assert reference is not None
         return reference
 
     def files(self) -> None:
         """Restored and saved again."""
-        start = self.unit(None, 0, is_single=True)
+        start = self.sub_epoch(None, 0, is_single=True)
         again = self.saved(self.trainee(start, is_single=False), "again")
         if again is not None:
             one, other = (checkpoints.load(self.folder, each, "cpu") for each in (start, again))
@@ -222,7 +224,7 @@ class _Rank:
             os._exit(0)  # as a rank that is killed
         except Exception:  # noqa: BLE001 - whatever a missing rank makes of a collective call
             return
-        raise _FoundError("the unit ended without an error although another rank was gone")
+        raise _FoundError("the sub-epoch ended without an error although another rank was gone")
 
 
 def _compare(expected: Any, found: Any, what: str, *, is_exact: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The course of what a unit reports, in a few points: what policies by merit learn from.
+"""The course of what a sub-epoch reports, in a few points: what policies by priority score learn from.
 
 Values on a GPU are added up there: to fetch each of them would have the GPU wait for every batch.
 """
@@ -30,7 +30,7 @@ class _Sum(NamedTuple):
 
 
 class CurveRecorder:
-    """Of one unit: of the name that it reports first.
+    """Of one sub-epoch: of the name that it reports first.
 
     Args:
         began: when it began to train, by `clock`, in seconds.

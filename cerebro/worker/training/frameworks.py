@@ -37,5 +37,5 @@ def only_single(modules: Sequence[torch.nn.Module]) -> str:
 
 
 def takes_threads(modules: Sequence[torch.nn.Module], threads: int) -> bool:
-    """Whether units of a model can be computed in this process with so many threads."""
+    """Whether sub-epochs of a model can be computed in this process with so many threads."""
     return all(module.threads in (None, threads) for module in modules if isinstance(module, StandIn))

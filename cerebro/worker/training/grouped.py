@@ -1,17 +1,18 @@
-"""A model that a unit trains by a way: the user's own loop, made right where a rank reads its share of the rows.
+"""A model that a sub-epoch trains by a way: the user's own loop, made right where a rank reads its share of the rows.
 
-All that is collective happens in the same order on all ranks: `prepare`, then `train_unit`, then `Trainee.state`::
+All that is collective happens in the same order on all ranks: `prepare`, then `train_sub_epoch`, then `Trainee.state`::
 
-    group = RankGroup.join(folder, rank=rank, size=size, device=device)      # or kept from the unit before
+    group = RankGroup.join(folder, rank=rank, size=size, device=device)      # or kept from the sub-epoch before
     technique = resolve(way)
-    device = technique.made_on(group, way.params)
+    device = technique.made_on(group, parallel_plan.params)
     trainee = create(spec, hyperparams, seed=seed, model=model, device=device)
     restore(trainee, state)                                                  # of a file that was loaded to `device`
-    trainee = prepare(spec, trainee, technique, way.params, group)
+    trainee = prepare(spec, trainee, technique, parallel_plan.params, group)
     loader = PartitionLoader(rows, ..., device=group.device, share=trainee.share)
-    feed = InstrumentedLoader(loader, ...)                                   # `loader.num_rows` are the unit's rows
-    metrics = train_unit(spec, trainee, feed, ...)                           # of the group: the same on every rank
-    reference = trainee.save(root, name)                                     # each rank its own rows; rank 0 has it
+    feed = InstrumentedLoader(loader, ...)                                   # `loader.num_rows` are the sub-epoch's
+    rows metrics = train_sub_epoch(spec, trainee, feed, ...)                           # of the group: the same on every
+    rank reference = trainee.save(root, name)                                     # each rank its own rows; rank 0 has
+    it
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from cerebro.worker.training.metrics import Measured, RankMetrics, of_ranks
 from cerebro.worker.training.own_rows import first_row, save_together
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
-from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.sub_epoch import Trainee
 from cerebro.worker.training.weights import weight, weighted
 
 

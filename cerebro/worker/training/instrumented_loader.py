@@ -26,11 +26,12 @@ class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
-        epoch, unit, position: the unit, and its place; of an evaluation the epoch that the model has reached. `epoch`
+        epoch, sub-epoch, position: the sub-epoch, and its place; of an evaluation the epoch that the model has reached.
+        `epoch`
             counts from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
-        savepoints: of the unit; the loader continues at its batch, with its validation metrics.
+        savepoints: of the sub-epoch; the loader continues at its batch, with its validation metrics.
         recorder: takes in all that is reported.
     """
 
@@ -41,7 +42,7 @@ class InstrumentedLoader:
         is_due: Callable[[], bool] = lambda: False,
         *,
         epoch: int = 1,
-        unit: int = 0,
+        sub_epoch: int = 0,
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
@@ -61,9 +62,9 @@ class InstrumentedLoader:
         self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own, rows: None
         """Called with each batch before it is handed out, the rows of it that are this rank's, and those of all."""
         self.batch_size = loader.batch_size
-        position = position or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
+        position = position or Position(epochs=epoch, sub_epochs=sub_epoch + 1, total_steps=len(loader))
         self.epoch, self.epochs = epoch - 1, position.epochs
-        self.unit, self.units = unit, position.units
+        self.sub_epoch, self.sub_epochs = sub_epoch, position.sub_epochs
         self.step, self.total_steps = position.step, position.total_steps
         self._first_step, self._first_batch = position.step, loader.first
 
@@ -87,13 +88,15 @@ class InstrumentedLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A user may pass over the data several times in one unit: batches go on counting, which shows that it advances.
+        # A user may pass over the data several times in one sub-epoch: batches go on counting, which shows that it
+        # advances.
         self._savepoints.begin_pass()
         first, self._first_batch = self._first_batch, 0
         for index, batch in enumerate(self._loader, first):
             self._tell(index * self.batch_size)
             self._batches += 1
-            # Counted from the unit's first in every pass: where the next unit goes on is not for this one to say.
+            # Counted from the sub-epoch's first in every pass: where the next sub-epoch goes on is not for this one to
+            # say.
             self.step = self._first_step + index
             self._savepoints.begin_loop(self)
             self.on_handed(batch, *self._loader.counts)
@@ -102,7 +105,7 @@ class InstrumentedLoader:
         self._tell(self._loader.num_rows)
 
     def report(self, **values: Any) -> None:
-        """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
+        """Show numbers of the batch at hand while the sub-epoch runs: kept at most once a second, by name."""
         named = {checked_name(name, "dataloader.report"): value for name, value in values.items()}
         self._latest.update(named)
         if self._recorder is not None:
@@ -113,11 +116,11 @@ class InstrumentedLoader:
             )
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the unit as far as it is done: as given, or as they were where it goes on."""
+        """Values of the sub-epoch as far as it is done: as given, or as they were where it goes on."""
         return self._savepoints.progress(values)
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
-        """Say that the unit can go on from a savepoint: see `cerebro.spec.DataLoader`."""
+        """Say that the sub-epoch can go on from a savepoint: see `cerebro.spec.DataLoader`."""
         self._savepoints.declare(hook, every)
 
     def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> TorchLoader[Any]:

@@ -14,7 +14,7 @@ from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
 from cerebro.spec import Ratio
 
 _MAX_METRICS, _MAX_NAME = 1_000, 200
-"""Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
+"""Metrics that a function may return, and characters of a name: the log keeps them of every sub-epoch."""
 
 Measured = dict[str, float | Ratio]
 """Metrics by name: finite floats, and ratios of such whose denominators are not negative."""
@@ -70,7 +70,7 @@ class RankMetrics(NamedTuple):
     """What a rank returned.
 
     Attributes:
-        rows: of the unit that are the rank's.
+        rows: of the sub-epoch that are the rank's.
         share: which of the group's shares of the rows it read; ranks of one share have read the same rows.
     """
 
@@ -129,11 +129,11 @@ def terms_of(metric: float | Ratio) -> Terms:
 def require_mergeable(
     metrics: Measured, merges: Mapping[str, bool], needs: Sequence[str], model: str, where: str
 ) -> None:
-    """Raise MetricError unless a unit's metrics can be put together with those of its epoch's other units. What only
-    some of them have is left out of the epoch, and is no error.
+    """Raise MetricError unless a sub-epoch's metrics can be put together with those of its epoch's other sub-epochs.
+    What only some of them have is left out of the epoch, and is no error.
 
     Args:
-        merges: metrics of the units before it, name -> True for a ratio.
+        merges: metrics of the sub-epochs before it, name -> True for a ratio.
         needs: names that must not be left out.
     """
     kinds = kinds_of(metrics)
@@ -174,7 +174,7 @@ def _checked(value: object, function: str, name: str) -> float | Ratio:
         if math.isfinite(term) and abs(term) > MOST:
             raise MetricError(
                 f"{function}() returned {ratio.numerator} / {ratio.denominator} for {name!r}, expected terms up to "
-                f"{MOST:g}, because those of all units are added up: divide both by the same number"
+                f"{MOST:g}, because those of all sub-epochs are added up: divide both by the same number"
             )
     return ratio
 

@@ -1,4 +1,5 @@
-"""A checkpoint that the ranks of a unit read together: each a share of its blocks, into memory that all of them map.
+"""A checkpoint that the ranks of a sub-epoch read together: each a share of its blocks, into memory that all of them
+map.
 
 So a file is read once, and a host holds it once, however many ranks there are. What is mapped is not the file, which
 may be damaged meanwhile, but what was read of it and compared. A rank that takes its rows of a tensor
@@ -53,7 +54,7 @@ def load_together(
 
     Args:
         find: called on rank 0.
-        is_optional: the unit goes on without it. Then all ranks have to know of one that could not read it.
+        is_optional: the sub-epoch goes on without it. Then all ranks have to know of one that could not read it.
 
     Raises:
         CheckpointCorruptError: it is not what it should be: on all ranks. Where that was found when each rank read

@@ -1,7 +1,8 @@
-"""Units trained again as they were trained: in this process, or by their ways in as many processes as these take.
+"""Sub-epochs trained again as they were trained: in this process, or by their ways in as many processes as these take.
 
 Such a process is ``python -m cerebro.worker.training.repeating FOLDER RANK``: what it is to do is in
-``FOLDER/request.json``; rank 0 leaves the state after the unit there, and a reference to it in ``FOLDER/trained.json``.
+``FOLDER/request.json``; rank 0 leaves the state after the sub-epoch there, and a reference to it in
+``FOLDER/trained.json``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pathlib import Path
 import torch
 
 from cerebro.contract.base import Contract
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, Position, Validation
-from cerebro.contract.ways import Way
 from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.data.merged import Merged
 from cerebro.errors import ConflictError
@@ -37,17 +38,17 @@ from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.seeds import has_drawn, unit_seed
-from cerebro.worker.training.unit import Trainee, create, default_device, restore, train_unit
-from cerebro.worker.training.unit_share import UnitShare
+from cerebro.worker.training.seeds import has_drawn, sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, default_device, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch_share import SubEpochShare
 
 STATE, TRAINED, REQUEST = "state.pt", "trained.json", "request.json"
 _PROGRAM = "cerebro.worker.training.repeating"
 
 
 class _Request(Contract):
-    """A unit. `code` and `technique` are what was encoded of user code, `start` the state before it, in the folder;
-    `None`: the model is new."""
+    """A sub-epoch. `code` and `technique` are what was encoded of user code, `start` the state before it, in the
+    folder; `None`: the model is new."""
 
     code: str
     technique: str = ""
@@ -55,7 +56,7 @@ class _Request(Contract):
     misc: str = ""
     fitted: str = ""
     """File with what `ETLSpec.fit` returned, which was checked; empty where there is none."""
-    way: Way
+    parallel_plan: ParallelPlan
     hyperparams: Hyperparameters
     seed: int
     model: str
@@ -64,7 +65,7 @@ class _Request(Contract):
     folders: tuple[str, ...]
     rows: tuple[int, ...]
     """Where they lie, and their rows."""
-    unit: int
+    sub_epoch: int
     position: Position
     validation: Validation | None = None
     start: CheckpointRef | None
@@ -80,8 +81,8 @@ class Repeat:
         fitted: file with what `ETLSpec.fit` returned for the data set, if anything.
         rows: partition -> its rows. folders: where they lie.
         models: all of the run: a model that went on from another one's checkpoint is trained as that one first.
-        cores: threads of units whose log does not tell how many they had.
-        is_single: on one device, whatever ways units had.
+        cores: threads of sub-epochs whose log does not tell how many they had.
+        is_single: on one device, whatever ways sub-epochs had.
     """
 
     technique: Callable[[str], str]
@@ -95,53 +96,54 @@ class Repeat:
     cores: int
     is_single: bool
     is_random: bool = False
-    """True once a unit has drawn random numbers in this process."""
+    """True once a sub-epoch has drawn random numbers in this process."""
     fitted: Path | None = None
 
     def train(self, model: Model, folder: Path) -> Trainee:
-        """All its units; `folder` is empty, and for states between units of which one has a way."""
+        """All its sub-epochs; `folder` is empty, and for states between sub-epochs of which one has a way."""
         before, trainee = self._owned(model, 0), self._new(model, 0)
-        for unit, visit in enumerate(model.visits):
-            now = self._owned(model, unit)
-            if visit.way is not None and not self.is_single:
+        for sub_epoch, visit in enumerate(model.visits):
+            now = self._owned(model, sub_epoch)
+            if visit.parallel_plan is not None and not self.is_single:
                 # With what it was trained before is in its state, from which the ranks see what has changed.
-                start = checkpoints.save(folder, f"u{unit}.pt", trainee.state()) if unit else None
-                found = self._by_way(model, unit, visit.way, folder, start)
-                trainee = self._new(model, unit)
+                start = checkpoints.save(folder, f"u{sub_epoch}.pt", trainee.state()) if sub_epoch else None
+                found = self._by_parallel_plan(model, sub_epoch, visit.parallel_plan, folder, start)
+                trainee = self._new(model, sub_epoch)
                 restore(trainee, checkpoints.load(folder, found, default_device()))
             else:
                 if now != before:
                     # As a worker does: a new model, with the state that the one before has left.
-                    state, trainee = trainee.state(), self._new(model, unit)
+                    state, trainee = trainee.state(), self._new(model, sub_epoch)
                     restore(trainee, state)
-                self._unit(trainee, model, unit, visit)
+                self._sub_epoch(trainee, model, sub_epoch, visit)
             before = now
         return trainee
 
-    def _owned(self, model: Model, unit: int) -> tuple[str, Hyperparameters]:
-        """The model as which it was trained in a unit, itself or one before it, and with what."""
+    def _owned(self, model: Model, sub_epoch: int) -> tuple[str, Hyperparameters]:
+        """The model as which it was trained in a sub-epoch, itself or one before it, and with what."""
         owner = model
-        while unit < owner.inherited:
+        while sub_epoch < owner.inherited:
             owner = self.models[owner.parent]
-        return owner.id, model.hyperparams_of(unit)
+        return owner.id, model.hyperparams_of(sub_epoch)
 
-    def _new(self, model: Model, unit: int) -> Trainee:
-        name, hyperparams = self._owned(model, unit)
+    def _new(self, model: Model, sub_epoch: int) -> Trainee:
+        name, hyperparams = self._owned(model, sub_epoch)
         return create(self.spec, hyperparams, seed=self.request.seed, model=name, device=default_device())
 
-    def _unit(self, trainee: Trainee, model: Model, unit: int, visit: Visit) -> None:
-        name, hyperparams = self._owned(model, unit)
+    def _sub_epoch(self, trainee: Trainee, model: Model, sub_epoch: int, visit: Visit) -> None:
+        name, hyperparams = self._owned(model, sub_epoch)
         size = hyperparams["batch_size"]
         assert isinstance(size, int)
-        # As many threads as the unit had: a sum that is split differently rounds differently.
+        # As many threads as the sub-epoch had: a sum that is split differently rounds differently.
         threads = visit.cores or self.cores
         if not takes_threads(trainee.modules, threads):
             raise ConflictError(
-                f"unit {unit} of {model.id} was computed with {threads} threads, and TensorFlow computes with "
-                f"{os.environ[CORES]} in this process, as in the run's first unit: it rounds differently"
+                f"sub-epoch {sub_epoch} of {model.id} was computed with {threads} threads, and TensorFlow computes "
+                f"with "
+                f"{os.environ[CORES]} in this process, as in the run's first sub-epoch: it rounds differently"
             )
         torch.set_num_threads(threads)
-        seeds = [unit_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
+        seeds = [sub_epoch_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
         folders = [self.folders[partition] for partition in visit.partitions]
         drop_last = drops_last(hyperparams)
         loader = (
@@ -151,14 +153,14 @@ class Repeat:
                 folders, batch_size=size, seed=seeds[0], device=default_device(), drop_last=drop_last
             )
         )
-        train_unit(
+        train_sub_epoch(
             self.spec,
             trainee,
             InstrumentedLoader(
                 loader,
                 epoch=visit.epoch,
-                unit=unit,
-                position=position_of(model, self.rows, unit),
+                sub_epoch=sub_epoch,
+                position=position_of(model, self.rows, sub_epoch),
                 savepoints=Savepoints(trainee, validation=_validation(model, visit)),
             ),
             hyperparams,
@@ -169,26 +171,31 @@ class Repeat:
         )
         self.is_random = self.is_random or has_drawn(seeds[0])
 
-    def _by_way(
-        self, model: Model, unit: int, way: Way, folder: Path, start: CheckpointRef | None
+    def _by_parallel_plan(
+        self,
+        model: Model,
+        sub_epoch: int,
+        parallel_plan: ParallelPlan,
+        folder: Path,
+        start: CheckpointRef | None,
     ) -> CheckpointRef:
         """In as many processes as the way says; the state after it, in `folder`.
 
         Raises:
             ConflictError: it cannot be trained so here.
         """
-        visit, place = model.visits[unit], folder / f"u{unit}"
-        name, hyperparams = self._owned(model, unit)
+        visit, place = model.visits[sub_epoch], folder / f"u{sub_epoch}"
+        name, hyperparams = self._owned(model, sub_epoch)
         place.mkdir()
         if start is not None:
             (place / start.name).symlink_to(folder / start.name)
         asked = _Request(
             code=self.code,
-            technique=self.technique(way.code) if way.code else "",
+            technique=self.technique(parallel_plan.code) if parallel_plan.code else "",
             archive=self.archive,
             misc=self.spec.misc_dir or "",
             fitted="" if self.fitted is None else str(self.fitted),
-            way=way,
+            parallel_plan=parallel_plan,
             hyperparams=hyperparams,
             seed=self.request.seed,
             model=name,
@@ -196,8 +203,8 @@ class Repeat:
             partitions=visit.partitions,
             folders=tuple(str(self.folders[partition]) for partition in visit.partitions),
             rows=tuple(self.rows[partition] for partition in visit.partitions),
-            unit=unit,
-            position=position_of(model, self.rows, unit),
+            sub_epoch=sub_epoch,
+            position=position_of(model, self.rows, sub_epoch),
             validation=_validation(model, visit),
             start=start,
             threads=visit.cores or self.cores,
@@ -208,22 +215,23 @@ class Repeat:
             subprocess.Popen(
                 with_parent_death_signal([*command, str(rank)]), stderr=subprocess.PIPE, text=True
             )
-            for rank in range(way.ranks)
+            for rank in range(parallel_plan.ranks)
         ]
         told = [rank.communicate()[1] for rank in ranks]
         if any(rank.returncode for rank in ranks):
             last = next((text for rank, text in zip(ranks, told, strict=True) if rank.returncode), "")
             raise ConflictError(
-                f"unit {unit} of {model.id} ran by {way.label}, and cannot be trained so here: {last.strip()[-2000:]}\n"
+                f"sub-epoch {sub_epoch} of {model.id} ran by {parallel_plan.label}, and cannot be trained so here: "
+                f"{last.strip()[-2000:]}\n"
                 "To train it on one device and compare up to rounding: --tolerance 1e-4"
             )
         found = CheckpointRef.model_validate_json((place / TRAINED).read_text())
-        (place / found.name).rename(folder / f"w{unit}.pt")
-        return found.model_copy(update={"name": f"w{unit}.pt"})
+        (place / found.name).rename(folder / f"w{sub_epoch}.pt")
+        return found.model_copy(update={"name": f"w{sub_epoch}.pt"})
 
 
 def _validation(model: Model, visit: Visit) -> Validation | None:
-    """The validation metrics that `train` had in a unit."""
+    """The validation metrics that `train` had in a sub-epoch."""
     if not visit.validated:
         return None
     return Validation(epoch=visit.validated, metrics=model.validations[visit.validated])
@@ -243,7 +251,7 @@ def main(folder: Path, rank: int) -> None:
     if asked.fitted:
         spec.fitted = restore_fitted(Path(asked.fitted).read_bytes())
     spec.initialize_worker()
-    group = _joined(folder, asked.way, rank)
+    group = _joined(folder, asked.parallel_plan, rank)
     try:
         reference = _train(folder, asked, spec, group)
     finally:
@@ -253,18 +261,18 @@ def main(folder: Path, rank: int) -> None:
 
 
 def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> CheckpointRef | None:
-    technique = resolve(asked.way, lambda _: decode(asked.technique))
-    device = technique.made_on(group, asked.way.params)
+    technique = resolve(asked.parallel_plan, lambda _: decode(asked.technique))
+    device = technique.made_on(group, asked.parallel_plan.params)
     plain = create(spec, asked.hyperparams, seed=asked.seed, model=asked.model, device=torch.device(device))
     if asked.start is not None:
         restore(plain, checkpoints.load(folder, asked.start, torch.device(device)))
-    trainee = prepare(spec, plain, technique, asked.way.params, group)
-    number, share = 0, UnitShare(partition=asked.partitions[0], share=trainee.share)
-    if asked.way.workers > 1:  # a rank of a gang reads what its worker had
-        number, rank = divmod(group.rank, asked.way.ranks_here)
-        share = UnitShare(
+    trainee = prepare(spec, plain, technique, asked.parallel_plan.params, group)
+    number, share = 0, SubEpochShare(partition=asked.partitions[0], share=trainee.share)
+    if asked.parallel_plan.workers > 1:  # a rank of a gang reads what its worker had
+        number, rank = divmod(group.rank, asked.parallel_plan.ranks_here)
+        share = SubEpochShare(
             partition=asked.partitions[number],
-            share=(rank, asked.way.ranks_here),
+            share=(rank, asked.parallel_plan.ranks_here),
             merged=Merged(rows=asked.rows, number=number),
         )
     loader = share.loader(
@@ -278,12 +286,12 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
     feed = InstrumentedLoader(
         loader,
         epoch=asked.epoch,
-        unit=asked.unit,
+        sub_epoch=asked.sub_epoch,
         position=asked.position,
         savepoints=Savepoints(trainee, validation=asked.validation),
     )
     feed.rank, feed.ranks = trainee.share
-    train_unit(
+    train_sub_epoch(
         spec,
         trainee,
         feed,
@@ -296,15 +304,15 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
     return trainee.save(folder, STATE)
 
 
-def _joined(folder: Path, way: Way, rank: int) -> Group:
+def _joined(folder: Path, parallel_plan: ParallelPlan, rank: int) -> Group:
     gpus = torch.cuda.device_count()
-    count = way.workers * way.size
+    count = parallel_plan.workers * parallel_plan.size
     names = tuple(f"cuda:{number}" for number in range(count)) if gpus >= count else ("cpu",) * count
-    if way.processes == "one":
+    if parallel_plan.processes == "one":
         return Alone(names)
     meeting = folder / "meeting"
     meeting.mkdir(exist_ok=True)
-    return RankGroup.join(meeting, rank=rank, size=way.ranks, device=names[rank])
+    return RankGroup.join(meeting, rank=rank, size=parallel_plan.ranks, device=names[rank])
 
 
 if __name__ == "__main__":

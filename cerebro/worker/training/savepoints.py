@@ -1,12 +1,12 @@
-"""Savepoints: the state of a unit between two of its batches, from which another attempt goes on to the same bits.
+"""Savepoints: the state of a sub-epoch between two of its batches, from which another attempt goes on to the same bits.
 
-A savepoint is a file like a checkpoint, with the place in the unit in the same record. So no row is trained twice or
-left out, whichever of the two an attempt starts from. It holds the modules with their gradients and modes, the user's
-`checkpoint` with what it tracks, the user's `progress`, and the generators' states. On resume user code's `train` is
-called as ever. Code before the loop sees the same state as the first time; the savepoint is restored when the next
-batch is handed out.
+A savepoint is a file like a checkpoint, with the place in the sub-epoch in the same record. So no row is trained twice
+or left out, whichever of the two an attempt starts from. It holds the modules with their gradients and modes, the
+user's `checkpoint` with what it tracks, the user's `progress`, and the generators' states. On resume user code's
+`train` is called as ever. Code before the loop sees the same state as the first time; the savepoint is restored when
+the next batch is handed out.
 
-Opt-in: see `docs/decisions/0030-savepoints.md` for what makes a unit resumable.
+Opt-in: see `docs/decisions/0030-savepoints.md` for what makes a sub-epoch resumable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.seeds import generators, set_generators
 from cerebro.worker.training.storable import state_bytes, storable
-from cerebro.worker.training.unit import Trainee, train_unit
+from cerebro.worker.training.sub_epoch import Trainee, train_sub_epoch
 from cerebro.worker.training.variables import Variables
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ Write = Callable[[State, int, int], None]
 
 _SHORTEST_S, _LONGEST_S = 60.0, 900.0
 _INTERVAL_PER_COST = 50.0
-"""The interval is at least so many times what one savepoint takes: they cost 2 % of a unit at most."""
-_SHORT_UNIT_S = 120.0
-"""A unit that takes less is done again as quickly."""
+"""The interval is at least so many times what one savepoint takes: they cost 2 % of a sub-epoch at most."""
+_SHORT_SUB_EPOCH_S = 120.0
+"""A sub-epoch that takes less is done again as quickly."""
 _BETWEEN_LOSSES_S = 20 * 3600.0
 """Mean time between two losses of a worker, while nothing is known of it."""
 _SPARE_S = 2.0
@@ -45,18 +45,18 @@ _SPARE_S = 2.0
 _EARLY = "call it before the loop over dataloader"
 _SAY = (
     "Keep sums in dataloader.progress({...}), take counts from dataloader.step, track what has a state; or call "
-    "dataloader.savepoint() to say that a unit may go on without it"
+    "dataloader.savepoint() to say that a sub-epoch may go on without it"
 )
 
 
 class Savepoints:
-    """Of one unit. Takes part in the data loader that user code iterates over (`InstrumentedLoader`).
+    """Of one sub-epoch. Takes part in the data loader that user code iterates over (`InstrumentedLoader`).
 
     Args:
-        trainee: the model, as the unit starts; `None`: nothing is saved or restored, calls are only checked.
+        trainee: the model, as the sub-epoch starts; `None`: nothing is saved or restored, calls are only checked.
         write: of a savepoint; `None`: none is ever taken.
         resumed: ``state["savepoint"]`` of the file that `trainee` was restored from.
-        validation: metrics for `train`. A resumed unit takes its savepoint's metrics instead.
+        validation: metrics for `train`. A resumed sub-epoch takes its savepoint's metrics instead.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Savepoints:
     def declare(self, hook: Callable[[], object] | None, every: int) -> None:
         """Take what user code asks for by `cerebro.spec.DataLoader.savepoint`: a hook, and every how many batches."""
         if self._every:
-            raise SpecError("dataloader.savepoint() was called before: call it once in a unit")
+            raise SpecError("dataloader.savepoint() was called before: call it once in a sub-epoch")
         self._require_start("dataloader.savepoint()")
         if hook is not None and not callable(hook):
             raise SpecError(
@@ -142,7 +142,7 @@ class Savepoints:
             self._switch_off(f"train() hands its batches to a library. {_SAY}")
 
     def begin_loop(self, loader: Iterable[object]) -> None:
-        """The unit's first batch of this attempt is about to be handed out by ``loader.__iter__``, a generator."""
+        """The sub-epoch's first batch of this attempt is about to be handed out by ``loader.__iter__``, a generator."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -164,7 +164,7 @@ class Savepoints:
             if self._versions != self._weight_versions():
                 self._switch_off(f"train() changes the weights before its loop. {_SAY}")
             inner = type(loader).__iter__.__code__
-            self._variables = Variables(train_unit.__code__, inner, self._held(loader))
+            self._variables = Variables(train_sub_epoch.__code__, inner, self._held(loader))
 
     def _put_back(self, resumed: Mapping[str, Any]) -> None:
         assert self._trainee is not None
@@ -184,20 +184,20 @@ class Savepoints:
     # --- taking one ------------------------------------------------------------------------------
 
     def take(self, batch: int, rows: int) -> bool:
-        """Save the unit's state before this batch is handed out, if that is possible; whether it was. Ranks do so at
-        the same batch, and write it together.
+        """Save the sub-epoch's state before this batch is handed out, if that is possible; whether it was. Ranks do so
+        at the same batch, and write it together.
 
-        A savepoint never fails a unit: what keeps it from being written is told in the attempt's log, once.
+        A savepoint never fails a sub-epoch: what keeps it from being written is told in the attempt's log, once.
 
         Args:
-            batch: number of the batch in the unit.
+            batch: number of the batch in the sub-epoch.
             rows: of the batches before it.
         """
         if self._write is None or self._trainee is None:
             return False
         if not all(self._trainee.of_ranks(self._may_take(batch))):
             return False
-        # What user code's function draws, or torch does to save, is not drawn by a unit that never stops.
+        # What user code's function draws, or torch does to save, is not drawn by a sub-epoch that never stops.
         before = generators()
         if self._hook is not None:
             self._hook()
@@ -207,7 +207,7 @@ class Savepoints:
             self._tell(str(error))
             return False
         except Exception as error:  # noqa: BLE001
-            # Whatever it is: a unit can do without.
+            # Whatever it is: a sub-epoch can do without.
             self._switch_off(line_of(error))
             return False
         finally:
@@ -262,7 +262,7 @@ class Savepoints:
         return 0 if self._trainee is None else self._trainee.rank
 
     def _is_wanted(self) -> bool:
-        """Whether user code has said that its units may be resumed."""
+        """Whether user code has said that its sub-epochs may be resumed."""
         return bool(self._every or (self._trainee is not None and self._trainee.checkpoint.tracked))
 
     def _switch_off(self, why: str) -> None:
@@ -271,7 +271,7 @@ class Savepoints:
 
     def _tell(self, why: str) -> None:
         if not self._has_told:
-            log.warning("no savepoint of this unit: %s", why)
+            log.warning("no savepoint of this sub-epoch: %s", why)
         self._has_told = True
 
     def _modules(self) -> list[torch.nn.Module]:
@@ -317,7 +317,8 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 class Timer:
-    """When a savepoint is taken although nothing happens; the same for all units of a process. Pure, but for what it
+    """When a savepoint is taken although nothing happens; the same for all sub-epochs of a process. Pure, but for what
+    it
     is told: times are the monotonic clock's.
 
     Every sqrt(2 d M) seconds, where d is what taking one costs and M the mean time between losses of a worker: what is
@@ -338,7 +339,7 @@ class Timer:
         self.began = self._newest = 0.0
 
     def begin(self, now: float) -> None:
-        """A unit begins."""
+        """A sub-epoch begins."""
         self.began = self._newest = now
 
     def tried(self, began: float, now: float, *, is_taken: bool) -> None:
@@ -358,7 +359,7 @@ class Timer:
         """Whether it is time: a batch later, more than an interval would be lost.
 
         Args:
-            share: of the unit, that was done since `begin`; above 0.
+            share: of the sub-epoch, that was done since `begin`; above 0.
             batch_s: seconds that a batch takes.
         """
         since = now - self._newest
@@ -366,7 +367,7 @@ class Timer:
             return False
         if self._given_s is not None:
             return True
-        return since >= _INTERVAL_PER_COST * self.cost_s and (now - self.began) / share >= _SHORT_UNIT_S
+        return since >= _INTERVAL_PER_COST * self.cost_s and (now - self.began) / share >= _SHORT_SUB_EPOCH_S
 
     def fits(self, left_s: float) -> bool:
         """Whether so many seconds are enough to take one before the end."""

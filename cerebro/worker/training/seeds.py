@@ -1,4 +1,4 @@
-"""Seeds from what a unit is, so that a unit done again, anywhere, draws the same numbers."""
+"""Seeds from what a sub-epoch is, so that a sub-epoch done again, anywhere, draws the same numbers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def model_seed(seed: int, model: str) -> int:
     return _derive(seed, model)
 
 
-def unit_seed(seed: int, model: str, epoch: int, partition: int) -> int:
-    """Seed of one unit: shuffling, dropout, augmentation."""
+def sub_epoch_seed(seed: int, model: str, epoch: int, partition: int) -> int:
+    """Seed of one sub-epoch: shuffling, dropout, augmentation."""
     return _derive(seed, model, epoch, partition)
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Seed of what one rank draws on its device in a unit with this seed."""
+    """Seed of what one rank draws on its device in a sub-epoch with this seed."""
     return _derive(seed, "rank", rank)
 
 
@@ -66,7 +66,7 @@ def set_generators(state: Mapping[str, Any]) -> None:
     name, key, *rest = state["numpy"]
     np.random.set_state((name, key.cpu().numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"].cpu())
-    # As many devices as there are here: a unit may go on where there are none, if not to the same bits.
+    # As many devices as there are here: a sub-epoch may go on where there are none, if not to the same bits.
     for device, generator in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
         torch.cuda.set_rng_state(generator.cpu(), device)
 

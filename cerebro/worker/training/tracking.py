@@ -1,13 +1,13 @@
 """The mapping `checkpoint` that user code is given, and what it tracks: objects that are restored and saved for it.
 
 A *tracked* object's state lies in the mapping under the object's name, where user code that saves it by itself puts
-it: so files are the same, and code may change from one way to the other between two units.
+it: so files are the same, and code may change from one way to the other between two sub-epochs.
 
 The learning-rate trap: an optimizer that is made with a new learning rate and then loads its saved state has the old
 one again, in silence. So the plain numbers that a tracked object was made with are noted beside its state. Where
 hyper-parameters of the model have changed, and the object is made with other numbers than before, the new ones stay
 (`_with_changes`). Of an optimizer that is not tracked nobody knows what it was made with: there the values under the
-names of the hyper-parameters are looked at, after the unit (`stale`).
+names of the hyper-parameters are looked at, after the sub-epoch (`stale`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     """A `cerebro.spec.Checkpoint`: a dict, with what it was told to track. Copies of it are plain dicts.
 
     Args:
-        kept: what the units before left in it.
+        kept: what the sub-epochs before left in it.
         made: what tracked objects were made with, when they were last.
         changes: hyper-parameters that have changed since: name -> (before, now).
     """
@@ -57,7 +57,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         self._rates: list[schedules.Rates] = []
         """New rates of optimizers, for schedules whose length changed."""
         self.closed = ""
-        """Why nothing more can be tracked in this unit; empty while it can."""
+        """Why nothing more can be tracked in this sub-epoch; empty while it can."""
         self.overwritten: set[str] = set()
         """Names of tracked objects under which user code has put something else."""
         self._reader = ""
@@ -135,7 +135,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
     @property
     def tracked(self) -> Mapping[str, Any]:
-        """Objects by name, of this unit."""
+        """Objects by name, of this sub-epoch."""
         return self._tracked
 
     def track(self, **objects: Any) -> None:
@@ -193,7 +193,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         except Exception as error:
             raise SpecError(
                 f"checkpoint.track({name}=...): the {type(value).__qualname__} does not take the state that was saved "
-                f"under this name ({type(error).__name__}: {error}): make it as in the units before, or give it "
+                f"under this name ({type(error).__name__}: {error}): make it as in the sub-epochs before, or give it "
                 "another name"
             ) from error
 
@@ -242,7 +242,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         return {**self, **{name: value.state_dict() for name, value in self._tracked.items()}}
 
     def settle(self) -> None:
-        """The unit is done: take over the state of what it tracked, and let go of the objects.
+        """The sub-epoch is done: take over the state of what it tracked, and let go of the objects.
 
         Raises:
             SpecError: a hyper-parameter was changed, and what user code keeps still has the old value.

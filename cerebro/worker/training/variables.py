@@ -1,4 +1,4 @@
-"""What user code keeps in variables across the batches of a unit, as far as it can be seen from outside.
+"""What user code keeps in variables across the batches of a sub-epoch, as far as it can be seen from outside.
 
 A savepoint holds what the platform was told of. A sum in a variable of `train` would begin at nothing again after it,
 and nobody would notice. So where user code tracks its optimizer and says no more, its variables are looked at: those

@@ -12,7 +12,7 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.state.keys import TaskKey
 from cerebro.state.report import epoch_report
-from tests.state.stories import Story, joined, unit
+from tests.state.stories import Story, joined, sub_epoch
 
 NASTY = "<script>alert(1)</script>"
 
@@ -46,7 +46,7 @@ def reported() -> Story:
     for epoch in (1, 2):
         for model, given in models.items():
             if (model, epoch) == ("m07", 2):
-                story.fail(unit(2, 0, "m07"), 0, FailureKind.USER_ERROR, f"ValueError: {NASTY}")
+                story.fail(sub_epoch(2, 0, "m07"), 0, FailureKind.USER_ERROR, f"ValueError: {NASTY}")
                 continue
             lr = given["lr"]
             assert isinstance(lr, float)

@@ -13,13 +13,13 @@ import pytest
 
 from cerebro.client.reporting import Drawings, report_html
 from cerebro.client.reporting.plotting import plotly_script
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import BadRequestError, NotFoundError
 from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.e2e.browser import SCHEMES, Scheme
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -68,7 +68,7 @@ def test_the_algorithm_of_a_checksum_is_said_once() -> None:
     story = Story()
     story.fit(models=1, partitions=1, epochs=1)
     made = CheckpointRef(name="one/u1.pt", checksum="xxh3_64:e33c", size=1)
-    story.do(unit(1, 0), 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=made))
+    story.do(sub_epoch(1, 0), 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=made))
     words = prose(report_html(story.state, story.run, record=None, now=story.time))
     assert re.findall(r"\S*xxh3\S*", words) == ["xxh3_64:e33c"]
 
@@ -255,15 +255,17 @@ def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path)
     context.close()
 
 
-def test_ways_and_what_is_struck_off_are_told() -> None:
+def test_parallel_plans_and_what_is_ruled_out_are_told() -> None:
     """Of models that ran by another way than as they are written; else there is no such table."""
     story = Story(devices=2)
-    ddp = Way(technique="ddp", size=2)
-    story.fit(models=2, partitions=1, epochs=1, ways=(SINGLE, ddp))
+    ddp = ParallelPlan(technique="ddp", size=2)
+    story.fit(models=2, partitions=1, epochs=1, parallel_plans=(SINGLE, ddp))
     assert "Ways to train" not in prose(report_html(story.state, story.run, record=RECORD, now=story.time))
-    story.break_off(unit(1, 0), 0, story.start(unit(1, 0), 0), FailureKind.NOT_APPLICABLE, "no blocks")
-    story.start(unit(1, 0), 0, (0, 1), ddp)
-    story.commit(unit(1, 0), 0)
+    story.break_off(
+        sub_epoch(1, 0), 0, story.start(sub_epoch(1, 0), 0), FailureKind.NOT_APPLICABLE, "no blocks"
+    )
+    story.start(sub_epoch(1, 0), 0, (0, 1), ddp)
+    story.commit(sub_epoch(1, 0), 0)
     words = " ".join(prose(report_html(story.state, story.run, record=RECORD, now=story.time)).split())
     assert "Ways to train the models" in words
     assert re.search(r"m00 single 1 0 no blocks m00 ddp-2 2 1 1", words), words[words.index("Ways to") :][

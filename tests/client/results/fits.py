@@ -8,7 +8,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def fit_result(story: Story, volumes: Volumes) -> FitResult:
@@ -28,5 +28,5 @@ def fitted(*, mode: Literal["min", "max"] = "min", validated: bool = False) -> S
     story.epoch(1, model="m02", loss=3.0)
     if validated:
         story.validate(1, model="m02", loss=30.0)
-    story.fail(unit(2, 0, "m02"), 0, FailureKind.USER_ERROR, "ValueError: boom")
+    story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.USER_ERROR, "ValueError: boom")
     return story

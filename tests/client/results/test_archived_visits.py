@@ -1,4 +1,4 @@
-"""The table of visits of a run whose older units are archived is that of a fold that keeps all."""
+"""The table of visits of a run whose older sub-epochs are archived is that of a fold that keeps all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, epoch_report, log_pages
 from tests.state.archived_runs import Undisturbed, archived, epochs_of_all
 from tests.state.histories import History
-from tests.state.stories import unit
+from tests.state.stories import sub_epoch
 
 
 class Whole:
@@ -54,7 +54,7 @@ def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> t
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of units among it; the fold alone has less, and says so."""
+    """Numbers of sub-epochs among it; the fold alone has less, and says so."""
     result, expected = results(seed, monkeypatch)
     pd.testing.assert_frame_equal(sorted_(result.visits()), sorted_(expected))
     without = FitResult(archived(seed).state, archived(seed).run, MountedFiles(Volumes.from_environment({})))
@@ -63,14 +63,14 @@ def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of units that ended at the same time the order is of no meaning, nor is that of metrics."""
+    """Of sub-epochs that ended at the same time the order is of no meaning, nor is that of metrics."""
     return (
         frame.dropna(axis=1, how="all").sort_values(["ended", "model"], ignore_index=True).sort_index(axis=1)
     )
 
 
 def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last unit that is archived, and the event before it, which ends a page."""
+    """The last sub-epoch that is archived, and the event before it, which ends a page."""
     made = archived(0)
     last = next(n for n, event in enumerate(made.log) if event.time == made.run.archived_until)
     log = [*made.log]
@@ -96,14 +96,16 @@ class Calm(Undisturbed):
         return False
 
 
-def test_a_unit_is_there_once_that_was_done_again_from_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sub_epoch_is_there_once_that_was_done_again_from_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Before the run was a long one, a model lost the checkpoints of three epochs."""
     made = Calm(Random(7), validated=False, epochs=20, models=2)
     for _ in range(200):
         made.step()
         if made.model("m00").completed_epochs == 4:
             break
-    lose(made, "m00", units=6)
+    lose(made, "m00", sub_epochs=6)
     made.state.archive_after = made.run.archive_after = 0  # type: ignore[attr-defined, unused-ignore]
     while made.run.counts.active:
         made.step()
@@ -114,14 +116,14 @@ def test_a_unit_is_there_once_that_was_done_again_from_far_behind(monkeypatch: p
     pd.testing.assert_frame_equal(sorted_(result.visits()), sorted_(expected))
 
 
-def lose(made: History, name: str, *, units: int) -> None:
+def lose(made: History, name: str, *, sub_epochs: int) -> None:
     """The newest checkpoints of a model, so many."""
     model = made.model(name)
     for key, task in [*made.run.open.items()]:
         made.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
-    for _ in range(units):
+    for _ in range(sub_epochs):
         number = model.remaining[0]
-        wanted = unit(model.epoch, number, name)
+        wanted = sub_epoch(model.epoch, number, name)
         made.assign(wanted, number)
         task = made.run.open[str(wanted)]
         gone = Failure(kind=FailureKind.CHECKPOINT, message="gone")
@@ -130,7 +132,7 @@ def lose(made: History, name: str, *, units: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By epochs or by time: the same rows; a unit has its number or none."""
+    """By epochs or by time: the same rows; a sub-epoch has its number or none."""
     result, expected = results(seed, monkeypatch)
     of_epochs = sorted_(result.visits(epochs=range(2, 4)))
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
@@ -139,13 +141,13 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     since, until = (float(expected["ended"].quantile(share)) for share in (0.2, 0.4))
     found = sorted_(result.visits(since=since, until=until))
     inside = sorted_(expected[expected["ended"].between(since, until)])
-    known = found["unit"].notna()
-    assert (found["unit"][known] == inside["unit"][known]).all()
-    pd.testing.assert_frame_equal(found.drop(columns="unit"), inside.drop(columns="unit"))
+    known = found["sub_epoch"].notna()
+    assert (found["sub_epoch"][known] == inside["sub_epoch"][known]).all()
+    pd.testing.assert_frame_equal(found.drop(columns="sub_epoch"), inside.drop(columns="sub_epoch"))
 
 
 def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages before it are read for the beginnings of its units alone; what they lack is computed."""
+    """Pages before it are read for the beginnings of its sub-epochs alone; what they lack is computed."""
     made = archived(3)
 
     class Broken(Whole):
@@ -159,7 +161,7 @@ def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.M
         made.state, made.run, MountedFiles(Volumes.from_environment({})), events=Broken(made.log)
     )
     since, until = made.log[150].time, made.log[200].time
-    units = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
-    assert 0 < len(result.visits(since=since, until=until)) <= len(units) + 1
+    sub_epochs = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
+    assert 0 < len(result.visits(since=since, until=until)) <= len(sub_epochs) + 1
     with pytest.raises(LostEventsError):
         result.visits(until=made.log[40].time)

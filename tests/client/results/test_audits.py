@@ -1,28 +1,28 @@
-"""What a fit returns of units that were done once more."""
+"""What a fit returns of sub-epochs that were done once more."""
 
 from __future__ import annotations
 
 from cerebro.cli.experiment_status import state_lines
 from cerebro.runtime.volumes import Volumes
 from tests.client.results.fits import fit_result
-from tests.state.stories import unit
+from tests.state.stories import sub_epoch
 from tests.state.test_audits import Audited
 
 
-def test_the_audits_have_a_row_for_each_unit_that_was_done_again(volumes: Volumes) -> None:
+def test_the_audits_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: Volumes) -> None:
     """By whom, what came of it, who was wrong; and what could not be audited, counted by why."""
     story = Audited()
-    story.trains(unit(1, 0), 0)
-    story.redo(unit(1, 0), 1)
-    story.trains(unit(1, 1), 0)
-    story.redo(unit(1, 1), 1, digest="b" * 16, differs=True)
-    story.redo(unit(1, 1), 2, digest="b" * 16, differs=True)
+    story.trains(sub_epoch(1, 0), 0)
+    story.redo(sub_epoch(1, 0), 1)
+    story.trains(sub_epoch(1, 1), 0)
+    story.redo(sub_epoch(1, 1), 1, digest="b" * 16, differs=True)
+    story.redo(sub_epoch(1, 1), 2, digest="b" * 16, differs=True)
     for name in ("worker-1", "worker-2"):
-        story.state.workers[name].holdings = set()
-    story.trains(unit(2, 0), 0)
+        story.state.workers[name].replicas = set()
+    story.trains(sub_epoch(2, 0), 0)
     found = fit_result(story, volumes).audits()
     assert list(found["state"]) == ["equal", "judged"]
-    assert list(found["unit"]) == [0, 1]
+    assert list(found["sub_epoch"]) == [0, 1]
     assert list(found["wrong"]) == ["", "worker-0"]
     assert list(found["redone_by"]) == [("worker-1",), ("worker-1", "worker-2")]
     assert list(found["exact"]) == [True, True]

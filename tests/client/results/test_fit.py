@@ -21,7 +21,7 @@ from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit
 from tests.client.results.fits import fit_result, fitted
 from tests.state.runs import dispatched
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> No
     assert set(history["model"]) == {"m00", "m01", "m02"}
 
 
-def test_the_visits_are_the_log_of_units(volumes: Volumes) -> None:
+def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
     """In the order in which they ended: enough to replay the run."""
     story = Story()
     story.fit()
-    story.fail(unit(1, 1), 1, FailureKind.CRASH)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
     story.train(1, 1, loss=1.0)
     story.train(1, 0, model="m01", loss=2.0)
     story.train(1, 0, loss=3.0)
     visits = fit_result(story, volumes).visits()
     assert list(
-        visits[["model", "unit", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
+        visits[["model", "sub_epoch", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
     ) == [
         ("m00", 0, 1, 1, 2),
         ("m01", 0, 1, 0, 1),
@@ -152,7 +152,7 @@ def test_the_visits_tell_devices_and_memory(volumes: Volumes) -> None:
     )
     story.run.models["m00"].visits.append(used)
     visits = fit_result(story, volumes).visits()
-    (row,) = visits[(visits["model"] == "m00") & (visits["unit"] == before)].to_dict("records")
+    (row,) = visits[(visits["model"] == "m00") & (visits["sub_epoch"] == before)].to_dict("records")
     assert (row["devices"], row["peak_bytes"], row["peak_gpu_bytes"]) == ((1,), 7 << 30, 3 << 30)
     others = visits[visits["peak_bytes"].isna()]
     assert len(others) == len(visits) - 1

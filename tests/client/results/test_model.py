@@ -24,7 +24,7 @@ from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
 from cerebro.worker.training.checkpoint import save
 from tests.client.results.fits import fit_result, fitted
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 @pytest.mark.parametrize("validated", [False, True])
@@ -46,7 +46,7 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     reference = save(
         volumes.checkpoints, "one/fit-1/m00/u0.pt", {"models": [{"w": weights}], "checkpoint": {"n": 1}}
     )
-    story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=reference))
+    story.do(sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=reference))
     state = fit_result(story, volumes).best.load()
     assert torch.equal(state["models"][0]["w"], weights)
     assert state["checkpoint"] == {"n": 1}
@@ -63,7 +63,9 @@ def test_load_reads_the_best_epoch_unless_another_is_named(
     for number, loss in enumerate((1.0, 2.0)):
         state = {"models": [{"w": torch.tensor(float(number))}], "checkpoint": {}}
         reference = save(volumes.checkpoints, f"one/fit-1/m00/u{number}.pt", state)
-        story.do(unit(number + 1, 0), 0, TaskResult(rows=1, metrics={"loss": loss}, checkpoint=reference))
+        story.do(
+            sub_epoch(number + 1, 0), 0, TaskResult(rows=1, metrics={"loss": loss}, checkpoint=reference)
+        )
     found = fit_result(story, volumes).model("m00", named)
     assert found.epoch == (named or 1)
     assert found.load()["models"][0]["w"].item() == weight
@@ -99,7 +101,7 @@ def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) ->
     volumes.model_checkpoints("one", "fit-1", "m01").mkdir(parents=True)
     state = {"models": [trained.state_dict()], "checkpoint": {}}
     reference = save(volumes.checkpoints, "one/fit-1/m01/u0.pt", state)
-    story.do(unit(1, 0, "m01"), 0, TaskResult(rows=1, metrics={"accuracy": 1.0}, checkpoint=reference))
+    story.do(sub_epoch(1, 0, "m01"), 0, TaskResult(rows=1, metrics={"accuracy": 1.0}, checkpoint=reference))
     packed = archive.pack(tmp_path / "code")
     code = UserCode(record=record, archive=lambda sha: packed, folder=tmp_path / "cache")
     result = FitResult(
@@ -113,7 +115,7 @@ def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) ->
     assert not network.training
     assert torch.equal(torch.get_rng_state(), drawn)
     assert sys.path == path
-    with pytest.raises(NotFoundError, match="m00 of fit-1 has no checkpoint: it has not trained a unit"):
+    with pytest.raises(NotFoundError, match="m00 of fit-1 has no checkpoint: it has not trained a sub-epoch"):
         result.model("m00")
     with pytest.raises(NotFoundError, match="completed 1 epochs, so there is no checkpoint of epoch 2"):
         result.model("m01", epoch=2)

@@ -49,7 +49,7 @@ def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> N
 
 def test_without_the_chart_s_value_it_is_refused(watched: Watched) -> None:
     """The Role grants it only where it was asked for."""
-    with pytest.raises(ClusterError, match=r"lacks pods/resize: `helm upgrade` with brain\.resize=true"):
+    with pytest.raises(ClusterError, match=r"lacks pods/resize: `helm upgrade` with autoscaler\.resize=true"):
         watched.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
 
 

@@ -39,7 +39,8 @@ def test_a_restart_adds_nothing(written: Path) -> None:
 
 
 def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, written: Path) -> None:
-    """Made after any event, once that is settled; also where a unit of before is done again, which says nothing new."""
+    """Made after any event, once that is settled; also where a sub-epoch of before is done again, which says nothing
+    new."""
     log = story().log
     for number in range(1, len(log)):
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""What TensorBoard's files hold: units, epochs and live values, each once and in a file of its own model."""
+"""What TensorBoard's files hold: sub-epochs, epochs and live values, each once and in a file of its own model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cerebro.contract.events import EpochCompleted
 from tests.controller.projection.written import contents, file_of, file_of_run, records, story
 
 
-def test_units_epochs_and_live_values_are_drawn(written: Path) -> None:
-    """Units by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
+def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
+    """Sub-epochs by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
     accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
     series = {
         tag: [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
         for tag in accumulator.Tags()["scalars"]
     }
     assert series == {
-        "unit/train/loss": [(1, 4.0), (2, 2.0), (3, 1.5), (4, 1.0)],
-        "unit/train/accuracy": [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)],
+        "sub_epoch/train/loss": [(1, 4.0), (2, 2.0), (3, 1.5), (4, 1.0)],
+        "sub_epoch/train/accuracy": [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)],
         "epoch/train/loss": [(1, 2.5), (2, 1.125)],
         "epoch/train/accuracy": [(1, 0.4375), (2, 0.9375)],
         "epoch/valid/loss": [(1, 3.0), (2, 2.5)],
@@ -31,7 +31,7 @@ def test_units_epochs_and_live_values_are_drawn(written: Path) -> None:
 def test_each_model_has_a_file_of_its_own(written: Path) -> None:
     """Of its own values only."""
     assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [
-        ("unit/train/loss", 9.0)
+        ("sub_epoch/train/loss", 9.0)
     ]
 
 
@@ -55,8 +55,8 @@ def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path)
     }
 
 
-def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) -> None:
-    """Each (tag, step) is there once, though one attempt failed and one unit was committed twice."""
+def test_a_retried_attempt_and_a_redone_sub_epoch_leave_no_duplicates(written: Path) -> None:
+    """Each (tag, step) is there once, though one attempt failed and one sub-epoch was committed twice."""
     found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
     assert len(found) == len(set(found))
 

@@ -28,7 +28,7 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def test_a_file_begins_with_the_models_hyperparameters(written: Path) -> None:
@@ -71,7 +71,7 @@ def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path
     multiplexer.Reload()
     provider = MultiplexerDataProvider(multiplexer, str(written))
     context = backend_context.Context(TBContext(data_provider=provider, logdir=str(written)))
-    tags = ("epoch/valid/loss", "unit/train/loss")
+    tags = ("epoch/valid/loss", "sub_epoch/train/loss")
     request = api_pb2.ListSessionGroupsRequest(
         start_index=0,
         slice_size=10,
@@ -88,8 +88,8 @@ def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path
         for group in found
     }
     assert rows == {
-        "one/fit-1/m00": (0.1, {"epoch/valid/loss": 2.5, "unit/train/loss": 1.0}, STATUS_SUCCESS),
-        "one/fit-1/m01": (0.2, {"unit/train/loss": 9.0}, STATUS_UNKNOWN),
+        "one/fit-1/m00": (0.1, {"epoch/valid/loss": 2.5, "sub_epoch/train/loss": 1.0}, STATUS_SUCCESS),
+        "one/fit-1/m01": (0.2, {"sub_epoch/train/loss": 9.0}, STATUS_UNKNOWN),
     }
 
 
@@ -100,7 +100,7 @@ def continued() -> tuple[Sequence[Event], list[int]]:
     told.fit(models=2)
     told.epoch(1, loss=3.0)
     told.tell(ModelStopRequested(run="fit-1", model="m00"))
-    told.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    told.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     told.tell(RunFinished(run="fit-1", outcome="failed"))
     ends = [len(told.log)]
     told.tell(ModelResumed(run="fit-1", model="m00"))
@@ -139,8 +139,8 @@ def test_files_of_models_that_went_on_are_completed_too(tmp_path: Path) -> None:
         assert path.read_bytes() == whole, f"cut at byte {cut}"
 
 
-def test_each_model_has_one_start_however_many_units_it_has() -> None:
-    """It is made with the first unit, not at every commit."""
+def test_each_model_has_one_start_however_many_sub_epochs_it_has() -> None:
+    """It is made with the first sub-epoch, not at every commit."""
     told = story()
     state, starts = ExperimentState(name="one"), []
     for event in told.log:

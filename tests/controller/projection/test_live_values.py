@@ -13,11 +13,11 @@ from cerebro.figures.downsample import FEWEST
 from controller import projected
 from controller.projected import LIVE_VALUES, live_share
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> None:
-    """A unit has its share of the values of a model's run; a spike in it survives."""
+    """A sub-epoch has its share of the values of a model's run; a spike in it survives."""
     told = Story()
     told.fit(models=1)
     told.train(1, 0, rows=10_000)
@@ -27,7 +27,7 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
         LivePoint(
             seq=n,
             time=100.0 + n / 10_000,
-            task=str(unit(1, 0)),
+            task=str(sub_epoch(1, 0)),
             attempt=1,
             worker="worker-0",
             rows=n,
@@ -42,21 +42,24 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
 
     Once(Paged(told.log, made), tmp_path).write()
     drawn = [(step, value) for tag, step, _, value in records(file_of(tmp_path)) if tag == "live/loss"]
-    assert len(drawn) <= LIVE_VALUES // 4  # two epochs of two units
+    assert len(drawn) <= LIVE_VALUES // 4  # two epochs of two sub-epochs
     assert {(1235, 99.0), (4322, -99.0), (10_000, 1.0)} <= set(drawn)
     assert drawn == sorted(drawn)
 
 
-@pytest.mark.parametrize("units", [1, 4, 125, 126, 1_600, 100_000])
-def test_live_values_of_a_model_are_bounded(units: int) -> None:
-    """Whatever the number of its units: about 500, of the first unit on, and more than half of them are used."""
-    shares = [live_share(unit, units) for unit in range(units)]
+@pytest.mark.parametrize("sub_epochs", [1, 4, 125, 126, 1_600, 100_000])
+def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
+    """Whatever the number of its sub-epochs: about 500, of the first sub-epoch on, and more than half of them are
+    used."""
+    shares = [live_share(sub_epoch, sub_epochs) for sub_epoch in range(sub_epochs)]
     assert shares[0] >= FEWEST
     assert LIVE_VALUES / 2 < sum(shares) <= LIVE_VALUES
     assert all(share == 0 or share >= FEWEST for share in shares)
 
 
-def test_units_without_a_share_draw_no_live_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sub_epochs_without_a_share_draw_no_live_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their other values are there."""
     monkeypatch.setattr(projected, "LIVE_VALUES", 8)
     told = Story()
@@ -64,27 +67,27 @@ def test_units_without_a_share_draw_no_live_values(tmp_path: Path, monkeypatch: 
     for epoch in (1, 2):
         for partition in (0, 1):
             told.train(epoch, partition, rows=10, loss=1.0)
-    units = [unit(epoch, partition) for epoch in (1, 2) for partition in (0, 1)]
+    sub_epochs = [sub_epoch(epoch, partition) for epoch in (1, 2) for partition in (0, 1)]
     made = [
         LivePoint(seq=n, time=100.0, task=str(one), attempt=1, worker="w", rows=5, values={"loss": 1.0})
-        for n, one in enumerate(units, start=1)
+        for n, one in enumerate(sub_epochs, start=1)
     ]
     Once(LogStore(told.log, made), tmp_path).write()
     found = records(file_of(tmp_path))
-    # Eight units, eight values: every fourth unit has four.
+    # Eight sub-epochs, eight values: every fourth sub-epoch has four.
     assert [step for tag, step, _, _ in found if tag == "live/loss"] == [5]
-    assert [step for tag, step, _, _ in found if tag == "unit/train/loss"] == [1, 2, 3, 4]
+    assert [step for tag, step, _, _ in found if tag == "sub_epoch/train/loss"] == [1, 2, 3, 4]
 
 
 def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
-    """A run whose units report as they train: 20 of them, 30 points each before its commit."""
+    """A run whose sub-epochs report as they train: 20 of them, 30 points each before its commit."""
     told, made = Story(), list[LivePoint]()
     told.fit(models=1, epochs=10)
     for epoch in range(1, 11):
         for partition in (0, 1):
             for row in range(30):
                 point = LivePoint(
-                    seq=len(made) + 1, time=told.time + 0.5, task=str(unit(epoch, partition)), attempt=1, worker="w",
+                    seq=len(made) + 1, time=told.time + 0.5, task=str(sub_epoch(epoch, partition)), attempt=1, worker="w",
                     rows=row, values={"loss": 1.0},
                 )  # fmt: skip
                 made.append(point)
@@ -111,7 +114,7 @@ def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path)
     for done, entry in enumerate(entries):
         assert own._is_written(entry)
         held.append(sum(map(len, own._live["one"]._points.values())))
-        if done == 1:  # start and commit of the first unit
+        if done == 1:  # start and commit of the first sub-epoch
             assert store.furthest < 60
     assert store.furthest == len(made)
     assert max(held) < 60
@@ -120,18 +123,24 @@ def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path)
 
 
 def test_points_of_attempts_that_ended_in_vain_are_dropped(tmp_path: Path) -> None:
-    """Failed for good or taken back; and those of a unit that was done again."""
+    """Failed for good or taken back; and those of a sub-epoch that was done again."""
     told = Story()
     told.fit(models=3)
     told.train(1, 0, loss=1.0)
-    told.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    told.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
     told.train(1, 0, loss=1.0)
-    told.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    taken = unit(1, 1, "m02")
+    told.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    taken = sub_epoch(1, 1, "m02")
     told.tell(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
     told.tell(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
     told.tell(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
-    reporting = [(unit(1, 0), 1), (unit(1, 0), 2), (unit(1, 1), 1), (unit(1, 0, "m01"), 1), (taken, 1)]
+    reporting = [
+        (sub_epoch(1, 0), 1),
+        (sub_epoch(1, 0), 2),
+        (sub_epoch(1, 1), 1),
+        (sub_epoch(1, 0, "m01"), 1),
+        (taken, 1),
+    ]
     made = [
         LivePoint(seq=n, time=100.0, task=str(key), attempt=attempt, worker="w", rows=1, values={"loss": 1.0})
         for n, (key, attempt) in enumerate(reporting, start=1)

@@ -17,7 +17,7 @@ from tests.state.stories import Story
 
 
 def cost_of_last(epochs: int) -> int:
-    """What the last unit of a model with so many epochs costs."""
+    """What the last sub-epoch of a model with so many epochs costs."""
     told = Story()
     told.fit(models=1, epochs=epochs + 1)
     for epoch in range(1, epochs + 1):
@@ -27,8 +27,8 @@ def cost_of_last(epochs: int) -> int:
     return steps(lambda: list(additions(told.state, last)))
 
 
-def test_a_unit_costs_the_same_however_many_came_before() -> None:
-    """What it adds is made from counts, not from all units before it."""
+def test_a_sub_epoch_costs_the_same_however_many_came_before() -> None:
+    """What it adds is made from counts, not from all sub-epochs before it."""
     assert cost_of_last(100) <= cost_of_last(10) + 10
 
 
@@ -77,7 +77,7 @@ def test_a_log_that_lost_its_end_is_written_on(written: Path) -> None:
     Once(LogStore([*log[:lost], *later]), written).write()
     found = records(file_of(written))
     assert found[: len(before)] == before
-    assert next(tag for tag, *_ in found[len(before) :]) == "unit/train/accuracy"
+    assert next(tag for tag, *_ in found[len(before) :]) == "sub_epoch/train/accuracy"
 
 
 def test_the_log_that_the_loop_reads_is_left_to_it(written: Path, tmp_path: Path) -> None:

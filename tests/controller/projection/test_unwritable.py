@@ -45,17 +45,19 @@ def test_what_cannot_be_written_holds_nobody_up(
     scalar = event_file._scalar
 
     def unforeseen(one: event_file.Scalar) -> Any:
-        if (one.tag, one.step) == ("unit/train/loss", 2):
+        if (one.tag, one.step) == ("sub_epoch/train/loss", 2):
             raise ValueError("nobody thought of this")
         return scalar(one)
 
     monkeypatch.setattr(event_file, "_scalar", unforeseen)
     root = tmp_path / "own"
     Once(LogStore(story().log, points()), root).write()
-    of_unit = [
-        r for r in records(file_of(written)) if not (r[0].startswith(("unit", "live")) and r[1] in (2, 30))
+    of_sub_epoch = [
+        r
+        for r in records(file_of(written))
+        if not (r[0].startswith(("sub_epoch", "live")) and r[1] in (2, 30))
     ]
-    left = [r for r in of_unit if r[:2] not in (("epoch/train/loss", 1), ("epoch/train/accuracy", 1))]
+    left = [r for r in of_sub_epoch if r[:2] not in (("epoch/train/loss", 1), ("epoch/train/accuracy", 1))]
     assert records(file_of(root)) == left
     assert contents(root).keys() == contents(written).keys()
     assert "fit-1/train/m00/e1/p1" in caplog.text

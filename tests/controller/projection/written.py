@@ -18,7 +18,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
 from controller.event_file import FILE_NAME
 from controller.projection import Projection
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def volumes(root: Path) -> Volumes:
@@ -80,17 +80,17 @@ class Once(Projection):
 
 
 def story() -> Story:
-    """Two models, a retried unit, a lost checkpoint, validations; completed epochs."""
+    """Two models, a retried sub-epoch, a lost checkpoint, validations; completed epochs."""
     told = Story()
     told.fit(validated=True)
-    told.fail(unit(1, 0), 0, FailureKind.CRASH)
+    told.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
     told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
     told.train(1, 0, model="m01", loss=9.0)
     told.validate(1, loss=3.0)
     told.tell(epoch_report(told.state, told.run, 1))
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
+    told.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
     told.validate(2, loss=2.5)
@@ -99,15 +99,15 @@ def story() -> Story:
 
 
 def points() -> list[LivePoint]:
-    """Of a superseded attempt, of the one that was committed, of the redone unit, and of one without values."""
+    """Of a superseded attempt, of the one that was committed, of the redone sub-epoch, and of one without values."""
     given = [
-        (unit(1, 0), 1, 5),
-        (unit(1, 0), 2, 5),
-        (unit(1, 0), 2, 8),
-        (unit(1, 1), 1, 20),
-        (unit(2, 0), 1, 5),
+        (sub_epoch(1, 0), 1, 5),
+        (sub_epoch(1, 0), 2, 5),
+        (sub_epoch(1, 0), 2, 8),
+        (sub_epoch(1, 1), 1, 20),
+        (sub_epoch(2, 0), 1, 5),
     ]
-    given.append((unit(2, 0), 2, 5))
+    given.append((sub_epoch(2, 0), 2, 5))
     made = [
         LivePoint(
             seq=seq, time=100.0 + seq, task=str(key), attempt=attempt, worker="worker-0", rows=rows,
@@ -115,7 +115,7 @@ def points() -> list[LivePoint]:
         )
         for seq, (key, attempt, rows) in enumerate(given, start=1)
     ]  # fmt: skip
-    silent = LivePoint(seq=7, time=107.0, task=str(unit(1, 1)), attempt=1, worker="worker-1", rows=25)
+    silent = LivePoint(seq=7, time=107.0, task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", rows=25)
     return [*made, silent]
 
 

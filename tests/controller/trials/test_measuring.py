@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 
 from cerebro.contract.events import ClientEvent, ModelChanged, TaskAssigned
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
 from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
-from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
-from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
+from cerebro.contract.trials import (
+    DeviceKind,
+    DevicePlace,
+    Inspection,
+    KnownParallelPlan,
+    ModelGroup,
+    TrialOutcome,
+)
 from cerebro.state import Run, RunState, TaskState
 from cerebro.state.experiment import fold
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
-from controller.unit_times import UnitTimes
+from controller.sub_epoch_times import SubEpochTimes
 from research.simulation.cluster import Simulation
-from research.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
+from research.simulation.scenario import EXPERIMENT, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.searches import ask
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 
 VIRTUAL = DeviceKind(kind="gpu", name="virtual")
-DDP = Way(technique="ddp", size=2)
+DDP = ParallelPlan(technique="ddp", size=2)
 
 
 def inspection(models: int, *, groups: int = 1) -> Inspection:
@@ -32,7 +39,10 @@ def inspection(models: int, *, groups: int = 1) -> Inspection:
             ModelGroup(
                 id=f"g{number:02}",
                 models=tuple(names[number::groups]),
-                ways=(KnownWay(id="single", way=SINGLE), KnownWay(id="ddp-2", way=DDP)),
+                parallel_plans=(
+                    KnownParallelPlan(id="single", parallel_plan=SINGLE),
+                    KnownParallelPlan(id="ddp-2", parallel_plan=DDP),
+                ),
             )
             for number in range(groups)
         ),
@@ -40,13 +50,13 @@ def inspection(models: int, *, groups: int = 1) -> Inspection:
     )
 
 
-def seconds(*, inspect: float = 3.0, trial: float = 15.0, unit: float = 100.0) -> UnitTime:
+def seconds(*, inspect: float = 3.0, trial: float = 15.0, sub_epoch: float = 100.0) -> SubEpochTime:
     """How long tasks take."""
 
-    def unit_time(body: TaskBody, worker: str) -> float:
-        return {"inspect": inspect, "trial": trial}.get(body.kind, unit)
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
+        return {"inspect": inspect, "trial": trial}.get(body.kind, sub_epoch)
 
-    return unit_time
+    return sub_epoch_time
 
 
 def simulate(
@@ -61,12 +71,12 @@ def simulate(
 ) -> Simulation:
     """A finished run; workers can measure. `asked_for`: by a user, once it has begun."""
     scenario = Scenario(
-        holdings=own_partition(len(devices)),
+        replicas=own_partition(len(devices)),
         devices=several_devices(*devices),
         inspection=inspection(models, groups=groups),
         **{
             "trial": lambda body: TrialOutcome(batch_s=0.6, is_verified=True),
-            "unit_time": seconds(),
+            "sub_epoch_time": seconds(),
             **changes,
         },
     )
@@ -92,12 +102,12 @@ def measured(simulation: Simulation) -> list[TaskAssigned]:
     ]
 
 
-def test_where_a_chain_is_long_models_are_inspected_and_a_way_is_tried_between_units() -> None:
+def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried_between_sub_epochs() -> None:
     """One model on two devices: the inspection takes none of them, the trial both, and what it shows is known."""
     simulation = simulate(2, models=1)
     first, second = measured(simulation)
     assert (first.task, first.devices) == ("fit-1/inspect", ())
-    assert (second.task, second.devices, second.way) == ("fit-1/trial/g00/ddp-2", (0, 1), DDP)
+    assert (second.task, second.devices, second.parallel_plan) == ("fit-1/trial/g00/ddp-2", (0, 1), DDP)
     assert run_of(simulation).trials["g00", "ddp-2"].batch_s == 0.6
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
 
@@ -135,17 +145,17 @@ def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
 
 
 def test_shares_of_cores_are_measured_only_where_techniques_are_named() -> None:
-    """Several of them compute a unit with what units side by side would have: a trial could gain nothing."""
+    """Several of them compute a sub-epoch with what sub-epochs side by side would have: a trial could gain nothing."""
     assert measured(simulate(2, models=1, device_kind="cpu")) == []
     named = (TechniqueChoice(name="single"), TechniqueChoice(name="ddp", least=2))
     assert measured(simulate(2, models=1, device_kind="cpu", techniques=named))
 
 
-def test_a_unit_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
+def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
     """There are ways that need less."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_first = isinstance(body, TrainTask) and attempt == 1 and body.unit == 0
+        is_first = isinstance(body, TrainTask) and attempt == 1 and body.sub_epoch == 0
         full = Failure(kind=FailureKind.OUT_OF_MEMORY, message="no memory", place="host")
         return full if is_first else None
 
@@ -181,7 +191,7 @@ def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
         2,
         2,
         models=1,
-        unit_time=seconds(trial=50.0),
+        sub_epoch_time=seconds(trial=50.0),
         outages=[WorkerOutage(worker="worker-1", start=20.0, length=300.0)],
     )
     tried = [event for event in measured(simulation) if "/trial/" in event.task]
@@ -191,7 +201,7 @@ def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
 
 def test_the_end_of_a_run_waits_for_no_trial() -> None:
     """Once nothing is left to train, what is open to be measured is taken back."""
-    simulation = simulate(2, models=1, epochs=2, unit_time=seconds(inspect=1000.0))
+    simulation = simulate(2, models=1, epochs=2, sub_epoch_time=seconds(inspect=1000.0))
     run = run_of(simulation)
     assert run.state is RunState.FINISHED
     assert run.ended < 300
@@ -213,76 +223,82 @@ def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=10, partitions=2)
 
 
-def by(way: float, single: float) -> UnitTime:
-    """Units take so long by two devices, and by one."""
+def by(parallel_plan: float, single: float) -> SubEpochTime:
+    """Sub-epochs take so long by two devices, and by one."""
 
-    def unit_time(body: TaskBody, worker: str) -> float:
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if isinstance(body, TrainTask):
-            return single if body.way is None else way
+            return single if body.parallel_plan is None else parallel_plan
         return 5.0
 
-    return unit_time
+    return sub_epoch_time
 
 
 @pytest.mark.parametrize(("batch_s", "is_used"), [(0.3, True), (0.7, False)])
-def test_what_a_trial_has_shown_decides_by_which_way_units_run(batch_s: float, is_used: bool) -> None:
-    """A model alone on two devices takes both from the unit after the trial, if that is faster; else it stays."""
+def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
+    batch_s: float, is_used: bool
+) -> None:
+    """A model alone on two devices takes both from the sub-epoch after the trial, if that is faster; else it stays."""
     simulation = simulate(
         2,
         models=1,
         epochs=8,
-        unit_time=by(200 * batch_s, 100.0),
+        sub_epoch_time=by(200 * batch_s, 100.0),
         trial=lambda body: TrialOutcome(batch_s=batch_s, is_verified=True),
     )
     run = run_of(simulation)
-    labels = [visit.way.label if visit.way else "-" for visit in run.models["m00"].visits]
+    labels = [visit.parallel_plan.label if visit.parallel_plan else "-" for visit in run.models["m00"].visits]
     assert labels[0] == "-"
     assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
     assert (run.ended - run.started < 700) is is_used
 
 
-def test_each_unit_loads_and_saves_its_model_and_processes_start_once() -> None:
-    """What a trial has shown of the start is no part of what each unit of the way is expected to take."""
+def test_each_sub_epoch_loads_and_saves_its_model_and_processes_start_once() -> None:
+    """What a trial has shown of the start is no part of what each sub-epoch of the way is expected to take."""
     shown = TrialOutcome(batch_s=5.0, load_s=2.0, save_s=1.0, start_s=40.0, is_verified=True)
-    times = UnitTimes.of(run_of(simulate(2, models=1, trial=lambda body: shown)))
+    times = SubEpochTimes.of(run_of(simulate(2, models=1, trial=lambda body: shown)))
     assert times.estimates.knows("m00", DDP.label)
     assert times.estimates.fixed_s("m00", DDP.label) == pytest.approx(3.0)
 
 
-def test_a_way_that_is_not_verified_is_not_taken_though_it_is_faster() -> None:
+def test_a_parallel_plan_that_is_not_verified_is_not_taken_though_it_is_faster() -> None:
     """One device fits, and needs no trial to be right."""
     simulation = simulate(
         2, models=1, epochs=6, trial=lambda body: TrialOutcome(batch_s=0.1, unverified="no reference")
     )
-    assert all(visit.way is None for visit in run_of(simulation).models["m00"].visits)
+    assert all(visit.parallel_plan is None for visit in run_of(simulation).models["m00"].visits)
 
 
 def test_two_models_on_two_devices_stay_on_one_each() -> None:
     """Both would only wait for each other."""
-    simulation = simulate(2, models=2, epochs=20, unit_time=by(60.0, 100.0))
+    simulation = simulate(2, models=2, epochs=20, sub_epoch_time=by(60.0, 100.0))
     run = run_of(simulation)
-    assert all(visit.way is None for model in run.models.values() for visit in model.visits)
+    assert all(visit.parallel_plan is None for model in run.models.values() for visit in model.visits)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=20, partitions=1)
 
 
 @pytest.mark.parametrize(
     ("is_verified", "is_named", "is_known"), [(True, False, True), (False, False, False), (False, True, True)]
 )
-def test_unverified_ways_are_not_planned_with_but_for_those_that_the_user_has_named(
+def test_unverified_parallel_plans_are_not_planned_with_but_for_those_that_the_user_has_named(
     is_verified: bool, is_named: bool, is_known: bool
 ) -> None:
     """Also of those that a model may go on to when memory runs out; a controller that takes over knows the same."""
     outcome = TrialOutcome(batch_s=0.1, is_verified=is_verified)
     scenario = Scenario(
-        holdings=own_partition(1),
+        replicas=own_partition(1),
         devices=several_devices(2),
         inspection=inspection(1),
         trial=lambda body: outcome,
-        unit_time=seconds(),
+        sub_epoch_time=seconds(),
     )
-    named = tuple(TechniqueChoice(name=way.technique) for way in (SINGLE, DDP)) if is_named else None
+    named = (
+        tuple(TechniqueChoice(name=parallel_plan.technique) for parallel_plan in (SINGLE, DDP))
+        if is_named
+        else None
+    )
     asked = request(1, 3).model_copy(update={"techniques": named})
-    simulation = Simulation(scenario, asked, plan(1, 1, rows=200, ways=(SINGLE, DDP)))
+    simulation = Simulation(scenario, asked, plan(1, 1, rows=200, parallel_plans=(SINGLE, DDP)))
     simulation.run()
     core = Core(simulation.core.record)
     for event in simulation.log:
@@ -292,6 +308,6 @@ def test_unverified_ways_are_not_planned_with_but_for_those_that_the_user_has_na
             break
     assert core.fit is not None
     assert run is not None
-    assert (DDP.label in core.fit.ways.known()[0]) is is_known
-    assert (DDP in core.fit.ways.candidates(0, 0)) is is_known
-    assert FitDispatch.of(core.state, run).ways.known() == core.fit.ways.known()
+    assert (DDP.label in core.fit.parallel_plans.known()[0]) is is_known
+    assert (DDP in core.fit.parallel_plans.candidates(0, 0)) is is_known
+    assert FitDispatch.of(core.state, run).parallel_plans.known() == core.fit.parallel_plans.known()

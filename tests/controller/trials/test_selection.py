@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
-from cerebro.contract.ways import Way
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.trials import (
+    DeviceKind,
+    DevicePlace,
+    Inspection,
+    KnownParallelPlan,
+    ModelGroup,
+    TrialOutcome,
+)
 from controller.trials.memory import FULL, may_fit
 from controller.trials.selection import LONG, WORTH, is_there_a_choice, trials
 from controller.trials.situation import Situation
@@ -20,14 +27,20 @@ from controller.trials.times import lower_s
 GIB = 1 << 30
 
 
-def way(technique: str, size: int, *, reason: str = "", device_bytes: int | None = None) -> KnownWay:
+def parallel_plan(
+    technique: str, size: int, *, reason: str = "", device_bytes: int | None = None
+) -> KnownParallelPlan:
     """A way as an inspection tells of it."""
     identity = technique if size == 1 else f"{technique}-{size}"
-    made = Way(technique=technique, size=size)
-    return KnownWay(id=identity, way=made, reason=reason, device_bytes=device_bytes)
+    made = ParallelPlan(technique=technique, size=size)
+    return KnownParallelPlan(id=identity, parallel_plan=made, reason=reason, device_bytes=device_bytes)
 
 
-WAYS = (way("single", 1), way("checkpointing", 1), *(way("ddp", size) for size in (2, 4, 8)))
+PARALLEL_PLANS = (
+    parallel_plan("single", 1),
+    parallel_plan("checkpointing", 1),
+    *(parallel_plan("ddp", size) for size in (2, 4, 8)),
+)
 
 
 def situation(
@@ -35,7 +48,7 @@ def situation(
     *,
     devices: Sequence[int] = (8,),
     batches: float = 100.0,
-    ways: tuple[KnownWay, ...] = WAYS,
+    parallel_plans: tuple[KnownParallelPlan, ...] = PARALLEL_PLANS,
     memory: int | None = None,
     outcomes: Mapping[tuple[str, str], TrialOutcome] | None = None,
 ) -> Situation:
@@ -44,7 +57,7 @@ def situation(
     return Situation(
         inspection=Inspection(
             groups=tuple(
-                ModelGroup(id=f"g{number:02}", models=tuple(each), ways=ways)
+                ModelGroup(id=f"g{number:02}", models=tuple(each), parallel_plans=parallel_plans)
                 for number, each in enumerate(names)
             ),
             places=(DevicePlace(device=DeviceKind(kind="gpu", name="G", memory_bytes=memory), most=8),),
@@ -57,7 +70,7 @@ def situation(
 
 def wanted(given: Situation) -> list[tuple[str, str]]:
     """What would be tried, in order."""
-    return [(trial.key.group, trial.key.way) for trial in trials(given)]
+    return [(trial.key.group, trial.key.parallel_plan) for trial in trials(given)]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -106,18 +119,18 @@ def test_a_group_is_tried_once_at_a_time_and_the_longest_chain_first() -> None:
     assert wanted(replace(alike, under_way={("g00", "ddp-2")})) == [("g01", "ddp-2")]
 
 
-def test_a_way_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
+def test_a_parallel_plan_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
     """Nor one that was found not to apply; one that crashed may go well elsewhere."""
     for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
         struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
         assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
 
 
-def test_whether_a_way_fits_is_found_out_by_units_and_not_by_trials() -> None:
-    """Of a model that runs out of memory on one device, nothing is tried until a unit has found a way. Then what is
-    tried is faster ways, where the chain is long."""
-    ways = (*WAYS[:2], way("offload", 1), *WAYS[2:])
-    given = replace(situation([1], ways=ways), struck={("g00", "single")})
+def test_whether_a_parallel_plan_fits_is_found_out_by_sub_epochs_and_not_by_trials() -> None:
+    """Of a model that runs out of memory on one device, nothing is tried until a sub-epoch has found a way. Then what
+    is tried is faster ways, where the chain is long."""
+    parallel_plans = (*PARALLEL_PLANS[:2], parallel_plan("offload", 1), *PARALLEL_PLANS[2:])
+    given = replace(situation([1], parallel_plans=parallel_plans), struck={("g00", "single")})
     assert wanted(given) == []
     found = replace(given, fits={("g00", "checkpointing")}, batch_s={"m00000": 1.0})
     assert wanted(found) == [("g00", "ddp-2")]
@@ -128,22 +141,24 @@ def test_what_the_planner_says_of_the_gain_decides() -> None:
     """Asked with the time as now and with the optimistic one: below one per cent nothing is tried."""
     given, asked = situation([1]), []
 
-    def makespan(ways: Mapping[str, Sequence[tuple[int, float]]]) -> float:
-        asked.append(ways)
-        fastest = min(seconds for _, seconds in ways["m00000"])
+    def makespan(parallel_plans: Mapping[str, Sequence[tuple[int, float]]]) -> float:
+        asked.append(parallel_plans)
+        fastest = min(seconds for _, seconds in parallel_plans["m00000"])
         return 100 - gain * (fastest < 100)
 
     gain = 100 * WORTH * 0.9
     assert not list(trials(given, makespan))
     gain = 100 * WORTH * 1.1
     assert [tuple(trial.key) for trial in trials(given, makespan)] == [("g00", "ddp-2")]
-    assert {1: 100.0, 2: 50.0} in [dict(ways["m00000"]) for ways in asked]
+    assert {1: 100.0, 2: 50.0} in [dict(parallel_plans["m00000"]) for parallel_plans in asked]
 
 
-def test_ways_that_the_user_has_not_named_are_not_tried_and_those_that_change_numbers_only_if_named() -> None:
+def test_parallel_plans_that_the_user_has_not_named_are_not_tried_and_those_that_change_numbers_only_if_named() -> (
+    None
+):
     """`wanted` names techniques."""
-    float8 = way("fsdp", 2).model_copy(update={"is_automatic": False})
-    given = situation([1], ways=(way("single", 1), float8, way("ddp", 2)))
+    float8 = parallel_plan("fsdp", 2).model_copy(update={"is_automatic": False})
+    given = situation([1], parallel_plans=(parallel_plan("single", 1), float8, parallel_plan("ddp", 2)))
     assert wanted(given) == [("g00", "ddp-2")]
     assert wanted(replace(given, wanted={"single", "fsdp"})) == [("g00", "fsdp-2")]
 
@@ -160,16 +175,16 @@ class TrueModel:
     activations: int
     told: float
 
-    def peak(self, known: KnownWay) -> float:
+    def peak(self, known: KnownParallelPlan) -> float:
         """Of each device."""
-        technique, size = known.way.technique, known.way.size
+        technique, size = known.parallel_plan.technique, known.parallel_plan.size
         whole = self.state + self.optimizer
         if technique == "fsdp":
             return (whole + self.activations) / size
         kept = 0.2 if technique == "checkpointing" else 1.0
         return whole + kept * self.activations / size
 
-    def ways(self) -> tuple[KnownWay, ...]:
+    def parallel_plans(self) -> tuple[KnownParallelPlan, ...]:
         """With bounds of which the optimizer's state, and some more, is missing."""
         made = []
         for technique, size in (
@@ -178,7 +193,7 @@ class TrueModel:
             *((t, k) for k in (2, 4, 8) for t in ("ddp", "fsdp")),
         ):
             shard = size if technique == "fsdp" else 1
-            known = way(technique, size, device_bytes=int(self.told * self.state / shard))
+            known = parallel_plan(technique, size, device_bytes=int(self.told * self.state / shard))
             growth = {
                 "per_optimizer_byte": 1 / shard,
                 "per_activation_byte": 0.0 if technique == "checkpointing" else 1 / size,
@@ -198,13 +213,13 @@ class TrueModel:
     memory=st.integers(1, 400 * GIB),
     tried=st.sets(st.integers(0, 7)),
 )
-def test_no_way_that_would_fit_is_left_out_for_its_memory(
+def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
     truth: TrueModel, memory: int, tried: set[int]
 ) -> None:
     """Over models, limits and what has been tried: what the bounds and the trials' peaks conclude holds in truth."""
-    ways, outcomes = truth.ways(), {}
+    parallel_plans, outcomes = truth.parallel_plans(), {}
     for number in tried:
-        known = ways[number]
+        known = parallel_plans[number]
         if truth.peak(known) <= FULL * memory:
             peak = int(truth.peak(known))
             # The state as a checkpoint has it: of what bounds tell nothing of, nothing is in it either.
@@ -213,9 +228,9 @@ def test_no_way_that_would_fit_is_left_out_for_its_memory(
             )
         else:
             outcomes["g00", known.id] = TrialOutcome(reason="out of memory", cause="device_memory")
-    given = situation([1], ways=ways, memory=memory, outcomes=outcomes)
+    given = situation([1], parallel_plans=parallel_plans, memory=memory, outcomes=outcomes)
     group = given.inspection.groups[0]
-    for known in ways:
+    for known in parallel_plans:
         if truth.peak(known) <= FULL * memory - 8:
             assert may_fit(given, group, known), known.id
 
@@ -227,12 +242,14 @@ def test_no_way_that_would_fit_is_left_out_for_its_memory(
     left=st.lists(st.floats(0.1, 100), min_size=1, max_size=8),
     devices=st.integers(1, 8),
 )
-def test_the_least_makespan_of_one_way_each_is_the_chain_or_the_load(left: list[float], devices: int) -> None:
+def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
+    left: list[float], devices: int
+) -> None:
     """Whichever is longer; a further way never makes it longer."""
-    ways = {f"m{number}": [(1, seconds)] for number, seconds in enumerate(left)}
-    found = lower_s(ways, devices)
+    parallel_plans = {f"m{number}": [(1, seconds)] for number, seconds in enumerate(left)}
+    found = lower_s(parallel_plans, devices)
     assert found == pytest.approx(max(*left, sum(left) / devices), rel=1e-6)
-    wider = {name: [*each, (2, each[0][1] / 2)] for name, each in ways.items()}
+    wider = {name: [*each, (2, each[0][1] / 2)] for name, each in parallel_plans.items()}
     assert lower_s(wider, devices) <= found * (1 + 1e-9)
 
 
@@ -256,7 +273,7 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
 
 
 @given(
-    ways=st.dictionaries(
+    parallel_plans=st.dictionaries(
         st.integers(0, 9).map(str),
         st.lists(st.tuples(st.integers(1, 4), st.floats(0.01, 100)), max_size=4),
         max_size=8,
@@ -264,18 +281,18 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     devices=st.integers(1, 12),
 )
 def test_the_bound_is_the_least_limit_that_is_enough(
-    ways: dict[str, list[tuple[int, float]]], devices: int
+    parallel_plans: dict[str, list[tuple[int, float]]], devices: int
 ) -> None:
     """By its definition: a little less is not enough, and the bound itself is."""
 
     def is_enough(limit: float) -> bool:
         cheap = [
             min((size * s for size, s in each if s <= limit), default=math.inf)
-            for each in ways.values()
+            for each in parallel_plans.values()
             if each
         ]
         return sum(cheap) <= limit * devices
 
-    found = lower_s(ways, devices)
+    found = lower_s(parallel_plans, devices)
     assert is_enough(found * (1 + 1e-9))
     assert not found or not is_enough(found * (1 - 1e-6))

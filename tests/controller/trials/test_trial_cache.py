@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TrialsRecalled
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import TaskResult
 from cerebro.contract.trials import (
     DeviceKind,
     DevicePlace,
     Inspection,
-    KnownWay,
+    KnownParallelPlan,
     ModelGroup,
     TrialOutcome,
     TrialRecord,
 )
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import BadRequestError
 from controller.trial_cache import TrialCache
 from tests.state.stories import Story
@@ -29,9 +29,11 @@ FOUND = Inspection(
         ModelGroup(
             id="g00",
             models=("m00", "m01"),
-            ways=(
-                KnownWay(id="single", way=SINGLE, cache_key=KEYS["single"]),
-                KnownWay(id="ddp-2", way=Way(technique="ddp", size=2), cache_key=KEYS["ddp-2"]),
+            parallel_plans=(
+                KnownParallelPlan(id="single", parallel_plan=SINGLE, cache_key=KEYS["single"]),
+                KnownParallelPlan(
+                    id="ddp-2", parallel_plan=ParallelPlan(technique="ddp", size=2), cache_key=KEYS["ddp-2"]
+                ),
             ),
         ),
     ),
@@ -109,7 +111,7 @@ def test_an_outcome_is_written_once_by_a_controller() -> None:
         ("failure", False),
     ],
 )
-def test_why_a_way_was_struck_off_is_kept_if_it_would_be_so_again(cause: str, is_kept: bool) -> None:
+def test_why_a_parallel_plan_was_ruled_out_is_kept_if_it_would_be_so_again(cause: str, is_kept: bool) -> None:
     """A crash, or a machine whose memory others used, may have been bad luck."""
     store = Memory()
     struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})

@@ -60,9 +60,9 @@ KEPT = {"auth": {"existingSecret": "ours"}}
 CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
     "controller: {openRuns: 1}": {"controller"},
-    "brain: {mode: act, mostWorkers: 8}": {"controller"},
-    "brain: {mode: act, minWorkers: 0, idleS: 600}": {"controller"},
-    "brain: {resize: true, maxMemory: 64Gi}": {"controller"},
+    "autoscaler: {mode: act, mostWorkers: 8}": {"controller"},
+    "autoscaler: {mode: act, minWorkers: 0, idleS: 600}": {"controller"},
+    "autoscaler: {resize: true, maxMemory: 64Gi}": {"controller"},
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
     "worker: {taskLogMiB: 8}": {"worker"},

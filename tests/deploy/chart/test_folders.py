@@ -88,7 +88,7 @@ def test_folders_are_made_once_for_all(claim: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="folders of another user can be made by root alone")
-def test_folders_that_cannot_be_written_are_refused_with_the_way_out(claim: Path) -> None:
+def test_folders_that_cannot_be_written_are_refused_with_the_parallel_plan_out(claim: Path) -> None:
     """Those that an earlier chart had the kubelet make: the pod does not start, and says what to do; no run begins only
     to fail."""
     (claim / "logs").mkdir()

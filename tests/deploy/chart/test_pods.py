@@ -75,8 +75,8 @@ def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
         ports = {port["name"] for port in container["ports"]}
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             probe = container[kind]
-            (way,) = probe.keys() & {"httpGet", "tcpSocket", "exec"}
-            assert way == "exec" or probe[way]["port"] in ports, (name, kind)
+            (parallel_plan,) = probe.keys() & {"httpGet", "tcpSocket", "exec"}
+            assert parallel_plan == "exec" or probe[parallel_plan]["port"] in ports, (name, kind)
             assert probe["timeoutSeconds"] >= 5, (name, kind)  # a loaded node is no reason to kill
         assert container["startupProbe"]["periodSeconds"] == 1, name
         assert container["startupProbe"]["failureThreshold"] >= 60, name
@@ -365,7 +365,7 @@ def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> N
     ("told", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
 )
 def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) -> None:
-    """They would interrupt units to save a node; whoever wants that says so."""
+    """They would interrupt sub-epochs to save a node; whoever wants that says so."""
     pods = dict(render_with(told).pods())
     found = {name: pod["metadata"].get("annotations", {}).get(_EVICT) for name, pod in pods.items()}
     assert {name for name, value in found.items() if value is not None} == {"worker"}

@@ -10,12 +10,13 @@ from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.rendering import HelmError, refusals_of_checks, refusals_of_schema, render_with
 
 CONTRADICTIONS = {
-    "brain.mode is act, and worker.shards.whenScaled is Delete": (
-        "{brain: {mode: act}, worker: {shards: {whenScaled: Delete}}}"
+    "autoscaler.mode is act, and worker.shards.whenScaled is Delete": (
+        "{autoscaler: {mode: act}, worker: {shards: {whenScaled: Delete}}}"
     ),
-    "brain.minWorkers is 3 and brain.mostWorkers is 2": "brain: {mode: act, minWorkers: 3, mostWorkers: 2}",
-    "brain.resize is true and brain.maxMemory is empty": "brain: {resize: true}",
-    "brain.maxMemory is 64Gi and brain.resize is false": "brain: {maxMemory: 64Gi}",
+    "autoscaler.minWorkers is 3 and autoscaler.mostWorkers is 2": "autoscaler: {mode: act, minWorkers: 3, "
+    "mostWorkers: 2}",
+    "autoscaler.resize is true and autoscaler.maxMemory is empty": "autoscaler: {resize: true}",
+    "autoscaler.maxMemory is 64Gi and autoscaler.resize is false": "autoscaler: {maxMemory: 64Gi}",
     "worker.gpus is 2 and images.worker.cuda is false": "worker: {gpus: 2}",
     "worker.devices is 3 and worker.gpus is 2": "{worker: {devices: 3, gpus: 2}, images: {worker: {cuda: true}}}",
     "worker.devices is 2 and each worker has 1 thread(s)": "worker: {devices: 2}",
@@ -65,9 +66,9 @@ MISTAKES = {
     "podSecurityContext.runAsUser": "podSecurityContext: {runAsUser: 0}",
     "auth.mode": "auth: {mode: oidc}",
     "auth.oidc.groups": "auth: {oidc: {groups: {a: {role: worker}}}}",
-    "brain.minWorkers": "brain: {minWorkers: -1}",
-    "brain.idleS": "brain: {idleS: 1}",
-    "brain.maxMemory": "brain: {resize: true, maxMemory: lots}",
+    "autoscaler.minWorkers": "autoscaler: {minWorkers: -1}",
+    "autoscaler.idleS": "autoscaler: {idleS: 1}",
+    "autoscaler.maxMemory": "autoscaler: {resize: true, maxMemory: lots}",
     "worker.replicas": "worker: {replicas: 0}",
     "worker.gpus": "worker: {gpus: -1}",
     "worker.cores": "worker: {cores: all}",

@@ -23,7 +23,7 @@ def test_the_controller_may_do_what_its_adapter_does_and_nothing_else(values: st
     """The one Role has exactly the rules that controller.kubernetes declares, for this release's worker set."""
     rendered = render(values)
     (role,) = rendered.of("Role")
-    granted = (*RULES, *(RESIZE_RULES if VALUES[values].get("brain", {}).get("resize") else ()))
+    granted = (*RULES, *(RESIZE_RULES if VALUES[values].get("autoscaler", {}).get("resize") else ()))
     assert sorted(role["rules"], key=str) == _named(granted, "cerebro-worker")
     (container,) = rendered.pod("controller")["spec"]["containers"]
     assert {"name": "CEREBRO_WORKER_SET", "value": "cerebro-worker"} in container["env"]

@@ -99,7 +99,7 @@ def test_proxy_does_not_speak_for_programs() -> None:
     assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
 
 
-@pytest.mark.parametrize("name", ["controller", "Admin", "brain", "c0ntroller"])
+@pytest.mark.parametrize("name", ["controller", "Admin", "autoscaler", "c0ntroller"])
 def test_a_person_is_never_called_as_the_platform_is(name: str) -> None:
     """A service's name from a proxy's header or the sign-in form gets a suffix, so logs stay clear."""
     assert person(name) == f"{name} (a person)"

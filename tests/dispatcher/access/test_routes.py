@@ -71,7 +71,7 @@ def test_browsers_without_a_session_are_led_to_the_sign_in(bench: Bench) -> None
     assert answer.headers["Location"] == "/sign-in?next=/experiments%3Fq%3Ddig"
 
 
-def test_form_of_a_signed_out_browser_is_refused_with_a_way_back(bench: Bench) -> None:
+def test_form_of_a_signed_out_browser_is_refused_with_a_parallel_plan_back(bench: Bench) -> None:
     """A redirect would lose what was typed; the page says how to send it again."""
     answer = bench.browser().send("/start", {"name": "x"})
     assert answer.status_code == 401

@@ -89,7 +89,7 @@ def test_an_experiment_that_is_not_there_is_not_found(bench: Bench, address: str
         "/experiments/digits/curves?axis=z",
         "/experiments/digits/curves?points=1",
         "/experiments/digits/curves?start=nan",
-        "/experiments/digits/units?kind=other",
+        "/experiments/digits/sub_epochs?kind=other",
         "/experiments/digits/figures/curves?smoothing=1",
         "/experiments/digits/figures/heatmap?x=nothing",
         "/experiments/digits/failed-rows?split=all&partition=0",
@@ -195,13 +195,13 @@ def test_curves_follow_live_points_over_rows_and_are_cut_to_what_is_asked(bench:
     assert [round(x) for x in near["curves"][0]["x"]] == list(range(245, 256))
 
 
-def test_units_tell_every_attempt(bench: Bench) -> None:
-    view = told(bench, "/experiments/digits/units?model=m07")
+def test_sub_epochs_tell_every_attempt(bench: Bench) -> None:
+    view = told(bench, "/experiments/digits/sub_epochs?model=m07")
     (row,) = view["rows"]
     assert row["state"] == "failed"
     assert row["failure"]["message"] == "ValueError: shapes differ"
     assert [attempt["outcome"] for attempt in row["attempts"]] == ["user_error"]
-    everything = told(bench, "/experiments/digits/units?size=500")
+    everything = told(bench, "/experiments/digits/sub_epochs?size=500")
     assert everything["matching"] == everything["total"] == len(everything["rows"])
     keys = [row["key"] for row in everything["rows"]]
     assert len(keys) == len(set(keys))

@@ -21,7 +21,7 @@ from cerebro.contract.records import (
     AuditEntry,
     Device,
     GpuUsage,
-    Holding,
+    Replica,
     SizeRequest,
     Troubles,
     UsageSample,
@@ -38,7 +38,7 @@ from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
 from tests.state.stories import Story as FitStory
-from tests.state.stories import joined, lost, unit
+from tests.state.stories import joined, lost, sub_epoch
 
 GIB = 1 << 30
 
@@ -51,7 +51,7 @@ def worker(
         update={
             "gpus": gpus,
             "cores": 4,
-            "holdings": (Holding(dataset="d1", partition=0),),
+            "replicas": (Replica(dataset="d1", partition=0),),
             "devices": (Device(kind="cpu", name="a core", threads=1),) * devices,
         }
     )
@@ -211,7 +211,7 @@ def test_queue_says_why() -> None:
     queue = api.QueueAnswer(runs=runs, open_runs=3)
     full = queue.model_copy(update={"open_runs": 1})
     rows = cluster(told(summaries={"digits": seen}, queue=full), now=NOW).queue
-    assert (rows[1].standing.place, rows[1].reason) == (1, UNKNOWN)
+    assert (rows[1].queue_position.place, rows[1].reason) == (1, UNKNOWN)
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
     first = rows[0].told
     assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
@@ -261,7 +261,7 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
     assert "fit-1 has 2 of 4 devices now" in page
     assert '<option value="normal" selected>' in page
     answer = browser.get("/api/views/experiments/digits").json or {}
-    found = answer["standing"]
+    found = answer["queue_position"]
     assert (found["due"], found["devices"], found["of"]) == (pytest.approx(0.2), 2, 4)
 
 
@@ -354,12 +354,16 @@ def test_health_and_incidents_are_shown() -> None:
     """Who is given nothing and why, who was never looked at; and what happened, newest first, with who acted."""
     bench = Bench()
     bench.store.statuses = [worker("worker-0"), worker("worker-1")]
-    mark = Quarantine(reason="2 units failed: <ECC>", by="controller", time=NOW - 60)
+    mark = Quarantine(reason="2 sub-epochs failed: <ECC>", by="controller", time=NOW - 60)
     incidents = (
         Incident(time=NOW - 95, worker="worker-0", what=CHECK_PASSED, by="controller"),
         Incident(time=NOW - 90, worker="worker-1", what="check failed", by="controller"),
         Incident(
-            time=NOW - 60, worker="worker-1", what="quarantined", evidence="2 units failed: <ECC>", by="ada"
+            time=NOW - 60,
+            worker="worker-1",
+            what="quarantined",
+            evidence="2 sub-epochs failed: <ECC>",
+            by="ada",
         ),
     )
     bench.store.machines = HealthAnswer(
@@ -368,7 +372,7 @@ def test_health_and_incidents_are_shown() -> None:
     page = bench.signed_in().get("/cluster").text
     rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
     assert "not checked" in rows[0]
-    assert "quarantined: 2 units failed: &lt;ECC&gt;" in rows[1]
+    assert "quarantined: 2 sub-epochs failed: &lt;ECC&gt;" in rows[1]
     assert "1 quarantined" in text_of(page)
     told = page.split('data-key="incidents"')[1]
     assert told.index("quarantined") < told.index("check failed")
@@ -395,7 +399,8 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
 
 
 def test_slow_workers_are_labelled() -> None:
-    """By what their checks measured, against others of their kind, or by what their units take; the others are well."""
+    """By what their checks measured, against others of their kind, or by what their sub-epochs take; the others are
+    well."""
 
     def checked(rate: float) -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
@@ -406,7 +411,9 @@ def test_slow_workers_are_labelled() -> None:
     bench.store.statuses = [worker(f"worker-{number}") for number in range(3)]
     rates = {"worker-0": 100.0, "worker-1": 90.0, "worker-2": 40.0}
     known = {name: checked(rate) for name, rate in rates.items()}
-    known["worker-1"] = WorkerHealth(check=known["worker-1"].check, pace=Pace(factor=2.1, units=9, time=1.0))
+    known["worker-1"] = WorkerHealth(
+        check=known["worker-1"].check, pace=Pace(factor=2.1, sub_epochs=9, time=1.0)
+    )
     bench.store.machines = HealthAnswer(workers=known)
     page = bench.signed_in().get("/cluster").text
     rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
@@ -426,7 +433,7 @@ def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
     assert 'data-key="incidents"' not in page
 
 
-def test_the_page_says_how_many_workers_are_on_their_way() -> None:
+def test_the_page_says_how_many_workers_are_on_their_parallel_plan() -> None:
     """Or that the cluster rests; nothing where there is nothing to say."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
@@ -440,8 +447,8 @@ def test_devices_with_a_task_are_those_of_the_queue() -> None:
     """A worker's last report may be older than its log: the log of an open run counts at once."""
     story = FitStory(workers=2)
     story.fit(models=2)
-    story.start(unit(1, 0, "m00"), 0)
-    story.start(unit(1, 1, "m01"), 1)
+    story.start(sub_epoch(1, 0, "m00"), 0)
+    story.start(sub_epoch(1, 1, "m01"), 1)
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
     statuses = (worker("worker-0"), worker("worker-1"))
     found = cluster(told(statuses=statuses, summaries={"one": known}), now=story.time)

@@ -10,11 +10,11 @@ from dispatcher.data.view import split_rows
 from dispatcher.reading.read_model import ReadModel
 from tests.dispatcher.stories import Story
 
-IMPORTS_S, UNIT_S, ROWS = 8.0, 0.08, 898
+IMPORTS_S, SUB_EPOCH_S, ROWS = 8.0, 0.08, 898
 
 
 def begun(models: int = 8) -> Story:
-    """A fit of two workers, planned; both have just begun their first unit."""
+    """A fit of two workers, planned; both have just begun their first sub-epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -27,12 +27,12 @@ def begun(models: int = 8) -> Story:
 
 
 def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None:
-    """Its first unit is done."""
+    """Its first sub-epoch is done."""
     result = TaskResult(
         rows=ROWS,
         metrics={"accuracy": 0.5},
         checkpoint=CheckpointRef(name=f"c{worker}", checksum="0" * 16, size=1),
-        timings=Timings(start_s=start_s, compute_s=UNIT_S),
+        timings=Timings(start_s=start_s, compute_s=SUB_EPOCH_S),
     )
     key = f"fit-1/train/m0{worker}/e1/p{worker}"
     story.tell(TaskCommitted(task=key, attempt=1, worker=f"worker-{worker}", result=result), takes_s)
@@ -48,17 +48,18 @@ def left_s(story: Story, *points: LivePoint) -> float:
 
 
 @pytest.mark.parametrize("committed", [1, 2])
-def test_time_left_is_of_units_without_the_imports_before_the_first(committed: int) -> None:
-    """A unit of 0.08 s is done after 8 s, or one on each worker: the other 47 take 4 s on one worker, 2 s on two."""
+def test_time_left_is_of_sub_epochs_without_the_imports_before_the_first(committed: int) -> None:
+    """A sub-epoch of 0.08 s is done after 8 s, or one on each worker: the other 47 take 4 s on one worker, 2 s on
+    two."""
     story = begun()
-    commit(story, 0, start_s=IMPORTS_S, takes_s=IMPORTS_S + UNIT_S)
+    commit(story, 0, start_s=IMPORTS_S, takes_s=IMPORTS_S + SUB_EPOCH_S)
     if committed == 2:
         commit(story, 1, start_s=IMPORTS_S, takes_s=0.0)
-    exact_s = (8 * 3 * 2 - committed) * UNIT_S / committed
+    exact_s = (8 * 3 * 2 - committed) * SUB_EPOCH_S / committed
     assert left_s(story) == pytest.approx(exact_s, rel=0.2)
 
 
-def test_a_unit_that_runs_tells_as_well_what_it_waited() -> None:
+def test_a_sub_epoch_that_runs_tells_as_well_what_it_waited() -> None:
     """Before anything is committed."""
     story = begun()
     story.time += IMPORTS_S + 2.0

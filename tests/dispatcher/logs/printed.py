@@ -1,4 +1,4 @@
-"""What units of the running experiment printed, on a volume of logs."""
+"""What sub-epochs of the running experiment printed, on a volume of logs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ COMMIT = TaskCommitted(
     worker="worker-0",
     result=TaskResult(rows=898, checkpoint=CheckpointRef(name="x", checksum="0" * 16, size=1)),
 )
-"""Of the unit that runs on worker-0."""
+"""Of the sub-epoch that runs on worker-0."""
 
 
 def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
@@ -39,7 +39,7 @@ def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
 
 
 def test_page_follows(bench: Bench, volumes: Volumes) -> None:
-    """From the cursor on the page: nothing new is 204; new lines and new units come, and the next cursor."""
+    """From the cursor on the page: nothing new is 204; new lines and new sub-epochs come, and the next cursor."""
     path = write(volumes, M05, b"one\n")
     browser = bench.signed_in()
     page = browser.get(LOGS).text
@@ -90,7 +90,7 @@ def test_list_of_logs_tells_their_sizes_as_they_grow(bench: Bench, volumes: Volu
 
 
 def test_page_says_what_is_the_matter(bench: Bench, volumes: Volumes) -> None:
-    """A unit that waits, an expression that is none, a search without hits, a volume that is not there."""
+    """A sub-epoch that waits, an expression that is none, a search without hits, a volume that is not there."""
     browser = bench.signed_in()
     assert "waits for a worker to be idle" in browser.get(f"{LOGS}?task=fit-1/train/m06/e1/p0").text
     assert "is no regular expression" in browser.get(f"{LOGS}?q=[&regex=1").text

@@ -1,4 +1,4 @@
-"""Which attempts have a log, in which order, and why a unit has none yet."""
+"""Which attempts have a log, in which order, and why a sub-epoch has none yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dispatcher.stories import running_story
 
 
 def test_sources_are_what_started_in_order() -> None:
-    """Of all runs; chosen by model, worker, run or unit."""
+    """Of all runs; chosen by model, worker, run or sub-epoch."""
     state = running_story().state
     assert {each.task.partition("/")[0] for each in sources(state, LogQuery())} == {"etl-1", "fit-1"}
     found = sources(state, LogQuery(fit="fit-1"))
@@ -31,14 +31,14 @@ def test_sources_are_what_started_in_order() -> None:
     [
         ("fit-1/train/m06/e1/p0", "waits for a worker to be idle"),
         ("fit-1/train/m07/e1/p1", "m07 is failed"),
-        ("fit-1/train/m06/e2/p0", "m06 is in epoch 1; this unit belongs to epoch 2"),
-        ("fit-1/train/m05/e1/p1", "m05 is at another unit first: it trains m05, epoch 1, partition 0"),
+        ("fit-1/train/m06/e2/p0", "m06 is in epoch 1; this sub-epoch belongs to epoch 2"),
+        ("fit-1/train/m05/e1/p1", "m05 is at another sub-epoch first: it trains m05, epoch 1, partition 0"),
         (M05, ""),
         ("nonsense", ""),
         ("fit-9/train/m0/e1/p0", ""),
     ],
 )
-def test_what_a_unit_waits_for(task: str, reason: str) -> None:
+def test_what_a_sub_epoch_waits_for(task: str, reason: str) -> None:
     """In words; nothing of one that has started."""
     told = waits_for(running_story().state, task)
     assert (reason in told) if reason else told == ""

@@ -1,4 +1,4 @@
-"""The button of a unit that runs: its process says where it is, and the page shows the log where that stands."""
+"""The button of a sub-epoch that runs: its process says where it is, and the page shows the log where that stands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.logs import stacks
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import running_story
 
-UNIT = "fit-1/train/m05/e1/p0"
+SUB_EPOCH = "fit-1/train/m05/e1/p0"
 ADDRESS = "/experiments/digits/stacks"
 PAGE = "/experiments/digits/models/m05"
 
@@ -28,21 +28,21 @@ def test_the_button_leads_to_the_log(bench: Bench) -> None:
     browser = bench.signed_in()
     form = re.search(rf'<form method="post" action="{ADDRESS}".*?</form>', browser.get(PAGE).text, re.S)  # fmt: skip
     assert form is not None
-    assert f'value="{UNIT}"' in form[0]
-    answer = browser.post(ADDRESS, {"task": UNIT}, form=PAGE)
+    assert f'value="{SUB_EPOCH}"' in form[0]
+    answer = browser.post(ADDRESS, {"task": SUB_EPOCH}, form=PAGE)
     assert answer.status_code == 303
-    assert answer.headers["Location"] == f"/experiments/digits/logs?task={UNIT}&attempt=1"
+    assert answer.headers["Location"] == f"/experiments/digits/logs?task={SUB_EPOCH}&attempt=1"
     assert ADDRESS not in browser.get("/experiments/digits/models/m00").text
 
 
 def test_what_cannot_be_asked_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No unit, one that has ended, a worker that does not answer."""
+    """No sub-epoch, one that has ended, a worker that does not answer."""
     browser = bench.signed_in()
     assert browser.post(ADDRESS, {"task": ""}, form=PAGE).status_code == 400
     bench.store.problems["ask_stacks"] = ConflictError("it does not run now")
-    answer = browser.post(ADDRESS, {"task": UNIT}, form=PAGE)
+    answer = browser.post(ADDRESS, {"task": SUB_EPOCH}, form=PAGE)
     assert (answer.status_code, "it does not run now" in answer.text) == (409, True)
     bench.store.problems, bench.store.told_stacks = {}, None
     monkeypatch.setattr(stacks, "_ANSWER_S", 0.0)
-    answer = browser.post(ADDRESS, {"task": UNIT}, form=PAGE)
+    answer = browser.post(ADDRESS, {"task": SUB_EPOCH}, form=PAGE)
     assert (answer.status_code, "worker-0 has not said" in answer.text) == (503, True)

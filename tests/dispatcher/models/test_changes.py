@@ -5,7 +5,7 @@ from __future__ import annotations
 from cerebro.contract.events import ModelChanged, ModelExtended, ModelsAdded
 from cerebro.contract.runs import NewModel, Origin
 from dispatcher.models.changes import changes
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 
 
 def change(lr: float) -> ModelChanged:
@@ -16,21 +16,21 @@ def told(story: Story, model: str = "m00") -> list[tuple[object, object, str]]:
     return [(row.before, row.after, row.since) for row in changes(story.model(model))]
 
 
-def test_a_change_holds_from_the_unit_that_it_came_before() -> None:
+def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:
     """The next one, until it has begun; then that one, by its epoch and its place in it."""
     story = Story()
     story.fit(epochs=3)
     assert told(story) == []
     story.train(1, 0)
     story.tell(change(3))
-    assert told(story) == [(0.1, 3, "its next unit")]
-    story.assign(unit(1, 1), 1)
-    assert told(story) == [(0.1, 3, "epoch 1, unit 2, its present one")]
+    assert told(story) == [(0.1, 3, "its next sub-epoch")]
+    story.assign(sub_epoch(1, 1), 1)
+    assert told(story) == [(0.1, 3, "epoch 1, sub-epoch 2, its present one")]
     story.tell(change(4))
-    assert told(story) == [(3, 4, "its next unit"), (0.1, 3, "epoch 1, unit 2, its present one")]
+    assert told(story) == [(3, 4, "its next sub-epoch"), (0.1, 3, "epoch 1, sub-epoch 2, its present one")]
 
 
-def test_a_warm_clone_has_changed_at_its_first_own_unit() -> None:
+def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
     """And a change of its number of epochs is no changed value."""
     story = Story()
     story.fit(epochs=3)
@@ -38,6 +38,6 @@ def test_a_warm_clone_has_changed_at_its_first_own_unit() -> None:
     new = NewModel(hyperparams={"batch_size": 1, "lr": 9}, epochs=3, origin=Origin(model="m00"))
     story.tell(ModelsAdded(run="fit-1", models=(new,)), ModelExtended(run="fit-1", model="m00", epochs=8))
     assert told(story) == []
-    assert told(story, "m02") == [(0.1, 9, "its next unit")]
+    assert told(story, "m02") == [(0.1, 9, "its next sub-epoch")]
     story.train(2, 0, model="m02")
-    assert told(story, "m02") == [(0.1, 9, "epoch 2, unit 1")]
+    assert told(story, "m02") == [(0.1, 9, "epoch 2, sub-epoch 1")]

@@ -26,8 +26,8 @@ def row(index: int, **changes: Any) -> ModelSummary:
         "state": "running",
         "epoch": 1,
         "epochs": 2,
-        "units_done": index,
-        "units": 8,
+        "sub_epochs_done": index,
+        "sub_epochs": 8,
         "latest": None,
         "latest_epoch": None,
         "best": None,
@@ -83,7 +83,7 @@ def found(sentence: str, sort: str = "") -> list[str]:
         ("best is empty", ["m02"]),
         ("worker is not empty", ["m01"]),
         ("NOT best IS EMPTY AND lr<=0.01", ["m01"]),
-        ("units_done > 1", ["m02", "m10"]),
+        ("sub_epochs_done > 1", ["m02", "m10"]),
     ],
 )
 def test_a_filter_finds_what_it_says(sentence: str, ids: list[str]) -> None:
@@ -136,7 +136,7 @@ def test_deep_nesting_is_refused_and_does_not_end_the_process() -> None:
         found("not " * 400 + "lr > 1")
 
 
-def test_rows_without_a_value_come_last_whichever_way() -> None:
+def test_rows_without_a_value_come_last_whichever_parallel_plan() -> None:
     assert found("", "best") == ["m01", "m00", "m10", "m02"]
     assert found("", "-best") == ["m10", "m00", "m01", "m02"]
 

@@ -1,9 +1,9 @@
-"""The page of an experiment tells what came of units that were done once more."""
+"""The page of an experiment tells what came of sub-epochs that were done once more."""
 
 from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted, WorkerJoined
-from cerebro.contract.records import COMPUTES, Holding, Hyperparameters
+from cerebro.contract.records import COMPUTES, Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, TaskResult
 from cerebro.contract.trials import DeviceKind
@@ -13,7 +13,7 @@ from tests.dispatcher.stories import CODE, Story
 
 
 def audited_story(*, differs: bool) -> Story:
-    """One model, of which the first unit is done again by a second worker, and perhaps by a third."""
+    """One model, of which the first sub-epoch is done again by a second worker, and perhaps by a third."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -23,7 +23,7 @@ def audited_story(*, differs: bool) -> Story:
             incarnation="a",
             weight=1,
             kinds=("train", "audit", f"{COMPUTES}here"),
-            holdings=(Holding(dataset="d1", partition=0),),
+            replicas=(Replica(dataset="d1", partition=0),),
             device=DeviceKind(kind="cpu", name="1 core"),
         )
         story.tell(joined)
@@ -33,8 +33,8 @@ def audited_story(*, differs: bool) -> Story:
     plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
     story.tell(RunStarted(run="fit-1", plan=plan))
     made = CheckpointRef(name="digits/fit-1/m00/u00000.pt", checksum="-", size=1)
-    unit = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=made)
-    story.run_task("fit-1/train/m00/e1/p0", "worker-0", unit)
+    sub_epoch = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=made)
+    story.run_task("fit-1/train/m00/e1/p0", "worker-0", sub_epoch)
     names = ("state['models'][0]['weight']",) if differs else ()
     for number, name in ((1, "worker-2"), (2, "worker-3")) if differs else ((1, "worker-2"),):
         outcome = AuditOutcome(is_exact=True, differences=names, digest="b" * 16)
@@ -42,26 +42,26 @@ def audited_story(*, differs: bool) -> Story:
     return story
 
 
-def test_the_page_counts_units_that_came_out_equal(bench: Bench, browser: Browser) -> None:
+def test_the_page_counts_sub_epochs_that_came_out_equal(bench: Bench, browser: Browser) -> None:
     """Quietly: it is as it should be."""
     bench.store.add(audited_story(differs=False))
     source = browser.get("/experiments/digits").text
-    assert "audits: 1 equal (units done once more by another worker, and compared)" in text_of(source)
+    assert "audits: 1 equal (sub-epochs done once more by another worker, and compared)" in text_of(source)
     assert 'class="card failure" data-key="audits"' not in source
 
 
 def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
-    """With the unit, the difference, and what it means for the model."""
+    """With the sub-epoch, the difference, and what it means for the model."""
     bench.store.add(audited_story(differs=True))
     source = browser.get("/experiments/digits").text
     page = text_of(source)
     assert 'class="card failure" data-key="audits"' in source
     assert "audits: 1 differs" in page
-    assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the unit" in page
+    assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the sub-epoch" in page
     assert "worker-2 and worker-3 agree. What m00 has learned since then comes from it" in page
 
 
-def test_a_redo_is_shown_beside_the_units(bench: Bench, browser: Browser) -> None:
+def test_a_redo_is_shown_beside_the_sub_epochs(bench: Bench, browser: Browser) -> None:
     """In the schedule, and in words while it runs."""
     story = audited_story(differs=False)
     story.run_task("fit-1/train/m00/e1/p1", "worker-1", None)

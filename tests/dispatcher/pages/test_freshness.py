@@ -22,7 +22,7 @@ def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser)
 
 
 def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, browser: Browser) -> None:
-    """Throughput falls and the end moves away while no unit ends."""
+    """Throughput falls and the end moves away while no sub-epoch ends."""
     bench.store.add(running_story())
     path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
     first = browser.get(path)

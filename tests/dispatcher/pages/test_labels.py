@@ -16,7 +16,8 @@ from tests.dispatcher.stories import Story
 def test_a_label_stands_at_the_failure_and_leads_to_its_line(
     bench: Bench, browser: Browser, page: str
 ) -> None:
-    """On the overview, in the table of models, at the model and at its unit. What a log says is text, not markup."""
+    """On the overview, in the table of models, at the model and at its sub-epoch. What a log says is text, not
+    markup."""
     story = Story("digits")
     story.workers_join()
     story.etl()

@@ -7,11 +7,11 @@ import re
 from cerebro.contract.events import ModelStopRequested, RunStopRequested
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import Story, running_story, story_with_ways
+from tests.dispatcher.stories import Story, running_story, story_with_parallel_plans
 
 
 def test_table_of_models(bench: Bench, browser: Browser) -> None:
-    """State, epoch, units, latest and best, what varies and nothing else, attempts in vain, worker, cause."""
+    """State, epoch, sub-epochs, latest and best, what varies and nothing else, attempts in vain, worker, cause."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models").text)
     assert "queued 5 running 2 failed 1" in page
@@ -65,7 +65,7 @@ def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
 
 
 def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
-    """Its numbers, epochs, units; what may be done with it; the way to its neighbours."""
+    """Its numbers, epochs, sub-epochs; what may be done with it; the way to its neighbours."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models/m01").text
     shown = text_of(page)
@@ -131,14 +131,14 @@ def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser
     assert page.count(" removed ") == 2
 
 
-def test_the_page_of_a_model_tells_its_ways(bench: Bench, browser: Browser) -> None:
-    """Which is in use, which is struck off and why; and by which each unit ran. Of a model that runs as it is written
-    there is nothing to tell."""
-    bench.store.add(story_with_ways())
+def test_the_page_of_a_model_tells_its_parallel_plans(bench: Bench, browser: Browser) -> None:
+    """Which is in use, which is ruled out and why; and by which each sub-epoch ran. Of a model that runs as it is
+    written there is nothing to tell."""
+    bench.store.add(story_with_parallel_plans())
     page = browser.get("/experiments/digits/models/m00").text
     words = text_of(page)
-    assert "Ways to train it Way Devices Units Seconds a unit Trial: a batch State" in words
-    assert "single 1 0 \u2013 \u2013 struck off : out of memory of the device: CUDA out of memory" in words
+    assert "Ways to train it Way Devices Sub-epochs Seconds a sub-epoch Trial: a batch State" in words
+    assert "single 1 0 \u2013 \u2013 ruled out : out of memory of the device: CUDA out of memory" in words
     assert re.search(r"ddp-2 2 1 \S+ s? ?\u2013 in use", words)
     assert "fsdp-2 2 0 \u2013 \u2013 not used" in words
     assert "worker-0 devices 0, 1 by ddp-2" in words

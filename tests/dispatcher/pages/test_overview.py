@@ -158,7 +158,7 @@ def test_workers_stand_in_the_order_of_their_numbers(bench: Bench, browser: Brow
 
 
 def test_what_runs_says_on_which_devices(bench: Bench, browser: Browser) -> None:
-    """In the list of what runs, of workers, and of units; of a worker with one device there is nothing to say."""
+    """In the list of what runs, of workers, and of sub-epochs; of a worker with one device there is nothing to say."""
     bench.store.add(story_on_two_devices()[0])
     bench.store.statuses = [status("worker-0")]
     page = text_of(browser.get("/experiments/digits").text)

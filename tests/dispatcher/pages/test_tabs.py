@@ -14,7 +14,7 @@ from tests.dispatcher.stories import Story, running_story
 
 
 def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
-    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and each unit."""
+    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and each sub-epoch."""
     story = running_story()
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
     plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
@@ -23,7 +23,9 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     bench.store.add(story)
     bench.clock.now = story.time + 10.0
     page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
-    assert "Makespan so far 35.4 s from the first unit to the last; epoch 1 of 3 Lower bound 22.2 s" in page
+    assert (
+        "Makespan so far 35.4 s from the first sub-epoch to the last; epoch 1 of 3 Lower bound 22.2 s" in page
+    )
     assert (
         "Gap to the bound 13.2 s longer than the bound, with attempts that did not commit Idle 36.2 %" in page
     )
@@ -36,7 +38,7 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
 
 
 def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browser: Browser) -> None:
-    """On the tab and on the overview; a unit tells its own."""
+    """On the tab and on the overview; a sub-epoch tells its own."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -53,8 +55,8 @@ def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browse
     assert "Start of processes 1.5 s on all devices" in page
     assert "1 so far 0.5 s 0.5 s 0.0 % 1.5 s" in page
     assert "besides, 1.5 s to start processes" in text_of(browser.get("/fragments/experiments/digits").text)
-    units: Any = browser.get("/api/views/experiments/digits/units?model=m01").json
-    assert units["rows"][0]["start_s"] == 1.5
+    sub_epochs: Any = browser.get("/api/views/experiments/digits/sub_epochs?model=m01").json
+    assert sub_epochs["rows"][0]["start_s"] == 1.5
 
 
 def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:

@@ -26,7 +26,7 @@ def values(series: LiveSeries, model: str = "m00", name: str = "loss") -> list[f
     return [point.value for point in series.line("fit-1", model, name)]
 
 
-def test_points_of_a_model_are_one_line_over_its_units() -> None:
+def test_points_of_a_model_are_one_line_over_its_sub_epochs() -> None:
     series = LiveSeries()
     series.take(points(TASK, [3.0, 2.0]))
     series.take(points("fit-1/train/m00/e1/p1", [1.0]))

@@ -59,7 +59,10 @@ def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
         found = table.best()
         assert (found.id if found else None) == (best.id if best else None)
         assert table.longest() == max(
-            (0 if run.models[row.id].is_cut_short else row.units - row.units_done for row in expected),
+            (
+                0 if run.models[row.id].is_cut_short else row.sub_epochs - row.sub_epochs_done
+                for row in expected
+            ),
             default=0,
         )
 
@@ -172,14 +175,14 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     # The clock stands from the pause on, which is now.
     elapsed = story.time - run.started
     assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
-    assert throughput.units_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
+    assert throughput.sub_epochs_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
     assert throughput.left is not None
     assert throughput.left.seconds == pytest.approx((total - done) * 898 / throughput.rows_per_s, rel=0.05)
     assert throughput.left.ends_at == story.time + throughput.left.seconds
     assert throughput.left.basis == BASIS
 
 
-def test_rows_of_running_units_count_for_throughput() -> None:
+def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
     story = running_story()
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
@@ -223,7 +226,7 @@ def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
 
 
 def test_validations_do_not_make_time_left_shorter() -> None:
-    """They are short, and not among the units that are left: a long tail of one model would look short."""
+    """They are short, and not among the sub-epochs that are left: a long tail of one model would look short."""
     story = running_story()
     run = story.state.runs["fit-1"]
     table = ModelTable(run)
@@ -235,9 +238,9 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     for at in range(40):
         began, ended = story.time - at - 0.1, story.time - at
         with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
-    found = with_validations.throughput(run, story.time, units=table)
+    found = with_validations.throughput(run, story.time, sub_epochs=table)
     assert found.left is not None
-    assert found == without.throughput(run, story.time, units=table)
+    assert found == without.throughput(run, story.time, sub_epochs=table)
 
 
 def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
@@ -253,8 +256,8 @@ def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
             )
             workers.commit(run, "train", worker=f"worker-{place}", started=began, ended=ended, rows=9)
     table = ModelTable(run)
-    assert devices.throughput(run, story.time, units=table) == workers.throughput(
-        run, story.time, units=table
+    assert devices.throughput(run, story.time, sub_epochs=table) == workers.throughput(
+        run, story.time, sub_epochs=table
     )
 
 

@@ -11,7 +11,7 @@ from tests.client.reporting.stories import RECORD, resumed
 
 
 def test_page_and_report_draw_the_same_schedule() -> None:
-    """An epoch's line is where its last unit ends, the break is shaded, idle time leaves it out."""
+    """An epoch's line is where its last sub-epoch ends, the break is shaded, idle time leaves it out."""
     story = resumed(1000.0)
     read_model = ReadModel(RECORD)
     read_model.apply(story.log)

@@ -1,4 +1,5 @@
-"""The schedule before its first unit, and beside what runs: the plan that is followed, or a word that there is none."""
+"""The schedule before its first sub-epoch, and beside what runs: the plan that is followed, or a word that there is
+none."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cerebro.contract.events import SchedulePlanned
-from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.runs import PlannedSubEpoch
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.serving import serving
@@ -28,10 +29,10 @@ def story(*, is_planned: bool) -> Story:
     told.fit(models=2, epochs=1)
     if is_planned:
         order = (
-            PlannedUnit("worker-0", "m00", 1, 0, 0.0),
-            PlannedUnit("worker-1", "m01", 1, 1, 0.0),
-            PlannedUnit("worker-0", "m01", 1, 0, 5.0),
-            PlannedUnit("worker-1", "m00", 1, 1, 5.0),
+            PlannedSubEpoch("worker-0", "m00", 1, 0, 0.0),
+            PlannedSubEpoch("worker-1", "m01", 1, 1, 0.0),
+            PlannedSubEpoch("worker-0", "m01", 1, 0, 5.0),
+            PlannedSubEpoch("worker-1", "m00", 1, 1, 5.0),
         )
         told.tell(
             SchedulePlanned(
@@ -55,11 +56,12 @@ def asked(told: Story) -> tuple[str, dict[str, Any]]:
     return text_of(page.text), figure.get_json()
 
 
-def test_before_the_first_unit_the_plan_is_shown() -> None:
+def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
     """In words without scripts; hollow in the figure."""
     words, figure = asked(story(is_planned=True))
     assert (
-        "No unit has started yet. fit-1 follows a plan of planner/cyclic: 10.0 s instead of 12.0 s." in words
+        "No sub-epoch has started yet. fit-1 follows a plan of planner/cyclic: 10.0 s instead of 12.0 s."
+        in words
     )
     assert {trace["name"] for trace in figure["data"]} == {"planned"}
     assert figure["layout"]["title"]["text"] == "Plan of 2 models on 2 workers"
@@ -68,13 +70,15 @@ def test_before_the_first_unit_the_plan_is_shown() -> None:
 def test_without_a_plan_it_says_who_decides() -> None:
     """And the figure says why it is empty."""
     words, figure = asked(story(is_planned=False))
-    assert "No unit has started yet. No plan is followed: lrptw" in words
-    assert "decides unit by unit" in words
-    assert figure["layout"]["meta"]["empty"] == "No unit of fit-1 has started yet, and no plan is followed."
+    assert "No sub-epoch has started yet. No plan is followed: lrptw" in words
+    assert "decides sub-epoch by sub-epoch" in words
+    assert (
+        figure["layout"]["meta"]["empty"] == "No sub-epoch of fit-1 has started yet, and no plan is followed."
+    )
 
 
 def test_what_is_to_come_stands_beside_what_runs() -> None:
-    """A unit that has begun is planned no more."""
+    """A sub-epoch that has begun is planned no more."""
     told = story(is_planned=True)
     told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
     words, figure = asked(told)
@@ -90,7 +94,7 @@ def test_a_run_that_has_none_says_so_beside_its_scheduler() -> None:
     told = story(is_planned=False)
     told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
     words, _ = asked(told)
-    assert "unit by unit: no plan is better at present" in words
+    assert "sub-epoch by sub-epoch: no plan is better at present" in words
 
 
 @pytest.mark.slow
@@ -105,7 +109,7 @@ def test_on_a_phone_the_plan_and_its_data_are_within_the_window(browser: Browser
         page.locator("#schedule-data summary").click()
         page.wait_for_selector("#schedule-data table")
         heads = page.locator("#schedule-data thead th").all_inner_texts()
-        column = 1 + heads.index("units planned next")
+        column = 1 + heads.index("sub-epochs planned next")
         cells = page.locator(f"#schedule-data tbody tr > :nth-child({column})")
         assert cells.all_inner_texts() == ["2", "2"]
         assert overflow(page) == 0

@@ -25,7 +25,7 @@ VIEWS = "/api/views/experiments/one"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """With a run that archives its units, known by a snapshot of its fold."""
+    """With a run that archives its sub-epochs, known by a snapshot of its fold."""
     monkeypatch.setattr(log_pages, "PAGE", 50)
     bench, made = Bench(), archived(0)
     bench.store.records["one"] = record("one")
@@ -40,7 +40,7 @@ def browser(bench: Bench) -> Browser:
     return bench.signed_in()
 
 
-def test_older_units_are_read_from_the_log(browser: Browser) -> None:
+def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
     """From the newest ones one gets to the first, link by link; on the way each attempt was there."""
     made, seen, page = archived(0), set[str](), PAGE
     for _ in range(200):
@@ -66,16 +66,19 @@ def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
     """As many bars as attempts; nothing of it is drawn of the run's end."""
     since, until = 20, 60
     figure: Any = browser.get(f"{VIEWS}/figures/schedule?since={since}&until={until}").json
-    units: Any = browser.get(f"{VIEWS}/units?kind=train&since={since}&until={until}&size=500").json
+    sub_epochs: Any = browser.get(f"{VIEWS}/sub_epochs?kind=train&since={since}&until={until}&size=500").json
     bars = {
         (key, number) for trace in figure["data"] for _, _, _, number, key in trace.get("customdata") or ()
     }
     attempts = {
-        (row["key"], each["number"]) for row in units["rows"] for each in row["attempts"] if each["started"]
+        (row["key"], each["number"])
+        for row in sub_epochs["rows"]
+        for each in row["attempts"]
+        if each["started"]
     }
     assert bars == attempts != set()
     assert figure["layout"]["xaxis"]["range"][0] == since
-    assert units["window"]["since_s"] == since
+    assert sub_epochs["window"]["since_s"] == since
     made = archived(0)
     zero = made.run.origin
     expected = {
@@ -88,7 +91,7 @@ def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
 
 
 def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the page is there, and the newest units."""
+    """The rest of the page is there, and the newest sub-epochs."""
     log = archived(0).log
     segment = Segment(
         first=1,
@@ -117,7 +120,7 @@ def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch
     assert 'data-key="fit-1/train' in browser.get(PAGE).text
 
 
-def test_a_model_has_its_units_by_time(browser: Browser) -> None:
+def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
     """Of the window that the address names."""
     made = archived(0)
     model = next(iter(made.run.models.values()))
@@ -130,15 +133,15 @@ def test_a_model_has_its_units_by_time(browser: Browser) -> None:
 def test_no_window_makes_no_sense(browser: Browser) -> None:
     """What is no time is refused by the API and left out by the page."""
     assert browser.get(f"{PAGE}?since=x&until=-3").status_code == 200
-    assert browser.get(f"{VIEWS}/units?since=-3").status_code == 400
+    assert browser.get(f"{VIEWS}/sub_epochs?since=-3").status_code == 400
     assert browser.get(f"{PAGE}?since=50&until=3").status_code == 200
     assert math.isfinite(archived(0).run.origin)
 
 
-def test_behind_the_end_the_way_leads_back() -> None:
+def test_behind_the_end_the_parallel_plan_leads_back() -> None:
     """A window that has no length is as wide as the narrowest that can be looked at."""
     nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
-    found = shown(Stretch(log=Log("one", 0.0, 10), run="fit-1", units=10, is_chosen=True, **nothing))
+    found = shown(Stretch(log=Log("one", 0.0, 10), run="fit-1", sub_epochs=10, is_chosen=True, **nothing))
     since = found.older["since"]
     assert since is not None
     assert since < 100.0

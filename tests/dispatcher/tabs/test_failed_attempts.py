@@ -9,7 +9,7 @@ from dispatcher.tabs.models import failed_attempts
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import Story, running_story
 
-UNIT = "fit-1/train/m01/e1/p0"
+SUB_EPOCH = "fit-1/train/m01/e1/p0"
 
 
 def crashed(times: int = 3) -> Story:
@@ -19,9 +19,9 @@ def crashed(times: int = 3) -> Story:
     story.etl()
     story.fit(models=2)
     for attempt in range(1, times + 1):
-        story.run_task(UNIT, "worker-0", None)
+        story.run_task(SUB_EPOCH, "worker-0", None)
         failure = Failure(kind=FailureKind.CRASH, message="the process was killed by signal 11")
-        story.tell(TaskFailed(task=UNIT, attempt=attempt, worker="worker-0", failure=failure))
+        story.tell(TaskFailed(task=SUB_EPOCH, attempt=attempt, worker="worker-0", failure=failure))
     return story
 
 
@@ -29,7 +29,7 @@ def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
     """The third, where the same was tried three times."""
     run = crashed().state.runs["fit-1"]
     found = failed_attempts(run, list(run.models))
-    assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (UNIT, 3)}
+    assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (SUB_EPOCH, 3)}
     assert found["m01"].what == "trains m01, epoch 1, partition 0"
 
 
@@ -39,8 +39,8 @@ def test_a_model_that_may_go_on_has_failed_at_none() -> None:
     assert failed_attempts(run, list(run.models)) == {}
 
 
-def test_another_units_attempt_that_was_taken_back_is_not_it() -> None:
-    """A unit before was revoked and done again; the failure is the later unit's."""
+def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
+    """A sub-epoch before was revoked and done again; the failure is the later sub-epoch's."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -48,9 +48,9 @@ def test_another_units_attempt_that_was_taken_back_is_not_it() -> None:
     before = "fit-1/train/m01/e1/p1"
     story.run_task(before, "worker-1", None)
     story.tell(TaskRevoked(task=before, attempt=1, worker="worker-1", reason="a user asked"))
-    story.fail(UNIT, "worker-0", "ValueError: shapes differ")
+    story.fail(SUB_EPOCH, "worker-0", "ValueError: shapes differ")
     run = story.state.runs["fit-1"]
-    assert failed_attempts(run, ["m01"])["m01"].task == UNIT
+    assert failed_attempts(run, ["m01"])["m01"].task == SUB_EPOCH
 
 
 def test_all_three_pages_lead_there() -> None:
@@ -60,10 +60,12 @@ def test_all_three_pages_lead_there() -> None:
     page = bench.signed_in()
     for path in ("", "/models", "/models/m01"):
         html = page.get(f"/experiments/digits{path}").text
-        assert f'href="/experiments/digits/logs?task={UNIT}&amp;attempt=3">log of attempt 3</a>' in html, path
+        assert (
+            f'href="/experiments/digits/logs?task={SUB_EPOCH}&amp;attempt=3">log of attempt 3</a>' in html
+        ), path
 
 
-def test_each_attempt_of_a_unit_leads_to_its_own_log() -> None:
+def test_each_attempt_of_a_sub_epoch_leads_to_its_own_log() -> None:
     """Not to the newest one's alone."""
     bench = Bench()
     bench.store.add(crashed())

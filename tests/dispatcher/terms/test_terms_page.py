@@ -85,10 +85,10 @@ def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser
     assert isinstance(event, ModelChanged)
     assert (event.model, event.hyperparams, event.by) == ("m01", {"learning_rate": 0.001}, "Ada")
     told = text_of(browser.get(location).text)
-    assert "learning_rate 0.05 0.001 its next unit" in told
+    assert "learning_rate 0.05 0.001 its next sub-epoch" in told
     assert "Ada changed model m01: learning_rate=0.001 (before: learning_rate=0.05)" in told
     assert "Ada changed model m01" in text_of(browser.get(f"{AT}/history").text).replace("Ada  ", "Ada ")
-    assert "learning_rate is 0.001 since its next unit" in browser.get(f"{AT}/models").text
+    assert "learning_rate is 0.001 since its next sub-epoch" in browser.get(f"{AT}/models").text
 
 
 def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) -> None:

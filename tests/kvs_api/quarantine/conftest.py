@@ -10,8 +10,8 @@ import pytest
 
 from cerebro.runtime.volumes import Volumes
 from controller import plan_maker, preparation
-from controller.advisor import ChildHelper
 from controller.loop import Controller
+from controller.planner_process import ChildHelper
 from controller.settings import Settings
 from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody

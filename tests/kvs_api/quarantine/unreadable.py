@@ -45,16 +45,16 @@ class Store:
         self._redis.xadd(keys.log(name), {"t": 1_000, "e": event}, id=f"{seq}-0")
         return int(seq)
 
-    def write_ledger(self, event: str) -> int:
+    def write_cluster_log(self, event: str) -> int:
         """An event of the cluster's log as it is; its number there."""
-        seq: Any = self._redis.incr(f"{keys.LEDGER}:seq")
-        self._redis.xadd(keys.LEDGER, {"t": 1_000, "e": event}, id=f"{seq}-0")
+        seq: Any = self._redis.incr(f"{keys.CLUSTER_LOG}:seq")
+        self._redis.xadd(keys.CLUSTER_LOG, {"t": 1_000, "e": event}, id=f"{seq}-0")
         return int(seq)
 
-    def mend_ledger(self, seq: int) -> None:
+    def mend_cluster_log(self, seq: int) -> None:
         """In place of its newest event is one that says nothing, as a version that understands it reads it."""
-        self._cut(keys.LEDGER, seq)
-        self.write_ledger('{"type":"HoldingsChanged","volume":"nobody"}')
+        self._cut(keys.CLUSTER_LOG, seq)
+        self.write_cluster_log('{"type":"ReplicasChanged","volume":"nobody"}')
 
     def mend(self, name: str, seq: int) -> None:
         """Take an event and all after it away, as a newer version would understand it."""

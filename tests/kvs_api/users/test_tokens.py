@@ -315,7 +315,17 @@ def test_an_ended_session_outlives_its_cookie(service: Service, place: Place) ->
 
 # --- names -------------------------------------------------------------------------------------------
 
-RESERVED = ["admin", "Admin", "operator", "controller", "CONTROLLER", "brain", "worker", "export", "search"]
+RESERVED = [
+    "admin",
+    "Admin",
+    "operator",
+    "controller",
+    "CONTROLLER",
+    "autoscaler",
+    "worker",
+    "export",
+    "search",
+]
 LOOK_ALIKES = [
     "\u0430dmin",
     "adm\u0131n",

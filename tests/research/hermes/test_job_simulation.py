@@ -1,4 +1,4 @@
-"""Hermes's jobs trained by the controller's own core, unit by unit."""
+"""Hermes's jobs trained by the controller's own core, sub-epoch by sub-epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORK = Workload()
 
 
 @pytest.mark.parametrize("policy", ["promising", "rr"])
-def test_all_units_are_trained(policy: str) -> None:
+def test_all_sub_epochs_are_trained(policy: str) -> None:
     """Each job visits each partition in each epoch, and nobody beats the oracle or the work."""
     jobs = make_jobs("ResNet50", WORK, 4)
     found = run(jobs, policy, "ResNet50", WORK, epochs=2)

@@ -50,7 +50,7 @@ def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) ->
 
 
 @given(samples, st.floats(0.01, 100))
-def test_another_unit_of_the_loss_foretells_the_same(told: list[Sample], factor: float) -> None:
+def test_another_sub_epoch_of_the_loss_foretells_the_same(told: list[Sample], factor: float) -> None:
     """Bits instead of nats, say."""
     scaled = [sample._replace(value=sample.value * factor) for sample in told]
     final = forecast(told, 0.5).final

@@ -1,4 +1,4 @@
-"""Who is trained next, by the rules of Hermes, of SLAQ, and by the expected merit per second."""
+"""Who is trained next, by the rules of Hermes, of SLAQ, and by the expected priority score per second."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_who_is_to_be_good_soonest_goes_first() -> None:
     assert fast > worse
 
 
-def test_quick_units_count() -> None:
+def test_quick_sub_epochs_count() -> None:
     """Of two models that are alike the one whose training takes half as long is worth twice as much."""
     model = falling(0.1)
     quick, long, *_ = promising([replace(model, total_s=50.0), model, FLAT, FLAT])

@@ -15,9 +15,9 @@ from pathlib import Path
 from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Position, TaskBody, TrainTask
-from cerebro.contract.ways import Way
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.forking import Forked, Forks
@@ -137,7 +137,7 @@ class Agents:
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
         devices: tuple[int, ...] = (0,),
-        way: Way | None = None,
+        parallel_plan: ParallelPlan | None = None,
     ) -> str:
         """Assign a task of a model of its own; returns its key.
 
@@ -159,10 +159,10 @@ class Agents:
             rules=rules,
             epoch=1,
             partition=partition,
-            unit=0,
+            sub_epoch=0,
             position=Position(),
             checkpoint=checkpoint,
-            way=way,
+            parallel_plan=parallel_plan,
             keep=(),
         )
         self.assign(body, attempt=attempt, devices=devices)

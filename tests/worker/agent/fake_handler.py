@@ -216,7 +216,7 @@ class Handler(BaseHandler):
         return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
 
     def _save(self, body: TrainTask, attempt: int) -> None:
-        """A unit that takes a savepoint before its second batch, and one where it is to end with time for it."""
+        """A sub-epoch that takes a savepoint before its second batch, and one where it is to end with time for it."""
         file, batch = Path(str(body.hyperparams["file"])), 0
         file.with_suffix(".begun").write_text(str(os.getpid()))
         while not file.exists():

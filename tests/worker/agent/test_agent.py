@@ -70,10 +70,10 @@ def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: P
     for record in told:
         about = {name: record[name] for name in ("experiment", "run", "model", "worker", "attempt")}
         assert about == {
-            "experiment": "one", "run": "fit-1", "model": record["unit"].split("/")[2], "worker": "worker-0",
+            "experiment": "one", "run": "fit-1", "model": record["sub_epoch"].split("/")[2], "worker": "worker-0",
             "attempt": 1,
         }  # fmt: skip
-    assert [record["unit"][-2:] for record in told] == ["p0", "p0", "p1", "p1"]
+    assert [record["sub_epoch"][-2:] for record in told] == ["p0", "p0", "p1", "p1"]
     assert "ValueError: boom" in told[-1]["message"]
     assert "work attempt 1" not in (tmp_path / "agent.log").read_text()
 

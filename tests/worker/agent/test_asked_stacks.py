@@ -1,4 +1,5 @@
-"""Where the process of a unit is, is told while it runs: through a real store, by a real worker; the unit goes on."""
+"""Where the process of a sub-epoch is, is told while it runs: through a real store, by a real worker; the sub-epoch
+goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.kvs_api.bench import TASK, Bench, worker
 from tests.worker.agent.agents import Agents, until
 
 
-def test_a_running_unit_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsClient) -> None:
+def test_a_running_sub_epoch_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsClient) -> None:
     """The text is in its log as well. An attempt that has ended is not asked."""
     agents.start()
     key = agents.give(1, "wait")

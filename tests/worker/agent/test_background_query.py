@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Replica
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime import background_query
@@ -23,7 +23,7 @@ from cerebro.worker.agent.reports import Reports, Resources
 from cerebro.worker.agent.settings import Settings
 from tests.waiting import HANG_S, join, until
 
-HELD = (Holding(dataset="d", partition=0),)
+HELD = (Replica(dataset="d", partition=0),)
 COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())
 FULL = api.Fail(
     experiment="one", task="t", attempt=1, failure=Failure(kind=FailureKind.STORAGE_FULL, message="no room")
@@ -51,7 +51,7 @@ def made(store: Any, look: Any) -> Reports:
     settings = Settings.from_environment(
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": "/nowhere"}
     )
-    resources = Resources(devices=WorkerDevices(1), holdings=look, host="h", pid=1)
+    resources = Resources(devices=WorkerDevices(1), replicas=look, host="h", pid=1)
     return Reports(store, settings, resources, lambda: [Lease()], Drain())
 
 
@@ -66,7 +66,7 @@ def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
     told.send([])
     told.send([])
     told.send([COMMIT])
-    assert [request.holdings for request in store.reports] == [None, HELD, HELD, None, HELD]
+    assert [request.replicas for request in store.reports] == [None, HELD, HELD, None, HELD]
 
 
 def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
     told = made(store, lambda: let_go.wait(HANG_S) and HELD)
     told.send([COMMIT])
     let_go.set()
-    assert told._holdings.wait(1, HANG_S)
+    assert told._replicas.wait(1, HANG_S)
     told.send([])
     told.send([])
-    assert [request.holdings for request in store.reports] == [None, HELD, None]
+    assert [request.replicas for request in store.reports] == [None, HELD, None]
 
 
 def test_a_full_volume_is_reported_with_its_free_space(monkeypatch: pytest.MonkeyPatch) -> None:

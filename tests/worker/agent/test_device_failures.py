@@ -1,4 +1,5 @@
-"""A unit that fails with the message of a broken device: the failure says so, and the next unit has a new process."""
+"""A sub-epoch that fails with the message of a broken device: the failure says so, and the next sub-epoch has a new
+process."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: 
     assert pids[0] == pids[1] != pids[2]
 
 
-def test_a_units_failure_is_judged_by_the_clusters_rules_before_its_runs(agents: Agents) -> None:
+def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(agents: Agents) -> None:
     """The rules search the log of the task. A commit falls under no rule."""
     agents.start(
         CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "^raise attempt", "action": "no_retry"}]'

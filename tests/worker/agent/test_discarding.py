@@ -1,4 +1,4 @@
-"""Old checkpoints go when a unit is committed, and no attempt removes what it cannot know of."""
+"""Old checkpoints go when a sub-epoch is committed, and no attempt removes what it cannot know of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from cerebro.data.checkpoint_files import outdated
-from cerebro.runtime.volumes import Volumes, checkpoint_file, unit_of
+from cerebro.runtime.volumes import Volumes, checkpoint_file, sub_epoch_of
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import outdated_by
 from cerebro.worker.agent.loop import Agent
@@ -33,32 +33,35 @@ from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
 
 
-def name(unit: int, attempt: int = 1) -> str:
-    """Of a unit's file."""
-    return checkpoint_file(unit=unit, epoch=1 + unit // 2, partition=unit % 2, attempt=attempt)
+def name(sub_epoch: int, attempt: int = 1) -> str:
+    """Of a sub-epoch's file."""
+    return checkpoint_file(
+        sub_epoch=sub_epoch, epoch=1 + sub_epoch // 2, partition=sub_epoch % 2, attempt=attempt
+    )
 
 
 def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
-    """Units before go, leftovers of their writers too; this unit, later ones and what is no checkpoint stay."""
-    names = [name(unit) for unit in range(5)]
+    """Sub-epochs before go, leftovers of their writers too; this sub-epoch, later ones and what is no checkpoint
+    stay."""
+    names = [name(sub_epoch) for sub_epoch in range(5)]
     for file in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside", "notes.txt", "useful.pt"):
         (tmp_path / file).touch()
     gone = {path.name for path in outdated(tmp_path, 3, {names[1], "absent"})}
     assert gone == {names[0], names[2], f".{names[0]}.1-2.aside"}
 
 
-@given(unit=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))
-def test_a_name_tells_its_unit(unit: int, epoch: int, attempt: int) -> None:
+@given(sub_epoch=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))
+def test_a_name_tells_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) -> None:
     """Of any size, and while it is written."""
-    file = checkpoint_file(unit=unit, epoch=epoch, partition=0, attempt=attempt)
-    assert unit_of(file) == unit_of(f".{file}.7-1a2b.aside") == unit
+    file = checkpoint_file(sub_epoch=sub_epoch, epoch=epoch, partition=0, attempt=attempt)
+    assert sub_epoch_of(file) == sub_epoch_of(f".{file}.7-1a2b.aside") == sub_epoch
 
 
 @pytest.mark.parametrize(("found", "goes"), [((), True), (("state",), False), (None, False)])
 def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     tmp_path: Path, found: tuple[str, ...] | None, goes: bool
 ) -> None:
-    """By name, and nothing else. If the unit came out otherwise, somebody else is to do it from there."""
+    """By name, and nothing else. If the sub-epoch came out otherwise, somebody else is to do it from there."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     reference = CheckpointRef(name="one/fit-1/m00/u00001.pt", checksum="-", size=1)
     body = AuditTask(
@@ -73,7 +76,7 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
         hang_timeout_s=1.0,
         epoch=1,
         partition=1,
-        unit=1,
+        sub_epoch=1,
         position=Position(),
         checkpoint=None,
         made=reference,
@@ -88,14 +91,14 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     assert outdated_by(volumes, item, TaskResult(audit=outcome)) == expected
 
 
-@pytest.mark.parametrize("unit", [99_999, 100_000, 100_001])
-def test_units_are_compared_by_number(tmp_path: Path, unit: int) -> None:
+@pytest.mark.parametrize("sub_epoch", [99_999, 100_000, 100_001])
+def test_sub_epochs_are_compared_by_number(tmp_path: Path, sub_epoch: int) -> None:
     """Where names get a digit more, nothing newer goes and everything older does."""
-    units = range(99_997, 100_004)
-    for number in units:
+    sub_epochs = range(99_997, 100_004)
+    for number in sub_epochs:
         (tmp_path / name(number)).touch()
-    assert {path.name for path in outdated(tmp_path, unit, ())} == {
-        name(number) for number in units if number < unit
+    assert {path.name for path in outdated(tmp_path, sub_epoch, ())} == {
+        name(number) for number in sub_epochs if number < sub_epoch
     }
 
 
@@ -133,10 +136,10 @@ class Store:
         return api.ReportAnswer(current=True, outcomes=outcomes)
 
 
-def item(unit: int, keep: tuple[str, ...] = ()) -> InboxItem:
+def item(sub_epoch: int, keep: tuple[str, ...] = ()) -> InboxItem:
     body = TrainTask(
         key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={}, code="c" * 64,
-        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=unit,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, sub_epoch=sub_epoch,
         position=Position(), checkpoint=None, keep=keep,
     )  # fmt: skip
     return InboxItem(seq=1, experiment="one", task=body.key, attempt=1, body=body)
@@ -154,16 +157,17 @@ def item(unit: int, keep: tuple[str, ...] = ()) -> InboxItem:
 def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends_well: bool, left: set[str]
 ) -> None:
-    """While the store answers, the unit before is done again elsewhere: what that writes stays, whatever the answer."""
+    """While the store answers, the sub-epoch before is done again elsewhere: what that writes stays, whatever the
+    answer."""
     settings = Settings.from_environment(
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": str(tmp_path)}
     )
     folder = settings.volumes.model_checkpoints("one", "fit-1", "m00")
     folder.mkdir(parents=True)
-    for unit in (2, 3, 4, 5):
-        (folder / name(unit)).touch()
+    for sub_epoch in (2, 3, 4, 5):
+        (folder / name(sub_epoch)).touch()
     store: Any = Store(answer, (folder / name(4, 2)).touch)
-    agent = Agent(store, settings, {}, Resources(devices=WorkerDevices(1), holdings=tuple, host="h", pid=1))
+    agent = Agent(store, settings, {}, Resources(devices=WorkerDevices(1), replicas=tuple, host="h", pid=1))
     result = TaskResult() if ends_well else Failure(kind=FailureKind.CRASH, message="it died")
     slot = Slot(agent._shared, (0,))
     monkeypatch.setattr(slot.execution, "run", lambda item: result)

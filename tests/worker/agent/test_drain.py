@@ -70,10 +70,10 @@ def test_a_batch_that_never_ends_is_ended_after_the_grace(agents: Agents, tmp_pa
         "one", "fit-1", "m00"
     )
     folder.mkdir(parents=True)
-    mine = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
+    mine = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
     others = {
-        checkpoint_file(unit=0, epoch=1, partition=0, attempt=2),
-        f".{checkpoint_file(unit=0, epoch=1, partition=0, attempt=2)}.1-aaaa.aside",
+        checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=2),
+        f".{checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=2)}.1-aaaa.aside",
     }
     for name in (f".{mine}.{pid}-aaaa.aside", *others):
         (folder / name).touch()

@@ -1,4 +1,4 @@
-"""A unit that follows another one trains while the store is asked to grant it."""
+"""A sub-epoch that follows another one trains while the store is asked to grant it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, FailureKind
-from cerebro.contract.ways import Way
 from cerebro.runtime.volumes import checkpoint_file
 from kvs_api.store import Store
 from tests.worker.agent.agents import Agents, is_running, until
@@ -42,7 +42,9 @@ def has_begun(agents: Agents, partition: int) -> bool:
     return path.exists() and path.read_text() != ""
 
 
-def test_the_next_unit_trains_while_the_store_is_asked(agents: Agents, before_grant: list[Before]) -> None:
+def test_the_next_sub_epoch_trains_while_the_store_is_asked(
+    agents: Agents, before_grant: list[Before]
+) -> None:
     """The store does not grant it before its process has begun; it is committed once, as any other."""
     agents.start()
     first = agents.give(0, "wait")
@@ -57,14 +59,16 @@ def test_the_next_unit_trains_while_the_store_is_asked(agents: Agents, before_gr
     assert isinstance(agents.end_of(first), TaskCommitted)
 
 
-@pytest.mark.parametrize("way", [None, Way(technique="ddp", size=2)], ids=["alone", "ranks"])
-def test_a_refused_unit_that_had_begun_leaves_nothing(
-    agents: Agents, before_grant: list[Before], tmp_path: Path, way: Way | None
+@pytest.mark.parametrize(
+    "parallel_plan", [None, ParallelPlan(technique="ddp", size=2)], ids=["alone", "ranks"]
+)
+def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
+    agents: Agents, before_grant: list[Before], tmp_path: Path, parallel_plan: ParallelPlan | None
 ) -> None:
     """It is taken back while the worker asks for it: its processes end, no log stays, and the next attempt runs."""
     agents.start(devices=2)
-    ranks = range(way.size if way else 1)
-    given: dict[str, Any] = {"devices": tuple(ranks), "way": way}
+    ranks = range(parallel_plan.size if parallel_plan else 1)
+    given: dict[str, Any] = {"devices": tuple(ranks), "parallel_plan": parallel_plan}
     agents.give(0, "wait", **given)
     agents.begun(0)
     key = agents.give(1, "wait", checkpoint=CHECKPOINT, **given)
@@ -72,7 +76,7 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
     pids: list[int] = []
 
     checkpoints = tmp_path / "checkpoints/one/fit-1/m01"
-    left = checkpoints / checkpoint_file(unit=0, epoch=1, partition=1, attempt=1)
+    left = checkpoints / checkpoint_file(sub_epoch=0, epoch=1, partition=1, attempt=1)
 
     def take_back(task: str) -> None:
         if task == key and not pids:
@@ -83,7 +87,7 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
 
     before_grant.append(take_back)
     agents.gate(0).touch()
-    until(lambda: bool(pids) and not any(map(is_running, pids)), "the processes of a refused unit ends")
+    until(lambda: bool(pids) and not any(map(is_running, pids)), "the processes of a refused sub-epoch ends")
     agents.gate(1).touch()
     assert isinstance(
         agents.end_of(agents.give(1, "wait", attempt=2, checkpoint=CHECKPOINT, **given), 2), TaskCommitted
@@ -94,7 +98,7 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
     assert attempts == [2]
 
 
-def test_a_models_first_unit_waits_for_its_grant(agents: Agents, before_grant: list[Before]) -> None:
+def test_a_models_first_sub_epoch_waits_for_its_grant(agents: Agents, before_grant: list[Before]) -> None:
     """It makes the model's folder, and the experiment may have been deleted."""
     agents.start()
     agents.give(0, "wait")
@@ -108,7 +112,7 @@ def test_a_models_first_unit_waits_for_its_grant(agents: Agents, before_grant: l
     assert begun == [False]
 
 
-def test_a_unit_that_crashed_before_its_grant_is_told_as_a_crash(
+def test_a_sub_epoch_that_crashed_before_its_grant_is_told_as_a_crash(
     agents: Agents, before_grant: list[Before]
 ) -> None:
     """It is not run a second time in silence."""

@@ -105,7 +105,7 @@ def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> Non
     ],
 )
 def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: FailureKind) -> None:
-    """A unit that was taken back is not to be given up for what it had printed."""
+    """A sub-epoch that was taken back is not to be given up for what it had printed."""
     failure = Failure(kind=kind, message="taken back")
     assert ruled(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.ways import SINGLE
+from cerebro.contract.parallel_plans import SINGLE
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import child
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.rank_page import PAGE, RankPage
-from tests.trial_runner.units import task_of
+from tests.trial_runner.sub_epochs import task_of
 from tests.waiting import HANG_S
 from tests.worker.agent import ending_handler
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind, Gang, InboxItem, Member
-from cerebro.contract.ways import Way
 from cerebro.errors import ClusterError
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError
 from cerebro.worker.agent.gangs.member import decline
 from cerebro.worker.agent.gangs.remote import RemoteRank
-from tests.kvs_api.occupancy_contract import unit_body
+from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.waiting import HANG_S
 
 ATTEMPT = ("one", "fit-1/train/m00/e1/p0+p1", 1)
@@ -167,7 +167,9 @@ def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint
         members=(Member(worker="worker-0", partition=0), Member(worker="worker-1", partition=1)),
         rows=(1, 1),
     )
-    body = unit_body(ATTEMPT[1], Way(technique="ddp", workers=2)).model_copy(update={"gang": gang})
+    body = sub_epoch_body(ATTEMPT[1], ParallelPlan(technique="ddp", workers=2)).model_copy(
+        update={"gang": gang}
+    )
     item = InboxItem(seq=1, experiment="one", task=ATTEMPT[1], attempt=1, member=1, body=body)
     thread = threading.Thread(target=decline, args=(item, endpoint, "SIGTERM: worker-1 was asked to end"))
     thread.start()

@@ -10,19 +10,19 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
-from cerebro.contract.ways import Way
 from tests.small_volume import fill, small_volume
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 from tests.worker.training.handlers import volumes_in
 
-WAY = Way(technique="ddp", size=2)
+PARALLEL_PLAN = ParallelPlan(technique="ddp", size=2)
 CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)
 BOTH = (0, 1)
 
 
 def give(agents: Agents, partition: int, do: str, **told: float) -> str:
-    return agents.give(partition, do, devices=BOTH, way=WAY, **told)  # type: ignore[arg-type]
+    return agents.give(partition, do, devices=BOTH, parallel_plan=PARALLEL_PLAN, **told)  # type: ignore[arg-type]
 
 
 def failure_of(agents: Agents, key: str) -> Failure:
@@ -42,7 +42,8 @@ def rank_line(agents: Agents, partition: int) -> str:
 
 
 def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agents) -> None:
-    """Those that did units alone, one on each device, are ranks of the next one, and do units alone after it."""
+    """Those that did sub-epochs alone, one on each device, are ranks of the next one, and do sub-epochs alone after
+    it."""
     agents.start(devices=2)
     alone = [agents.give(number, "wait", devices=(number,)) for number in BOTH]
     children = [os.getpgid(agents.begun(number)) for number in BOTH]
@@ -66,12 +67,12 @@ def test_ranks_meet_anew_in_each_task(agents: Agents) -> None:
     assert rank_line(agents, 0) != rank_line(agents, 1)
 
 
-def test_the_next_unit_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
+def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
     """By the same children."""
     agents.start(devices=2)
     first = give(agents, 0, "wait")
     children = [os.getpgid(agents.begun(0, rank)) for rank in BOTH]
-    second = agents.give(1, "wait", devices=BOTH, way=WAY, checkpoint=CHECKPOINT)
+    second = agents.give(1, "wait", devices=BOTH, parallel_plan=PARALLEL_PLAN, checkpoint=CHECKPOINT)
     done(agents, first, 0)
     assert [os.getpgid(agents.begun(1, rank)) for rank in BOTH] == children
     done(agents, second, 1)
@@ -93,7 +94,7 @@ def test_the_next_unit_of_a_group_begins_while_the_store_is_asked(agents: Agents
 def test_the_first_to_fail_ends_all_and_is_named(
     agents: Agents, do: str, kind: FailureKind, rank: int | None, says: str
 ) -> None:
-    """A rank that only lost the other is not to blame. The next unit has processes."""
+    """A rank that only lost the other is not to blame. The next sub-epoch has processes."""
     agents.start(devices=2)
     done(agents, give(agents, 0, "wait"), 0)
     pids = [agents.begun(0, number) for number in BOTH]
@@ -101,7 +102,7 @@ def test_the_first_to_fail_ends_all_and_is_named(
     assert (failure.kind, says in failure.message) == (kind, True), failure.message
     if rank is not None:
         assert failure.rank == rank
-    assert failure.is_by_way
+    assert failure.is_by_parallel_plan
     assert not any(map(is_running, pids))
     done(agents, give(agents, 2, "work"))
 
@@ -118,7 +119,7 @@ def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
     process = agents.start(devices=2)
     give(agents, 0, "wait")
     agents.begun(0)
-    places = volumes_in(tmp_path).meeting_places("worker-0")
+    places = volumes_in(tmp_path).rendezvous_root("worker-0")
     left = {path.name for path in places.iterdir()}
     assert len(left) == 1
     process.kill()
@@ -204,7 +205,7 @@ def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents
         failure = failure_of(agents, give(agents, 2, "work"))
         assert failure.kind is FailureKind.STORAGE_FULL
         assert (
-            f"no space to write in {volumes_in(tmp_path).meeting_places('worker-0')} (0 bytes"
+            f"no space to write in {volumes_in(tmp_path).rendezvous_root('worker-0')} (0 bytes"
             in failure.message
         )
         filler.unlink()
@@ -213,7 +214,9 @@ def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents
         process.wait(LIMIT_S)
 
 
-def test_a_rank_whose_process_cannot_be_started_may_be_for_the_way(agents: Agents, tmp_path: Path) -> None:
+def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
+    agents: Agents, tmp_path: Path
+) -> None:
     """It takes more processes than one device does, so another way is tried if it never can be."""
     log = volumes_in(tmp_path).logs / "worker-0.1.child.log"
     log.mkdir(parents=True)
@@ -222,7 +225,7 @@ def test_a_rank_whose_process_cannot_be_started_may_be_for_the_way(agents: Agent
         failure_of(agents, give(agents, 0, "work")),
         failure_of(agents, agents.give(1, "work", devices=(1,))),
     ]
-    assert [(each.kind, each.is_by_way) for each in found] == [
+    assert [(each.kind, each.is_by_parallel_plan) for each in found] == [
         (FailureKind.CRASH, True),
         (FailureKind.CRASH, False),
     ]
@@ -232,18 +235,18 @@ def test_a_rank_whose_process_cannot_be_started_may_be_for_the_way(agents: Agent
     assert process.poll() is None
 
 
-def test_a_way_of_one_process_sees_all_devices(agents: Agents) -> None:
+def test_a_parallel_plan_of_one_process_sees_all_devices(agents: Agents) -> None:
     """And is no rank."""
     agents.start(devices=2)
-    way = Way(technique="pipeline", size=2, processes="one")
-    done(agents, agents.give(0, "work", devices=BOTH, way=way))
+    parallel_plan = ParallelPlan(technique="pipeline", size=2, processes="one")
+    done(agents, agents.give(0, "work", devices=BOTH, parallel_plan=parallel_plan))
     assert "threads 4 " in agents.log(0)
     assert "rank " not in agents.log(0)
 
 
-def test_a_way_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:
+def test_a_parallel_plan_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:
     """No process waits for ranks that never come."""
     agents.start(devices=2)
-    failure = failure_of(agents, agents.give(0, "work", devices=(0,), way=WAY))
+    failure = failure_of(agents, agents.give(0, "work", devices=(0,), parallel_plan=PARALLEL_PLAN))
     assert failure.kind is FailureKind.NOT_APPLICABLE
-    assert failure.message == "ddp-2 takes 2 devices, but the unit was given 1"
+    assert failure.message == "ddp-2 takes 2 devices, but the sub-epoch was given 1"

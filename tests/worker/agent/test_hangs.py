@@ -48,7 +48,7 @@ def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> Non
 
 
 def test_a_process_that_waits_in_the_kernel_is_the_volumes_fault(agents: Agents) -> None:
-    """No signal reaches it, so it cannot tell its stack. The unit is tried elsewhere."""
+    """No signal reaches it, so it cannot tell its stack. The sub-epoch is tried elsewhere."""
     agents.start()
     kind, message = agents.failure(agents.give(1, "kernel", hang_timeout_s=3.0))
     assert kind is FailureKind.UNAVAILABLE, message

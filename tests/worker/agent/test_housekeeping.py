@@ -87,7 +87,7 @@ def made(parts: Any) -> Housekeeping:
 
 
 def test_it_measures_and_makes_room() -> None:
-    """Usage is taken once; holdings are told anew after the list has changed."""
+    """Usage is taken once; replicas are told anew after the list has changed."""
     beside = Beside()
     own = made(beside)
     own.run(Passes(2), 1.0)
@@ -148,7 +148,7 @@ class Store:
         return api.ReportAnswer(current=True, outcomes=())
 
 
-@pytest.mark.parametrize("what", ["meter", "trash", "checkpoints", "holdings"])
+@pytest.mark.parametrize("what", ["meter", "trash", "checkpoints", "replicas"])
 def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     what: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +171,12 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     store: Any = Store()
     looks = itertools.count()
     resources = Resources(
-        devices=WorkerDevices(1), holdings=lambda: hang() if next(looks) else (), meter=meter, host="h", pid=1
+        devices=WorkerDevices(1), replicas=lambda: hang() if next(looks) else (), meter=meter, host="h", pid=1
     )
     agent = Agent(store, settings, {}, resources)
     if what == "checkpoints":
         monkeypatch.setattr(shutil, "disk_usage", hang)
-    if what == "holdings":
+    if what == "replicas":
         store.register = lambda record: agent._reports.changed()
     if what == "trash":
         monkeypatch.setattr(agent._reclaimer, "sweep", hang)

@@ -17,10 +17,10 @@ def test_a_worker_without_data_loads_no_numpy(tmp_path: Path) -> None:
     program = (
         "import importlib, sys\n"
         "from cerebro.runtime.volumes import Volumes\n"
-        "from cerebro.worker.agent.__main__ import holdings\n"
+        "from cerebro.worker.agent.__main__ import replicas\n"
         "for name in ('etl_worker', 'model_hopper', 'trial_runner', 'cerebro.worker.searches'):\n"
         "    importlib.import_module(name)\n"
-        f"assert holdings(Volumes.from_environment({{'CEREBRO_VOLUMES': {str(tmp_path)!r}}})) == ()\n"
+        f"assert replicas(Volumes.from_environment({{'CEREBRO_VOLUMES': {str(tmp_path)!r}}})) == ()\n"
         "print(sorted({'numpy', 'pyarrow', 'torch', 'pandas'} & sys.modules.keys()))"
     )
     done = subprocess.run(

@@ -33,7 +33,7 @@ class Reader:
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)}),
             cores=1,
         )
-        resources = Resources(devices=WorkerDevices(1), holdings=tuple, host="", pid=0)
+        resources = Resources(devices=WorkerDevices(1), replicas=tuple, host="", pid=0)
         self._agent = Agent(kvs, settings, {}, resources)
         self._answers: list[Callable[[], tuple[()]]] = []
         monkeypatch.setattr(time, "monotonic", lambda: self.now)

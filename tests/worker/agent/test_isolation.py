@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.parallel_plans import SINGLE
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks import (
     CheckpointRef,
@@ -27,7 +28,6 @@ from cerebro.contract.tasks import (
     TrialTask,
 )
 from cerebro.contract.trials import DeviceKind, DevicePlace
-from cerebro.contract.ways import SINGLE
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.worker.training import checkpoint as checkpoints
 from tests.etl_worker.jobs import write_metadata
@@ -83,7 +83,7 @@ class Watchful(SubEpochSpec):
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-        CACHE["units"] = CACHE.get("units", 0) + 1
+        CACHE["sub_epochs"] = CACHE.get("sub_epochs", 0) + 1
         self.seen += 1
         misbehave(hyperparams["misdeed"])
         return {"state": float(zlib.crc32(state.encode()))}
@@ -132,7 +132,7 @@ class PrintingRows(ETLSpec):
 
 
 class Worker:
-    """One worker, one partition, and units of models that behave or do not."""
+    """One worker, one partition, and sub-epochs of models that behave or do not."""
 
     def __init__(self, agents: Agents, root: Path, spec: SubEpochSpec, devices: int = 1) -> None:
         self.agents, self.volumes = agents, volumes_in(root)
@@ -142,7 +142,7 @@ class Worker:
         agents.start(handler="etl_worker model_hopper trial_runner", devices=devices)
 
     def train(self, misdeed: str = "") -> str:
-        """Give a unit of a new model; returns its key."""
+        """Give a sub-epoch of a new model; returns its key."""
         self._count += 1
         body = TrainTask(
             key=f"fit-{self._count}/train/m00/e1/p0",
@@ -150,8 +150,8 @@ class Worker:
             hyperparams={"batch_size": 8, "misdeed": misdeed},
             epoch=1,
             partition=0,
-            unit=0,
-            position=Position(epochs=1, units=1, step=0, total_steps=8),
+            sub_epoch=0,
+            position=Position(epochs=1, sub_epochs=1, step=0, total_steps=8),
             checkpoint=None,
             **self._common,
         )
@@ -206,7 +206,7 @@ class Worker:
             device = DeviceKind(kind="cpu", name="1 core")
             key = f"{run}/trial/g00/single"
             body = TrialTask(
-                key=key, group="g00", id="single", way=SINGLE, device=device, partition=0, **model
+                key=key, group="g00", id="single", parallel_plan=SINGLE, device=device, partition=0, **model
             )
         elif kind == "inspect":
             del model["model"], model["hang_timeout_s"], model["hyperparams"]
@@ -277,7 +277,7 @@ def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> N
 
 
 def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
-    """As of units; after units as well."""
+    """As of sub-epochs; after sub-epochs as well."""
     trained = worker.trained()
     wanted = worker.result(worker.evaluate(trained)).metrics
     for misdeed in ("default dtype", "patched layer", "global", "class attribute"):

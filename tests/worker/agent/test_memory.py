@@ -98,7 +98,7 @@ def test_a_process_becomes_the_killers_first_choice(tmp_path: Path) -> None:
 
 
 def train_task(do: str) -> dict[str, Any]:
-    """A unit of the handler that stands for user code."""
+    """A sub-epoch of the handler that stands for user code."""
     told = {
         "experiment": "one",
         "run": "fit-1",
@@ -107,9 +107,15 @@ def train_task(do: str) -> dict[str, Any]:
         "seed": 0,
         "hang_timeout_s": 9.0,
     }
-    unit = {"key": "fit-1/train/m00/e1/p0", "epoch": 1, "partition": 0, "unit": 0, "checkpoint": None}
+    sub_epoch = {
+        "key": "fit-1/train/m00/e1/p0",
+        "epoch": 1,
+        "partition": 0,
+        "sub_epoch": 0,
+        "checkpoint": None,
+    }
     body = TrainTask.model_validate(
-        {**told, **unit, "code": "0" * 64, "hyperparams": {"do": do, "file": "-"}}
+        {**told, **sub_epoch, "code": "0" * 64, "hyperparams": {"do": do, "file": "-"}}
     )
     return body.model_dump(mode="json")
 

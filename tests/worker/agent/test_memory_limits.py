@@ -60,7 +60,7 @@ def test_whom_older_versions_ask_is_told_as_before(agents: Agents) -> None:
 
 
 def test_a_process_that_ran_out_of_memory_is_used_no_more(agents: Agents) -> None:
-    """What earlier units have left in it may be the cause."""
+    """What earlier sub-epochs have left in it may be the cause."""
     agents.start()
     pids = []
     for partition, what in enumerate(("pid", "memory", "pid")):

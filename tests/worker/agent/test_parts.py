@@ -254,7 +254,7 @@ def test_a_failure_carries_message_and_traceback() -> None:
 
 def agent_of(devices: int = 1) -> Agent:
     settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
-    resources = Resources(devices=WorkerDevices(devices, devices), holdings=tuple, host="here", pid=1)
+    resources = Resources(devices=WorkerDevices(devices, devices), replicas=tuple, host="here", pid=1)
     return Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
 
 
@@ -266,7 +266,8 @@ def slot_of(agent: Agent, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, .
 
 
 def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notification without an item is no idleness: the next unit must not wait for a new process to import torch."""
+    """A notification without an item is no idleness: the next sub-epoch must not wait for a new process to import
+    torch."""
     agent = agent_of()
     slot = slot_of(agent, monkeypatch)
     child: Any = SimpleNamespace(used=time.monotonic(), is_resting=True)

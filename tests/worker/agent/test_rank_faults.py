@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.events import TaskCommitted, TaskFailed, UnitSaved
+from cerebro.contract.events import SubEpochSaved, TaskCommitted, TaskFailed
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import (
     CheckpointRef,
     Failure,
@@ -24,7 +25,6 @@ from cerebro.contract.tasks import (
     TaskResult,
     TrainTask,
 )
-from cerebro.contract.ways import Way
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.forking import members
@@ -36,7 +36,7 @@ from tests.worker.training.handlers import volumes_in, write_split
 
 pytestmark = pytest.mark.slow
 
-DDP, FSDP = Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
+DDP, FSDP = ParallelPlan(technique="ddp", size=2), ParallelPlan(technique="fsdp", size=2)
 BOTH = (0, 1)
 
 
@@ -89,7 +89,7 @@ def befall(what: str, step: int) -> None:
 
 
 class Training:
-    """A worker with two devices, and units of one model on it."""
+    """A worker with two devices, and sub-epochs of one model on it."""
 
     def __init__(self, agents: Agents, root: Path, savepoint_s: str = "") -> None:
         self.agents, self.root, self.notes = agents, root, root / "notes"
@@ -110,8 +110,8 @@ class Training:
         self,
         name: str,
         *,
-        way: Way | None = DDP,
-        unit: int = 0,
+        parallel_plan: ParallelPlan | None = DDP,
+        sub_epoch: int = 0,
         attempt: int = 1,
         checkpoint: CheckpointRef | None = None,
         savepoint: Savepoint | None = None,
@@ -119,8 +119,8 @@ class Training:
         run: str = "fit-1",
         **hyperparams: Any,
     ) -> str:
-        """Assign a unit of the one model; runs are only there to keep its files apart."""
-        key = f"{run}/train/m00/e{unit + 1}/p0"
+        """Assign a sub-epoch of the one model; runs are only there to keep its files apart."""
+        key = f"{run}/train/m00/e{sub_epoch + 1}/p0"
         body = TrainTask(
             key=key,
             experiment="one",
@@ -131,15 +131,15 @@ class Training:
             dataset=DATASET,
             seed=5,
             hang_timeout_s=hang_timeout_s,
-            epoch=unit + 1,
+            epoch=sub_epoch + 1,
             partition=0,
-            unit=unit,
-            position=Position(epochs=9, units=9, step=16 * unit, total_steps=9 * 16),
+            sub_epoch=sub_epoch,
+            position=Position(epochs=9, sub_epochs=9, step=16 * sub_epoch, total_steps=9 * 16),
             checkpoint=checkpoint,
             savepoint=savepoint,
-            way=way,
+            parallel_plan=parallel_plan,
         )
-        devices = BOTH[: way.size if way else 1]
+        devices = BOTH[: parallel_plan.size if parallel_plan else 1]
         self.agents.assign(body, attempt=attempt, devices=devices)
         return key
 
@@ -154,9 +154,9 @@ class Training:
         return event.failure
 
     def saves(self, key: str) -> list[Savepoint]:
-        """Of a unit, that the log tells of."""
+        """Of a sub-epoch, that the log tells of."""
         events = self.agents.bench.log()
-        return [event.savepoint for event in events if isinstance(event, UnitSaved) and event.task == key]
+        return [event.savepoint for event in events if isinstance(event, SubEpochSaved) and event.task == key]
 
     def pids(self, name: str) -> list[int]:
         """Of the processes of both ranks, once they train."""
@@ -206,29 +206,33 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
         torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
 
 
-def test_a_chain_of_units_by_all_kinds_of_ways(training: Training) -> None:
+def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training) -> None:
     """Each sub-epoch continues from the previous checkpoint and has one result, for all rows. Each rank of each
     sub-epoch runs in a new process."""
     checkpoint, processes = None, set[int]()
-    ways = (
+    parallel_plans = (
         DDP,
         FSDP,
         None,
         FSDP,
-        Way(technique="offload"),
+        ParallelPlan(technique="offload"),
         DDP,
-        Way(technique="pipeline", size=2, processes="one"),
+        ParallelPlan(technique="pipeline", size=2, processes="one"),
     )
-    for unit, way in enumerate(ways):
-        name = f"unit{unit}"
-        result = training.result(training.give(name, way=way, unit=unit, checkpoint=checkpoint))
+    for sub_epoch, parallel_plan in enumerate(parallel_plans):
+        name = f"sub_epoch{sub_epoch}"
+        result = training.result(
+            training.give(name, parallel_plan=parallel_plan, sub_epoch=sub_epoch, checkpoint=checkpoint)
+        )
         assert result.rows == 61
         assert 0 < result.metrics["loss"] < 5
         assert result.peak_bytes > 0
         checkpoint = result.checkpoint
-        ranks = BOTH[: way.ranks if way else 1]
+        ranks = BOTH[: parallel_plan.ranks if parallel_plan else 1]
         processes |= {int((training.notes / f"{name}.pid{rank}").read_text()) for rank in ranks}
-    assert len(processes) == sum(way.ranks if way else 1 for way in ways)
+    assert len(processes) == sum(
+        parallel_plan.ranks if parallel_plan else 1 for parallel_plan in parallel_plans
+    )
     folder = training.root / "checkpoints/one/fit-1/m00"
     # By a thread, once the commit is accepted.
     until(lambda: len(list(folder.iterdir())) == 1, "older ones are removed")
@@ -241,19 +245,21 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
     key = training.give("first", pause_s=0.1)
     groups = groups_of(training.pids("first"))
     first = training.result(key)
-    for attempt, (way, says) in enumerate(
+    for attempt, (parallel_plan, says) in enumerate(
         (
-            (Way(technique="tensor", size=2), "plan"),
-            (Way(technique="sharpest", size=2), "there is no technique 'sharpest'"),
-            (Way(technique="ddp", size=2, params={"depth": 3}), "has no parameter 'depth'"),
+            (ParallelPlan(technique="tensor", size=2), "plan"),
+            (ParallelPlan(technique="sharpest", size=2), "there is no technique 'sharpest'"),
+            (ParallelPlan(technique="ddp", size=2, params={"depth": 3}), "has no parameter 'depth'"),
         ),
         1,
     ):
-        failure = training.failure(training.give("refused", run="fit-2", attempt=attempt, way=way), attempt)
+        failure = training.failure(
+            training.give("refused", run="fit-2", attempt=attempt, parallel_plan=parallel_plan), attempt
+        )
         assert (failure.kind, says in failure.message) == (FailureKind.NOT_APPLICABLE, True), failure
     assert first.checkpoint is not None
     training.damage(first.checkpoint)
-    failure = training.failure(training.give("damaged", unit=1, checkpoint=first.checkpoint))
+    failure = training.failure(training.give("damaged", sub_epoch=1, checkpoint=first.checkpoint))
     assert (failure.kind, "it was damaged" in failure.message) == (FailureKind.CHECKPOINT, True), failure
     after = training.give("after", run="fit-3", pause_s=0.1)
     assert groups_of(training.pids("after")) == groups
@@ -318,12 +324,14 @@ def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int
     assert f"rank {rank} of 2 (device {rank}) is behind within batch 3" in failure.message
 
 
-@pytest.mark.parametrize("way", [DDP, FSDP], ids=str)
-def test_a_worker_that_ends_saves_the_group_first(training: Training, way: Way) -> None:
+@pytest.mark.parametrize("parallel_plan", [DDP, FSDP], ids=str)
+def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_plan: ParallelPlan) -> None:
     """All ranks leave at one batch; those of the next worker go on from there to the same bits, dropout included. One
-    device does the unit from its beginning."""
-    wanted = training.weights(training.result(training.give("whole", run="fit-2", way=way)))
-    key = training.give("cut", pause_s=0.1, way=way)
+    device does the sub-epoch from its beginning."""
+    wanted = training.weights(
+        training.result(training.give("whole", run="fit-2", parallel_plan=parallel_plan))
+    )
+    key = training.give("cut", pause_s=0.1, parallel_plan=parallel_plan)
     groups = groups_of(training.pids("cut"))
     training.process.send_signal(signal.SIGTERM)
     failure = training.failure(key)
@@ -333,10 +341,12 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, way: Way) 
     (saved,) = training.saves(key)
     assert 0 < saved.batch < 16
     training.begin()
-    resumed = training.result(training.give("resumed", attempt=2, savepoint=saved, way=way), 2)
+    resumed = training.result(
+        training.give("resumed", attempt=2, savepoint=saved, parallel_plan=parallel_plan), 2
+    )
     assert resumed.resumed_rows == saved.rows
     same(training.weights(resumed), wanted)
-    other = training.result(training.give("other", run="fit-3", savepoint=saved, way=None))
+    other = training.result(training.give("other", run="fit-3", savepoint=saved, parallel_plan=None))
     assert (other.resumed_rows, other.rows) == (0, 61)
 
 

@@ -60,7 +60,7 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
-    """Partitions and downloads; holdings are told anew; nothing is left of what was moved aside."""
+    """Partitions and downloads; replicas are told anew; nothing is left of what was moved aside."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     assert shelf.act()
     assert sorted(path.name for path in shelf.volumes.shards.glob("*/*")) == ["new", "new"]

@@ -242,7 +242,7 @@ def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, 
         body = TrainTask(
             key=f"fit-1/train/m{partition:02}/e1/p{partition}", experiment="one", run="fit-1", model=f"m{partition:02}",
             hyperparams={"do": "pid", "file": ""}, code=code, dataset=dataset, seed=0, hang_timeout_s=60.0, epoch=1,
-            partition=partition, unit=0, position=Position(), checkpoint=None, keep=(),
+            partition=partition, sub_epoch=0, position=Position(), checkpoint=None, keep=(),
         )  # fmt: skip
         started.assign(body, attempt=1, devices=(0,))
         assert isinstance(started.end_of(body.key), TaskCommitted)

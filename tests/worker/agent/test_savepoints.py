@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, UnitSaved
+from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
 from cerebro.data.checkpoint_files import outdated
 from cerebro.errors import ClusterError
@@ -21,7 +21,7 @@ from tests.worker.agent.agents import LIMIT_S, Agents, until
 
 def batches(agents: Agents) -> list[int]:
     """Of the savepoints that the log tells of."""
-    return [event.savepoint.batch for event in agents.bench.log() if isinstance(event, UnitSaved)]
+    return [event.savepoint.batch for event in agents.bench.log() if isinstance(event, SubEpochSaved)]
 
 
 def test_a_savepoint_is_told_at_once(agents: Agents) -> None:
@@ -31,17 +31,17 @@ def test_a_savepoint_is_told_at_once(agents: Agents) -> None:
     until(lambda: batches(agents) == [2], "the savepoint is in the log")
 
 
-def test_a_worker_that_ends_tells_where_its_unit_goes_on(agents: Agents) -> None:
+def test_a_worker_that_ends_tells_where_its_sub_epoch_goes_on(agents: Agents) -> None:
     """The savepoint comes before the end of the attempt, in the log as in truth."""
     process = agents.start(lease_s=100.0)
     key = agents.give(0, "saves")
-    until(lambda: batches(agents)[:1] == [2], "the unit runs")
+    until(lambda: batches(agents)[:1] == [2], "the sub-epoch runs")
     process.send_signal(signal.SIGTERM)
     kind, message = agents.failure(key)
     assert (kind, "goes on from there" in message) == (FailureKind.PREEMPTED, True)
     assert process.wait(LIMIT_S) == 0
     *_, saved, failed = agents.bench.log()
-    assert isinstance(saved, UnitSaved)
+    assert isinstance(saved, SubEpochSaved)
     assert isinstance(failed, TaskFailed)
     assert saved.savepoint.batch > 2
 
@@ -89,9 +89,9 @@ def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
 # --- files -------------------------------------------------------------------------------------------
 
 
-def touched(folder: Path, unit: int, attempt: int, *batches: int) -> list[Path]:
-    """Files of an attempt at a unit: its checkpoint, and savepoints before these batches."""
-    name = checkpoint_file(unit=unit, epoch=1, partition=0, attempt=attempt)
+def touched(folder: Path, sub_epoch: int, attempt: int, *batches: int) -> list[Path]:
+    """Files of an attempt at a sub-epoch: its checkpoint, and savepoints before these batches."""
+    name = checkpoint_file(sub_epoch=sub_epoch, epoch=1, partition=0, attempt=attempt)
     names = [name, *(savepoint_file(checkpoint=name, batch=batch) for batch in batches)]
     for each in names:
         (folder / each).touch()
@@ -99,7 +99,7 @@ def touched(folder: Path, unit: int, attempt: int, *batches: int) -> list[Path]:
 
 
 def test_a_savepoint_replaces_those_before_it(tmp_path: Path) -> None:
-    """Of its unit, also of earlier attempts and what they left unfinished; checkpoints and later ones stay."""
+    """Of its sub-epoch, also of earlier attempts and what they left unfinished; checkpoints and later ones stay."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     folder = volumes.model_checkpoints("one", "fit-1", "m00")
     folder.mkdir(parents=True)

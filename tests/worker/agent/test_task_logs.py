@@ -174,7 +174,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         shorten(tmp_path / "log", LIMIT)
 
 
-def test_a_unit_that_prints_without_end_fills_no_disk(agents: Agents) -> None:
+def test_a_sub_epoch_that_prints_without_end_fills_no_disk(agents: Agents) -> None:
     """It is committed; its log has the first and the last line."""
     agents.start(CEREBRO_TASK_LOG_MIB="1", lease_s=1.0)
     key = agents.give(1, "prints")

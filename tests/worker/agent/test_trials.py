@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import FailureKind, InspectTask, TaskResult, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
-from cerebro.contract.ways import Way
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from tests.state.stories import DATASET
 from tests.worker.agent.agents import Agents
@@ -54,17 +54,17 @@ def common(code: str) -> dict[str, Any]:
     return {"experiment": "one", "run": "fit-1", "code": code, "dataset": DATASET, "seed": 1}
 
 
-def trial(code: str, way: Way, **hyperparams: Any) -> TrialTask:
+def trial(code: str, parallel_plan: ParallelPlan, **hyperparams: Any) -> TrialTask:
     """Of a way, with a batch size that two ranks share evenly."""
     return TrialTask(
-        key=f"fit-1/trial/g0{len(hyperparams)}/{way.technique}-{way.size}",
+        key=f"fit-1/trial/g0{len(hyperparams)}/{parallel_plan.technique}-{parallel_plan.size}",
         **common(code),
         model="m00",
         hyperparams={"batch_size": 8, **hyperparams},
         hang_timeout_s=100.0,
         group=f"g0{len(hyperparams)}",
-        id=f"{way.technique}-{way.size}",
-        way=way,
+        id=f"{parallel_plan.technique}-{parallel_plan.size}",
+        parallel_plan=parallel_plan,
         device=DEVICE,
         partition=0,
     )
@@ -77,8 +77,8 @@ def result_of(agents: Agents, key: str) -> TaskResult:
     return event.result
 
 
-def test_a_worker_inspects_models_and_its_ranks_verify_ways(agents: Agents, tmp_path: Path) -> None:
-    """Beside each other, in fresh processes; a loss that is a sum is struck off."""
+def test_a_worker_inspects_models_and_its_ranks_verify_parallel_plans(agents: Agents, tmp_path: Path) -> None:
+    """Beside each other, in fresh processes; a loss that is a sum is ruled out."""
     agents.start(devices=2, handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
     code = agents.learn(Trained())
@@ -89,11 +89,11 @@ def test_a_worker_inspects_models_and_its_ranks_verify_ways(agents: Agents, tmp_
     agents.assign(inspection, attempt=1, devices=())
     found = result_of(agents, inspection.key).inspection
     assert found is not None
-    ways = {known.id: known for known in found.groups[0].ways}
-    assert not ways["ddp-2"].reason
-    assert ways["ddp-2"].cache_key
+    parallel_plans = {known.id: known for known in found.groups[0].parallel_plans}
+    assert not parallel_plans["ddp-2"].reason
+    assert parallel_plans["ddp-2"].cache_key
     for technique in ("ddp", "fsdp"):
-        task = trial(code, Way(technique=technique, size=2))
+        task = trial(code, ParallelPlan(technique=technique, size=2))
         agents.assign(task, attempt=1, devices=(0, 1))
         outcome = result_of(agents, task.key).trial
         assert outcome is not None
@@ -101,7 +101,7 @@ def test_a_worker_inspects_models_and_its_ranks_verify_ways(agents: Agents, tmp_
         assert outcome.is_usable
         assert outcome.start_s > 0
         assert outcome.host_bytes > 0
-    wrong = trial(code, Way(technique="ddp", size=2), sum=True)
+    wrong = trial(code, ParallelPlan(technique="ddp", size=2), sum=True)
     agents.assign(wrong, attempt=1, devices=(0, 1))
     struck = result_of(agents, wrong.key).trial
     assert struck is not None
@@ -133,7 +133,7 @@ def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
     seen = []
     for number in range(3):
         notes.unlink(missing_ok=True)
-        task = trial(code, Way(technique="single"), **{f"number{number}": 1})
+        task = trial(code, ParallelPlan(technique="single"), **{f"number{number}": 1})
         task = task.model_copy(update={"key": f"fit-1/trial/g1{number}/single", "group": f"g1{number}"})
         agents.assign(task, attempt=1, devices=(0,))
         assert result_of(agents, task.key).trial is not None
@@ -152,7 +152,7 @@ def test_ranks_that_fail_are_gone_when_the_next_trial_begins(agents: Agents, tmp
     code = agents.learn(Marking(notes))
     parents = []
     for technique in ("ddp", "nothing", "fsdp"):
-        task = trial(code, Way(technique=technique, size=2))
+        task = trial(code, ParallelPlan(technique=technique, size=2))
         agents.assign(task, attempt=1, devices=(0, 1))
         if technique == "nothing":
             event = agents.end_of(task.key)

@@ -26,7 +26,7 @@ BODY = TrainTask(
     hang_timeout_s=60.0,
     epoch=1,
     partition=0,
-    unit=0,
+    sub_epoch=0,
     position=Position(),
     checkpoint=None,
 )

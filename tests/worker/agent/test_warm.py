@@ -69,7 +69,9 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_unit_after_preprocessing_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
+def test_the_first_sub_epoch_after_preprocessing_finds_the_imports_done(
+    agents: Agents, tmp_path: Path
+) -> None:
     """A worker that only trains starts its process once training data appears on its volume, not earlier."""
     agent = agents.start(is_fork=False, NOTES=str(tmp_path))
     assert psutil.Process(agent.pid).children() == []

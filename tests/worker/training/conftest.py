@@ -1,4 +1,4 @@
-"""A partition, and what makes hundreds of small units quick."""
+"""A partition, and what makes hundreds of small sub-epochs quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A unit, attempt after attempt: user code that goes on from savepoints, and what keeps them."""
+"""A sub-epoch, attempt after attempt: user code that goes on from savepoints, and what keeps them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import Trainee, create, restore, train_unit
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 from tests.worker.training.handlers import learn_from
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ class Spec(SubEpochSpec):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
         checkpoint.track(optimizer=optimizer, scheduler=scheduler)
-        checkpoint["units"] = checkpoint.get("units", 0) + 1
+        checkpoint["sub_epochs"] = checkpoint.get("sub_epochs", 0) + 1
         torch.rand(3), random.random(), np.random.rand()
         total = dataloader.progress({"loss": 0.0, "ids": []})
         for inputs, outputs in dataloader:
@@ -65,7 +65,11 @@ class Spec(SubEpochSpec):
             if dataloader.step == 7:
                 network[0].bias.requires_grad_(False)
         checkpoint["ids"] = total["ids"]
-        return {"loss": total["loss"], "rate": scheduler.get_last_lr()[0], "units": checkpoint["units"]}
+        return {
+            "loss": total["loss"],
+            "rate": scheduler.get_last_lr()[0],
+            "sub_epochs": checkpoint["sub_epochs"],
+        }
 
 
 def step(
@@ -79,8 +83,8 @@ def step(
 
 
 @dataclass(kw_only=True)
-class Unit:
-    """A unit, attempt after attempt."""
+class SubEpoch:
+    """A sub-epoch, attempt after attempt."""
 
     rows: MappedRows
     folder: Path
@@ -101,7 +105,7 @@ class Unit:
         loader = PartitionLoader(
             self.rows,
             batch_size=SIZE,
-            seed=unit_seed(0, "m00", 1, 0),
+            seed=sub_epoch_seed(0, "m00", 1, 0),
             first=resumed["batch"] if resumed else 0,
         )
         savepoints = Savepoints(trainee, write=self.write, resumed=resumed)
@@ -114,7 +118,7 @@ class Unit:
 
         feed = InstrumentedLoader(loader, on_batch, savepoints=savepoints)
         with suppress(PreemptedError):
-            metrics = train_unit(self.spec, trainee, feed, {}, seed=0, model="m00", epoch=1, partition=0)
+            metrics = train_sub_epoch(self.spec, trainee, feed, {}, seed=0, model="m00", epoch=1, partition=0)
             self.metrics = numbers_of(metrics)
             return trainee.state()
         return None
@@ -137,9 +141,11 @@ class Unit:
 
 
 @contextmanager
-def unit(rows: MappedRows, spec: SubEpochSpec | None = None, start: State | None = None) -> Iterator[Unit]:
+def sub_epoch(
+    rows: MappedRows, spec: SubEpochSpec | None = None, start: State | None = None
+) -> Iterator[SubEpoch]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Unit(rows=rows, folder=Path(folder), spec=spec or Spec(), start=start)
+        yield SubEpoch(rows=rows, folder=Path(folder), spec=spec or Spec(), start=start)
 
 
 class Loop(Spec):

@@ -23,8 +23,8 @@ from cerebro.data.mapped import MappedRows
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.training.checkpoint import load, save
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import seed_everything, unit_seed
-from cerebro.worker.training.unit import create, restore, train_unit
+from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 
 CPU = torch.device("cpu")
 SPEC_NAMES: dict[str, Any] = {
@@ -63,7 +63,7 @@ class PairLoader(PartitionLoader):
     """A partition's own order of batches, with two numbers as inputs, and whether they are positive as labels."""
 
     def __init__(self, rows: MappedRows, epoch: int, partition: int) -> None:
-        super().__init__(rows, batch_size=10, seed=unit_seed(3, "m00", epoch, partition))
+        super().__init__(rows, batch_size=10, seed=sub_epoch_seed(3, "m00", epoch, partition))
         self._numbers = Halves(partition)
 
     def __iter__(self) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class PairLoader(PartitionLoader):
 def batches(rows: MappedRows) -> Iterator[Any]:
     """Of all sub-epochs, one after another; at the begin of each the generators are seeded, as Cerebro does."""
     for epoch, partition in PLACES:
-        seed_everything(unit_seed(3, "m00", epoch, partition))
+        seed_everything(sub_epoch_seed(3, "m00", epoch, partition))
         yield from PairLoader(rows, epoch, partition)
 
 
@@ -86,13 +86,15 @@ def weights_of(network: torch.nn.Module) -> list[torch.Tensor]:
 def hopped(spec: SubEpochSpec, rows: MappedRows, folder: Path) -> list[torch.Tensor]:
     """Weights after all sub-epochs, each in a new model with the state of a file."""
     state: dict[str, Any] | None = None
-    for unit, (epoch, partition) in enumerate(PLACES):
+    for sub_epoch, (epoch, partition) in enumerate(PLACES):
         trainee = create(spec, HYPERPARAMS, seed=3, model="m00", device=CPU)
         if state is not None:
             restore(trainee, state)
-        feed = InstrumentedLoader(PairLoader(rows, epoch, partition), epoch=epoch, unit=unit)
-        train_unit(spec, trainee, feed, HYPERPARAMS, seed=3, model="m00", epoch=epoch, partition=partition)
-        state = load(folder, save(folder, f"u{unit}.pt", trainee.state()), CPU)
+        feed = InstrumentedLoader(PairLoader(rows, epoch, partition), epoch=epoch, sub_epoch=sub_epoch)
+        train_sub_epoch(
+            spec, trainee, feed, HYPERPARAMS, seed=3, model="m00", epoch=epoch, partition=partition
+        )
+        state = load(folder, save(folder, f"u{sub_epoch}.pt", trainee.state()), CPU)
     assert state is not None
     return list(state["models"][0].values())
 
@@ -285,7 +287,7 @@ def test_the_trainer_of_hugging_face_computes_the_same(rows: MappedRows, tmp_pat
         arguments = module["TrainingArguments"](
             str(tmp_path), num_train_epochs=1, save_strategy="no", report_to="none"
         )
-        module["UnitTrainer"](
+        module["SubEpochTrainer"](
             All(loader), model=network, args=arguments, optimizers=(optimizer, schedule)
         ).train()
 

@@ -1,4 +1,4 @@
-"""A unit that is done once more in a worker's handler: it comes out to the bit, and one flipped bit is found."""
+"""A sub-epoch that is done once more in a worker's handler: it comes out to the bit, and one flipped bit is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cerebro.worker.training import comparing
 from controller import tasks
 from model_hopper import handler as hopper
 from model_hopper.handler import Handler
-from tests.state.stories import Story, unit
+from tests.state.stories import Story, sub_epoch
 from tests.worker.training.handlers import Linear, handler_of, learn_from, volumes_in, write_split
 
 ARITHMETIC = f"{COMPUTES}here"
@@ -29,7 +29,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 class Momentum(Linear):
-    """Keeps an optimizer, a count, and draws noise: all that a unit begins with counts."""
+    """Keeps an optimizer, a count, and draws noise: all that a sub-epoch begins with counts."""
 
     def train(
         self,
@@ -42,7 +42,7 @@ class Momentum(Linear):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         checkpoint.track(optimizer=optimizer)  # type: ignore[attr-defined]
         total = dataloader.progress({"loss": 0.0})
-        checkpoint["units"] = checkpoint.get("units", 0) + 1
+        checkpoint["sub_epochs"] = checkpoint.get("sub_epochs", 0) + 1
         for inputs, labels in dataloader:
             noisy = inputs + 0.01 * torch.randn_like(inputs)
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(noisy)[:, 0], labels.float())
@@ -53,7 +53,7 @@ class Momentum(Linear):
 
 
 class Trained:
-    """A model that a handler has trained, and audits of its units."""
+    """A model that a handler has trained, and audits of its sub-epochs."""
 
     def __init__(self, folder: Path, handler: Handler) -> None:
         self.volumes, self._handler = volumes_in(folder), handler
@@ -65,16 +65,16 @@ class Trained:
         self.model = self.story.model()
         self.keep: dict[str, bytes] = {}
         while not self.model.is_trained:
-            key = unit(self.model.epoch, self.model.remaining[0])
+            key = sub_epoch(self.model.epoch, self.model.remaining[0])
             body = tasks.body(RECORD, self.story.state, self.story.run, key)
             assert isinstance(body, TrainTask)
             self.story.do(key, body.partition, handler.handle(body, 1))
 
     def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> AuditTask:
-        """The redo of a unit, at the worker that has not done it."""
+        """The redo of a sub-epoch, at the worker that has not done it."""
         visit, before = self.model.visits[number], self.model.visits[number - 1]
         audit = Audit(
-            unit=visit.key("fit-1", "m00"),
+            sub_epoch=visit.key("fit-1", "m00"),
             number=number,
             visit=visit,
             before=before.checkpoint if number else None,
@@ -103,19 +103,19 @@ def trained(tmp_path: Path) -> Iterator[Trained]:
 
 
 def flips_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has a broken adder: after a unit the last bit of one weight is another one."""
-    train_unit: Any = vars(hopper)["train_unit"]
+    """The machine has a broken adder: after a sub-epoch the last bit of one weight is another one."""
+    train_sub_epoch: Any = vars(hopper)["train_sub_epoch"]
 
     def train(spec: Any, trainee: Any, *given: Any, **named: Any) -> Any:
-        measured = train_unit(spec, trainee, *given, **named)
+        measured = train_sub_epoch(spec, trainee, *given, **named)
         weight = trainee.modules[0].weight.data
         weight.view(torch.int32)[0, 1] ^= 1
         return measured
 
-    monkeypatch.setattr(hopper, "train_unit", train)
+    monkeypatch.setattr(hopper, "train_sub_epoch", train)
 
 
-def test_every_unit_comes_out_to_the_bit_and_nothing_is_written(trained: Trained) -> None:
+def test_every_sub_epoch_comes_out_to_the_bit_and_nothing_is_written(trained: Trained) -> None:
     """The first one, and those that begin with an optimizer's state; the volume stays as it was."""
     folder = trained.volumes.checkpoints
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -148,13 +148,13 @@ def test_where_bits_may_differ_metrics_are_compared(
     """Another kind of processor: a bit is no difference, a metric that is a percent off is one."""
     flips_a_bit(monkeypatch)
     for wrong, found in ((1.0, False), (1.0 + 5e-4, False), (1.01, True)):
-        train_unit: Any = vars(hopper)["train_unit"]
+        train_sub_epoch: Any = vars(hopper)["train_sub_epoch"]
 
-        def train(*given: Any, factor: float = wrong, train: Any = train_unit, **named: Any) -> Any:
+        def train(*given: Any, factor: float = wrong, train: Any = train_sub_epoch, **named: Any) -> Any:
             return {"loss": factor * train(*given, **named)["loss"]}
 
         with monkeypatch.context() as patched:
-            patched.setattr(hopper, "train_unit", train)
+            patched.setattr(hopper, "train_sub_epoch", train)
             outcome = trained.redo(1, arithmetic="").audit
         assert outcome is not None
         assert (outcome.is_exact, bool(outcome.differences), outcome.digest) == (False, found, "")

@@ -84,7 +84,7 @@ def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_the_same_state_has_the_same_bytes(tmp_path: Path) -> None:
-    """So that a unit done again leaves the checkpoint that was lost."""
+    """So that a sub-epoch done again leaves the checkpoint that was lost."""
     first, second = save(tmp_path, "a.pt", state()), save(tmp_path, "b.pt", state())
     assert (first.checksum, first.size) == (second.checksum, second.size)
     assert save(tmp_path, "c.pt", state(seed=1)).checksum != first.checksum
@@ -116,7 +116,7 @@ def test_a_file_of_another_length_is_found(tmp_path: Path, size: int) -> None:
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:
-    """As the same error: the unit before is done again either way."""
+    """As the same error: the sub-epoch before is done again either way."""
     with pytest.raises(CheckpointCorruptError, match="cannot be read"):
         load(tmp_path, CheckpointRef(name="absent.pt", checksum="-", size=1), CPU)
 
@@ -145,7 +145,7 @@ def _die_while_saving(folder: Path, name: str, writes: int) -> None:
 @pytest.mark.processes
 def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
     """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
-    first = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
+    first = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""The course of what a unit reports."""
+"""The course of what a sub-epoch reports."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_who_is_finite_again_has_not_diverged() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "none", None, torch.zeros(3)])
 def test_what_is_no_finite_number_is_left_out(value: Any) -> None:
-    """It could not be stored, and does not fail the unit."""
+    """It could not be stored, and does not fail the sub-epoch."""
     found = recorded(value, 1.0)
     assert found is not None
     assert [point.mean for point in found.points] == [1.0]
@@ -119,7 +119,7 @@ class Reporting(Linear):
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_a_unit_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: bool) -> None:
+def test_a_sub_epoch_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: bool) -> None:
     """Within the seconds that it trained for."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
@@ -135,7 +135,7 @@ def test_a_unit_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: boo
         hang_timeout_s=60,
         epoch=1,
         partition=0,
-        unit=0,
+        sub_epoch=0,
         position=Position(),
         checkpoint=None,
         with_curve=is_wanted,

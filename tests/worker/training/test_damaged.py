@@ -1,8 +1,10 @@
-"""A checkpoint damaged at any moment is noticed, or does no harm: no unit ever trains from other bytes than were saved.
+"""A checkpoint damaged at any moment is noticed, or does no harm: no sub-epoch ever trains from other bytes than were
+saved.
 
 The test is the controller and the disk that fails. Two models take turns on one worker's handler, so that the
-checkpoint of each unit is read ahead while the other model trains; one checkpoint is damaged at a moment of the run,
-counted in steps of the handler: hints, blocks read, batches, ends of units.
+checkpoint of each sub-epoch is read ahead while the other model trains; one checkpoint is damaged at a moment of the
+run,
+counted in steps of the handler: hints, blocks read, batches, ends of sub-epochs.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tests.data.rows import write_partition
 
 CPU = torch.device("cpu")
 SHA = "c" * 64
-UNITS = 3
+SUB_EPOCHS = 3
 DAMAGES = ("flip", "cut", "page", "replace", "remove")
 
 
@@ -79,7 +81,7 @@ class Spec(SubEpochSpec):
     """A model of a few blocks, with momentum in its checkpoint; each batch is a moment.
 
     Attributes:
-        meanwhile: what else happens while the first batch of a unit is trained on.
+        meanwhile: what else happens while the first batch of a sub-epoch is trained on.
     """
 
     def __init__(self) -> None:
@@ -128,12 +130,12 @@ class Worker:
         self.first = 0
         """The first moment at which there is a checkpoint."""
 
-    def task(self, model: str, unit: int) -> TrainTask:
-        """A unit, from the newest checkpoint of the one before."""
+    def task(self, model: str, sub_epoch: int) -> TrainTask:
+        """A sub-epoch, from the newest checkpoint of the one before."""
         return TrainTask(
-            key=f"fit-1/train/{model}/e1/p{unit}", experiment="one", run="fit-1", model=model,
-            hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=unit + 1,
-            partition=0, unit=unit, position=Position(), checkpoint=self.done[model, unit - 1] if unit else None,
+            key=f"fit-1/train/{model}/e1/p{sub_epoch}", experiment="one", run="fit-1", model=model,
+            hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=sub_epoch + 1,
+            partition=0, sub_epoch=sub_epoch, position=Position(), checkpoint=self.done[model, sub_epoch - 1] if sub_epoch else None,
         )  # fmt: skip
 
     def hint(self, following: tuple[str, int] | None) -> None:
@@ -145,36 +147,37 @@ class Worker:
             self.spec.moments.pass_one()
             self.handler._loader.submit(self.spec.moments.pass_one).result()
 
-    def do(self, model: str, unit: int, following: tuple[str, int] | None) -> None:
-        """Train a unit while the next one's checkpoint is read; do those before again whose checkpoints are damaged."""
+    def do(self, model: str, sub_epoch: int, following: tuple[str, int] | None) -> None:
+        """Train a sub-epoch while the next one's checkpoint is read; do those before again whose checkpoints are
+        damaged."""
         self.spec.meanwhile = lambda: self.hint(following)
         moments = self.spec.moments
-        attempt = self.attempts[model, unit] = self.attempts.get((model, unit), 0) + 1
+        attempt = self.attempts[model, sub_epoch] = self.attempts.get((model, sub_epoch), 0) + 1
         try:
-            result = self.handler.handle(self.task(model, unit), attempt)
+            result = self.handler.handle(self.task(model, sub_epoch), attempt)
         except CheckpointCorruptError:
             self.noticed += 1
-            self.do(model, unit - 1, None)
-            return self.do(model, unit, None)
+            self.do(model, sub_epoch - 1, None)
+            return self.do(model, sub_epoch, None)
         assert result.checkpoint is not None
         self.first = self.first or moments.count
-        self.done[model, unit] = result.checkpoint
+        self.done[model, sub_epoch] = result.checkpoint
         return None
 
     def run(self) -> dict[str, str]:
         """Train both models; their last checkpoints' checksums."""
         torch.set_num_threads(1)
-        turns = [(model, unit) for unit in range(UNITS) for model in ("a", "b")]
+        turns = [(model, sub_epoch) for sub_epoch in range(SUB_EPOCHS) for model in ("a", "b")]
         for turn, following in zip(turns, [*turns[1:], None], strict=True):
             self.do(*turn, following)
         for model in ("a", "b"):
             self.spec.moments.pass_one()
             try:
-                load(self.volumes.checkpoints, self.done[model, UNITS - 1], CPU)
+                load(self.volumes.checkpoints, self.done[model, SUB_EPOCHS - 1], CPU)
             except CheckpointCorruptError:
                 self.noticed += 1
-                self.do(model, UNITS - 1, None)
-        return {model: self.done[model, UNITS - 1].checksum for model in ("a", "b")}
+                self.do(model, SUB_EPOCHS - 1, None)
+        return {model: self.done[model, SUB_EPOCHS - 1].checksum for model in ("a", "b")}
 
 
 @contextmanager
@@ -182,7 +185,7 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
     """A worker with every block that it reads a moment.
 
     Args:
-        small_bytes: states of at most so many are read whole ahead of their unit, larger ones only checked.
+        small_bytes: states of at most so many are read whole ahead of their sub-epoch, larger ones only checked.
     """
     threads = torch.get_num_threads()
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -220,7 +223,7 @@ class Undisturbed(NamedTuple):
 
 @pytest.fixture(scope="module", params=[0, 2**30], ids=["checked", "read"])
 def undisturbed(request: pytest.FixtureRequest) -> Undisturbed:
-    """By what is done ahead of a unit."""
+    """By what is done ahead of a sub-epoch."""
     with worker(request.param) as whole:
         return Undisturbed(request.param, whole.run(), range(whole.first, whole.spec.moments.count))
 
@@ -240,7 +243,7 @@ def disturbed(
 
 
 def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(undisturbed: Undisturbed) -> None:
-    """What is used is what was checked: the unit before is done again, or the damage came too late to matter."""
+    """What is used is what was checked: the sub-epoch before is done again, or the damage came too late to matter."""
     assert_noticed_or_harmless(undisturbed, times=8)
 
 
@@ -277,7 +280,7 @@ def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: st
 
 
 def test_a_large_checkpoint_checked_ahead_holds_no_memory() -> None:
-    """Neither on a device nor beside the model that trains: it may be as large, and its unit may be taken back."""
+    """Neither on a device nor beside the model that trains: it may be as large, and its sub-epoch may be taken back."""
     with worker() as one:
         one.do("a", 0, None)
         assert one.volumes.checkpoint(one.done["a", 0].name).stat().st_size > 3 * durable.BLOCK_BYTES

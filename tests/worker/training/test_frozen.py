@@ -29,8 +29,8 @@ from cerebro.runtime.volumes import Volumes, checkpoint_file
 from cerebro.worker.training import frozen as freezing
 from cerebro.worker.training.checkpoint import check, load, read, save
 from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.sub_epoch import Trainee, restore
 from cerebro.worker.training.tracking import Checkpoint
-from cerebro.worker.training.unit import Trainee, restore
 
 WIDTH = 128
 TENSOR = 4 * WIDTH * WIDTH
@@ -81,13 +81,13 @@ def only(trainee: Trainee) -> Any:
     return trainee.modules[0]
 
 
-def name(unit: int, attempt: int = 1) -> str:
-    return checkpoint_file(unit=unit, epoch=1, partition=unit, attempt=attempt)
+def name(sub_epoch: int, attempt: int = 1) -> str:
+    return checkpoint_file(sub_epoch=sub_epoch, epoch=1, partition=sub_epoch, attempt=attempt)
 
 
-def saved(trainee: Trainee, root: Path, unit: int, attempt: int = 1) -> CheckpointRef:
-    """The checkpoint of a unit, which is checked against the file that it would be without a base."""
-    reference = trainee.save(root, name(unit, attempt))
+def saved(trainee: Trainee, root: Path, sub_epoch: int, attempt: int = 1) -> CheckpointRef:
+    """The checkpoint of a sub-epoch, which is checked against the file that it would be without a base."""
+    reference = trainee.save(root, name(sub_epoch, attempt))
     assert reference is not None
     plain = save(root, "plain", trainee.state())
     assert (reference.checksum, reference.size) == (plain.checksum, plain.size)
@@ -117,9 +117,9 @@ def own_bytes(root: Path, reference: CheckpointRef) -> int:
 def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> None:
     """Three of four layers are in a base, which all checkpoints of the model name; its name tells its bytes."""
     trainee = holder()
-    for unit in range(4):
+    for sub_epoch in range(4):
         trained(trainee)
-        reference = saved(trainee, tmp_path, unit)
+        reference = saved(trainee, tmp_path, sub_epoch)
         assert own_bytes(tmp_path, reference) < 2 * TENSOR
         trainee = hopped(tmp_path, reference)
     (base,) = bases(tmp_path)
@@ -137,7 +137,7 @@ def test_with_little_that_is_frozen_the_file_is_as_ever(
     monkeypatch.setattr(freezing, "LEAST_BYTES", TENSOR)
     trainee.frozen.is_wanted = False
     saved(trainee, tmp_path, 1)
-    plain = [(tmp_path / name(unit)).read_bytes() for unit in range(2)]
+    plain = [(tmp_path / name(sub_epoch)).read_bytes() for sub_epoch in range(2)]
     assert plain[0] == plain[1]
     assert bases(tmp_path) == []
     save(tmp_path, "plain", trainee.state())
@@ -194,12 +194,12 @@ def test_a_frozen_weight_that_changes_is_written_as_it_is(
     assert len(bases(tmp_path)) == 1
 
 
-def test_a_weight_that_changes_in_each_unit_costs_no_base_in_each(tmp_path: Path) -> None:
+def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path: Path) -> None:
     """It is known from file to file, also where most of the model is frozen for good."""
     trainee = holder()
-    for unit in range(6):
+    for sub_epoch in range(6):
         _unseen(only(trainee))
-        trainee = hopped(tmp_path, saved(trainee, tmp_path, unit))
+        trainee = hopped(tmp_path, saved(trainee, tmp_path, sub_epoch))
     assert len(bases(tmp_path)) == 1
 
 
@@ -437,14 +437,14 @@ def full(*args: object, **named: object) -> int:
 def test_a_base_goes_with_the_last_file_that_names_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever a model's units freeze, thaw and change, which checkpoints are kept, which attempts write and are lost:
-    after each commit all that is kept can be read, and each base that is there is named."""
+    """Whatever a model's sub-epochs freeze, thaw and change, which checkpoints are kept, which attempts write and are
+    lost: after each commit all that is kept can be read, and each base that is there is named."""
     root = tmp_path_factory.mktemp("model")
     module = network(5, trained=5)
     kept: list[CheckpointRef] = []
     newest: CheckpointRef | None = None
     reference: CheckpointRef | None = None
-    for unit in range(data.draw(st.integers(1, 6))):
+    for sub_epoch in range(data.draw(st.integers(1, 6))):
         for attempt in range(1, 1 + data.draw(st.integers(1, 2))):
             trainee = (
                 holder(copy.deepcopy(module))
@@ -455,10 +455,10 @@ def test_a_base_goes_with_the_last_file_that_names_it(
                 layer.requires_grad_(not data.draw(st.booleans()))
                 if data.draw(st.integers(0, 4)) == 0:
                     layer.weight.data += 1
-            reference = trainee.save(root, name(unit, attempt))
+            reference = trainee.save(root, name(sub_epoch, attempt))
             assert reference is not None
         assert reference is not None
-        gone = outdated(root, unit, {each.name for each in kept})
+        gone = outdated(root, sub_epoch, {each.name for each in kept})
         for path in gone:
             path.unlink()
         newest = reference

@@ -96,29 +96,30 @@ def test_numbers_of_any_kind_may_be_reported(feed: InstrumentedLoader, value: An
     assert type(feed.values()["x"]) is float
 
 
-def test_two_passes_in_one_unit_are_both_told(feed: InstrumentedLoader, listener: Listener) -> None:
-    """A user may pass over the data several times: each pass shows that the unit is alive."""
+def test_two_passes_in_one_sub_epoch_are_both_told(feed: InstrumentedLoader, listener: Listener) -> None:
+    """A user may pass over the data several times: each pass shows that the sub-epoch is alive."""
     list(feed)
     told = len(listener.told)
     list(feed)
     assert len(listener.told) == 2 * told
 
 
-def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(
+def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
     feed: InstrumentedLoader, tmp_path: Path
 ) -> None:
-    """Steps go on from those of the units before; after the last batch it is the next unit's first one."""
+    """Steps go on from those of the sub-epochs before; after the last batch it is the next sub-epoch's first one."""
     placed = InstrumentedLoader(
-        feed._loader, epoch=2, unit=3, position=Position(epochs=4, units=8, step=30, total_steps=80)
+        feed._loader, epoch=2, sub_epoch=3, position=Position(epochs=4, sub_epochs=8, step=30, total_steps=80)
     )
-    assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (1, 4, 3, 8)
+    assert (placed.epoch, placed.epochs, placed.sub_epoch, placed.sub_epochs) == (1, 4, 3, 8)
     assert (placed.step, placed.total_steps) == (30, 80)
     assert [placed.step for _ in placed] == [30, 31, 32]
     assert placed.step == 33
 
 
-def test_every_pass_counts_from_the_units_first_batch(feed: InstrumentedLoader) -> None:
-    """Where the next unit goes on does not depend on how often this one reads its rows, or if it does so to the end."""
+def test_every_pass_counts_from_the_sub_epochs_first_batch(feed: InstrumentedLoader) -> None:
+    """Where the next sub-epoch goes on does not depend on how often this one reads its rows, or if it does so to the
+    end."""
     assert [feed.step for _ in feed] == [feed.step for _ in feed] == [0, 1, 2]
     for _ in feed:
         if feed.step == 1:
@@ -128,9 +129,9 @@ def test_every_pass_counts_from_the_units_first_batch(feed: InstrumentedLoader) 
     assert feed.step == 0
 
 
-def test_a_unit_of_which_nothing_is_told_is_all_there_is(feed: InstrumentedLoader) -> None:
+def test_a_sub_epoch_of_which_nothing_is_told_is_all_there_is(feed: InstrumentedLoader) -> None:
     """As in `test`, in `predict`, and on a notebook's few rows."""
-    assert (feed.epoch, feed.epochs, feed.unit, feed.units) == (0, 1, 0, 1)
+    assert (feed.epoch, feed.epochs, feed.sub_epoch, feed.sub_epochs) == (0, 1, 0, 1)
     assert (feed.step, feed.total_steps) == (0, 3)
 
 

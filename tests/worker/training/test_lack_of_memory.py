@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, Position, PredictTask, TrainTask
-from cerebro.contract.ways import Way
 from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.child import failure_of
-from cerebro.worker.training.unit import create
+from cerebro.worker.training.sub_epoch import create
 from model_hopper.reach import reaches
 from model_hopper.together import Placed
 from tests.state.stories import DATASET, SHA
@@ -59,7 +59,7 @@ def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind:
     """Lack of memory is not: the technique cannot."""
     spec = Linear()
     trainee = create(spec, {"batch_size": 4}, seed=0, model="m00", device=CPU)
-    placed = Placed(Way(technique="failing"), Failing(error), Alone(("cpu",)))
+    placed = Placed(ParallelPlan(technique="failing"), Failing(error), Alone(("cpu",)))
     with pytest.raises(Exception) as caught:
         placed.ready(spec, trainee)
     assert failure_of(caught.value).kind is kind
@@ -106,13 +106,13 @@ class Hungry(Linear):
 
 
 def trained(folder: Path, spec: SubEpochSpec) -> CheckpointRef:
-    """A model after its first unit."""
+    """A model after its first sub-epoch."""
     task = TrainTask(
         key="fit-1/train/m00/e1/p0",
         **common(),
         epoch=1,
         partition=0,
-        unit=0,
+        sub_epoch=0,
         position=Position(),
         checkpoint=None,
     )

@@ -17,9 +17,9 @@ from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import has_drawn, seed_everything
-from cerebro.worker.training.unit import create, train_unit
+from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 from tests.data.rows import write_partition
-from tests.state.stories import unit
+from tests.state.stories import sub_epoch
 from tests.worker.training.handlers import handler_of, volumes_in, write_split
 from tests.worker.training.test_validation import fitted, next_task, repeated
 
@@ -50,7 +50,9 @@ def trained(folder: Path, rows: int, size: int) -> None:
     (inputs, _) = next(iter(PartitionLoader([folder], batch_size=1, seed=None)))
     spec, given = Normalised(inputs.flatten(1).shape[1]), {"batch_size": size}
     trainee = create(spec, given, seed=1, model="m00", device=torch.device("cpu"))
-    train_unit(spec, trainee, InstrumentedLoader(loader), given, seed=1, model="m00", epoch=1, partition=3)
+    train_sub_epoch(
+        spec, trainee, InstrumentedLoader(loader), given, seed=1, model="m00", epoch=1, partition=3
+    )
 
 
 def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_another_fault_keeps_its_words(tmp_path: Path) -> None:
     spec = Cut(inputs.flatten(1).shape[1])
     trainee = create(spec, {}, seed=1, model="m00", device=torch.device("cpu"))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        train_unit(
+        train_sub_epoch(
             spec,
             trainee,
             InstrumentedLoader(loader),
@@ -123,7 +125,7 @@ def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -
     with handler_of(Normalised(), volumes) as handler:
         while not model.is_trained:
             body = next_task(story, model.remaining[0])
-            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+            story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
     per_epoch = sum(rows // 10 for rows in sizes.values())
     assert set(saved["checkpoint"]["rows"]) == {10}

@@ -1,4 +1,5 @@
-"""A metric that is a quotient of counts is that of all rows, however they are cut into units, partitions and ranks."""
+"""A metric that is a quotient of counts is that of all rows, however they are cut into sub-epochs, partitions and
+ranks."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def cut(rows: Sequence[Row], at: Sequence[int]) -> list[Sequence[Row]]:
 
 
 def visit(metrics: Measured, rows: int, partition: int) -> Visit:
-    """A unit with these metrics as the log has it."""
+    """A sub-epoch with these metrics as the log has it."""
     result = TaskResult(rows=rows, metrics=numbers_of(metrics), ratios=ratios_of(metrics))
     read = TaskResult.model_validate_json(result.model_dump_json())
     attempt = Attempt(number=1, worker="w0", assigned=0.0, started=0.0, ended=1.0)
@@ -72,17 +73,17 @@ def visit(metrics: Measured, rows: int, partition: int) -> Visit:
     st.integers(1, 2),
 )
 def test_ratios_of_an_epoch_are_those_of_all_rows(
-    rows: list[Row], units: list[int], ranks: list[int], copies: int
+    rows: list[Row], sub_epochs: list[int], ranks: list[int], copies: int
 ) -> None:
-    """To the last count, whatever units and ranks there are, and where several ranks read the same share."""
+    """To the last count, whatever sub-epochs and ranks there are, and where several ranks read the same share."""
     visits = []
-    for number, unit in enumerate(part for part in cut(rows, units) if part):
+    for number, sub_epoch in enumerate(part for part in cut(rows, sub_epochs) if part):
         found = [
             RankMetrics(checked_metrics(counted(share), "train", "here"), len(share), index)
-            for index, share in enumerate(cut(unit, ranks))
+            for index, share in enumerate(cut(sub_epoch, ranks))
             for _ in range(copies)
         ]
-        visits.append(visit(of_ranks(found), len(unit), number))
+        visits.append(visit(of_ranks(found), len(sub_epoch), number))
     expected = {name: each.value for name, each in counted(rows).items() if isinstance(each, Ratio)}
     assert {name: value for name, value in mean(visits).items() if name != "loss"} == expected
     assert mean(visits)["loss"] == pytest.approx(counted(rows)["loss"])
@@ -132,7 +133,7 @@ def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, 
     ],
 )
 def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], told: str) -> None:
-    """The log keeps them of every unit. What is said of a name is no longer than that."""
+    """The log keeps them of every sub-epoch. What is said of a name is no longer than that."""
     with pytest.raises(MetricError, match=f"(?s){told}") as caught:
         checked_metrics(metrics, "train", "here")
     assert len(str(caught.value)) < 500
@@ -184,8 +185,8 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> N
 
 def test_of_no_rows_numbers_are_as_without_ratios() -> None:
     """An epoch's mean of no rows is 0, whatever else it has."""
-    units = [visit({"f1": Ratio(1, 2), "loss": 1.0}, 0, number) for number in (0, 1)]
-    assert mean(units) == {"f1": 0.5, "loss": 0.0}
+    sub_epochs = [visit({"f1": Ratio(1, 2), "loss": 1.0}, 0, number) for number in (0, 1)]
+    assert mean(sub_epochs) == {"f1": 0.5, "loss": 0.0}
     assert mean([visit({"loss": 1.0}, 0, number) for number in (0, 1)]) == {"loss": 0.0}
 
 
@@ -230,7 +231,7 @@ def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: 
         ),
     ],
 )
-def test_metrics_of_units_that_cannot_be_put_together_are_refused(
+def test_metrics_of_sub_epochs_that_cannot_be_put_together_are_refused(
     metrics: Measured, merges: dict[str, bool], told: str
 ) -> None:
     """Named with the model, and what to do. So is one that is missing and that models are ranked by."""
@@ -239,7 +240,7 @@ def test_metrics_of_units_that_cannot_be_put_together_are_refused(
 
 
 @pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}])
-def test_what_only_some_units_return_is_no_error(merges: dict[str, bool]) -> None:
+def test_what_only_some_sub_epochs_return_is_no_error(merges: dict[str, bool]) -> None:
     """It is left out of the epoch, as ever."""
     require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
     require_mergeable({}, merges, (), "m03", "here")

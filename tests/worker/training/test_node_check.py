@@ -11,7 +11,7 @@ import torch
 
 from cerebro.errors import DeviceError
 from cerebro.worker.training import node_check
-from cerebro.worker.training.unit import default_device, require_gpu
+from cerebro.worker.training.sub_epoch import default_device, require_gpu
 
 CPU = torch.device("cpu")
 

@@ -1,6 +1,6 @@
-"""A learning-rate schedule over the whole training: the same in workers, however units are ordered, and in replay.
+"""A learning-rate schedule over the whole training: the same in workers, however sub-epochs are ordered, and in replay.
 
-Workers have different numbers of threads; a unit is replayed with its worker's.
+Workers have different numbers of threads; a sub-epoch is replayed with its worker's.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
-from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.sub_epoch import Trainee
 from controller import tasks
 from model_hopper.handler import Handler
-from tests.state.stories import DATASET, Story, unit
+from tests.state.stories import DATASET, Story, sub_epoch
 from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
 
 BATCH, EPOCHS, WORKERS = 8, 2, 3
@@ -49,7 +49,7 @@ class Cosine(Linear):
             with torch.no_grad():
                 for parameter in models[0].parameters():
                     parameter.sub_(rate * parameter.grad)
-            where = (dataloader.epoch, dataloader.epochs, dataloader.unit, dataloader.units)
+            where = (dataloader.epoch, dataloader.epochs, dataloader.sub_epoch, dataloader.sub_epochs)
             checkpoint.setdefault("threads", []).append(torch.get_num_threads())
             notes.append([*where, dataloader.step, dataloader.total_steps, *dataloader.ids])
         return {"loss": loss.item()}
@@ -69,7 +69,7 @@ def handler(tmp_path: Path) -> Iterator[Handler]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
+def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
     tmp_path: Path, handler: Handler, seed: int
 ) -> None:
     """Partitions are of different sizes; each batch of the training has its own step, and knows its rows."""
@@ -84,7 +84,7 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
     record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
     model = story.model()
     while not model.is_trained:
-        key = unit(model.epoch, random.choice(model.remaining))
+        key = sub_epoch(model.epoch, random.choice(model.remaining))
         body = tasks.body(record, story.state, story.run, key)
         assert isinstance(body, TrainTask)
         handler._context.cores = body.partition + 1
@@ -121,7 +121,7 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
     again = repeated(7)
     assert list(comparing.differences(again.state(), saved)) == []
 
-    # Of a log that does not tell how many threads a unit had.
+    # Of a log that does not tell how many threads a sub-epoch had.
     model.visits.kept[:] = [visit._replace(cores=0) for visit in model.visits]
     again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}

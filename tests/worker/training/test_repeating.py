@@ -1,4 +1,4 @@
-"""Units that are trained again: by their ways in as many processes, to the bit; on one device, up to rounding."""
+"""Sub-epochs that are trained again: by their ways in as many processes, to the bit; on one device, up to rounding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from cerebro import SubEpochSpec
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Member
-from cerebro.contract.ways import Way
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.errors import ConflictError
@@ -24,7 +24,7 @@ from cerebro.usercode.encoding import encode
 from cerebro.worker.training.comparing import differences
 from cerebro.worker.training.repeating import Repeat
 
-DDP = Way(technique="ddp", size=2)
+DDP = ParallelPlan(technique="ddp", size=2)
 
 
 class Small(SubEpochSpec):
@@ -46,24 +46,42 @@ class Small(SubEpochSpec):
         return {"batches": float(len(dataloader))}
 
 
-def visit(epoch: int, way: Way | None) -> Visit:
-    """A unit that was committed; of its numbers only these matter here."""
-    return Visit(epoch, 0, 1, "worker-0", 13, (), (), "-", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, cores=1, way=way)
+def visit(epoch: int, parallel_plan: ParallelPlan | None) -> Visit:
+    """A sub-epoch that was committed; of its numbers only these matter here."""
+    return Visit(
+        epoch,
+        0,
+        1,
+        "worker-0",
+        13,
+        (),
+        (),
+        "-",
+        "-",
+        1,
+        0.0,
+        1.0,
+        0.0,
+        1.0,
+        0.0,
+        cores=1,
+        parallel_plan=parallel_plan,
+    )
 
 
-def trained(folder: Path, *ways: Way | None, is_single: bool = False) -> Any:
-    """The state of a model whose units ran by these ways, trained again."""
+def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool = False) -> Any:
+    """The state of a model whose sub-epochs ran by these ways, trained again."""
     rows = np.random.default_rng(0).normal(size=(13, 4)).astype(np.float32)
     partition = folder / "partition"
     if not partition.exists():
         source = Source(fingerprint="f", metadata="xxh3_64:0")
         write_rows(partition, [(row, number % 2) for number, row in enumerate(rows)], source)
-    place = folder / f"units-{len(list(folder.iterdir()))}"
+    place = folder / f"sub_epochs-{len(list(folder.iterdir()))}"
     place.mkdir()
-    model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=len(ways), partitions=(0,))
-    for epoch, way in enumerate(ways, 1):
-        model.add(visit(epoch, way))
-    return repeat(partition, len(ways), is_single=is_single).train(model, place).state()
+    model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=len(parallel_plans), partitions=(0,))
+    for epoch, parallel_plan in enumerate(parallel_plans, 1):
+        model.add(visit(epoch, parallel_plan))
+    return repeat(partition, len(parallel_plans), is_single=is_single).train(model, place).state()
 
 
 def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
@@ -84,7 +102,7 @@ def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_units_are_trained_again_by_their_ways(tmp_path: Path) -> None:
+def test_sub_epochs_are_trained_again_by_their_parallel_plans(tmp_path: Path) -> None:
     """Twice to the same bits; and on one device alone up to rounding, which is not to the bit."""
     one, again = (trained(tmp_path, None, DDP, None) for _ in range(2))
     assert list(differences(one, again)) == []
@@ -97,15 +115,15 @@ def test_units_are_trained_again_by_their_ways(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_change_is_repeated_where_its_first_unit_ran_by_a_way(tmp_path: Path) -> None:
+def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(tmp_path: Path) -> None:
     """The optimizer's saved learning rate is not taken for the new one: as on one device, up to rounding."""
     trained(tmp_path, None)  # makes the partition
 
-    def again(way: Way | None, *, is_changed: bool = True) -> Any:
-        place = tmp_path / f"units-{len(list(tmp_path.iterdir()))}"
+    def again(parallel_plan: ParallelPlan | None, *, is_changed: bool = True) -> Any:
+        place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"
         place.mkdir()
         model = Model(id="m00", hyperparams={"batch_size": 4, "lr": 0.05}, epochs=3, partitions=(0,))
-        for epoch, by in enumerate((None, way, None), 1):
+        for epoch, by in enumerate((None, parallel_plan, None), 1):
             if is_changed and epoch == 2:
                 model.change({"lr": 0.3})
             model.given = len(model.terms) - 1
@@ -119,18 +137,18 @@ def test_a_change_is_repeated_where_its_first_unit_ran_by_a_way(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
+def test_a_parallel_plan_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
     """Rather than to train otherwise than the log says."""
     with pytest.raises(
         ConflictError,
         match=r"(?s)ran by mine, and cannot .*no technique 'mine'.*--tolerance",
     ):
-        trained(tmp_path, Way(technique="mine", processes="one"))
+        trained(tmp_path, ParallelPlan(technique="mine", processes="one"))
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_units_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
+def test_sub_epochs_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
     """In as many processes, twice to the same bits; and in one that reads them all, up to rounding."""
     folders = {0: tmp_path / "p0", 1: tmp_path / "p1"}
     source = Source(fingerprint="f", metadata="xxh3_64:0")
@@ -138,12 +156,12 @@ def test_units_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: P
         rows = np.random.default_rng(number).normal(size=(13 - 4 * number, 4)).astype(np.float32)
         write_rows(folder, [(row, place % 2) for place, row in enumerate(rows)], source)
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=2, partitions=(0, 1))
-    gang = Way(technique="ddp", workers=2)
+    gang = ParallelPlan(technique="ddp", workers=2)
     for epoch in (1, 2):
         model.add(visit(epoch, gang)._replace(others=(Member(worker="worker-1", partition=1),)))
 
     def again(is_single: bool) -> Any:
-        place = tmp_path / f"units-{len(list(tmp_path.iterdir()))}"
+        place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"
         place.mkdir()
         made = repeat(folders[0], 2, is_single=is_single)
         return replace(made, folders=folders, rows={0: 13, 1: 9}).train(model, place).state()

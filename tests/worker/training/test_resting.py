@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask
-from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.sub_epoch import Trainee
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import volumes_in, write_split

@@ -1,4 +1,4 @@
-"""Which units may go on from savepoints: those that lose nothing by it, or whose user code says so."""
+"""Which sub-epochs may go on from savepoints: those that lose nothing by it, or whose user code says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import Checkpoint, DataLoader
-from tests.worker.training.resuming import BATCHES, Loop, learn, template, tracked, unit
+from tests.worker.training.resuming import BATCHES, Loop, learn, sub_epoch, template, tracked
 from tests.worker.training.test_checkpoint import assert_equal
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -81,7 +81,7 @@ def preparing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Chec
 def told(
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
 ) -> Callable[[torch.nn.Module, DataLoader, Checkpoint], object]:
-    """The same, with the user's word that a unit may go on from a savepoint."""
+    """The same, with the user's word that a sub-epoch may go on from a savepoint."""
 
     def saying(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         dataloader.savepoint(every=2)
@@ -92,7 +92,7 @@ def told(
 
 def test_a_tracked_optimizer_is_enough_where_nothing_else_lives_from_batch_to_batch(rows: MappedRows) -> None:
     """The README's template: nothing more is to be said."""
-    with unit(rows, Loop(template)) as one:
+    with sub_epoch(rows, Loop(template)) as one:
         assert one.attempt({5}, 5) is None
         one.attempt()
     assert one.taken == [5]
@@ -111,14 +111,14 @@ def test_a_tracked_optimizer_is_enough_where_nothing_else_lives_from_batch_to_ba
         (preparing, "changes the weights before its loop"),
     ],
 )
-def test_what_a_savepoint_would_lose_keeps_a_unit_whole(
+def test_what_a_savepoint_would_lose_keeps_a_sub_epoch_whole(
     rows: MappedRows,
     caplog: pytest.LogCaptureFixture,
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
     why: str,
 ) -> None:
     """It is done again from its beginning, unless user code says that it may go on. The log says so once."""
-    with unit(rows, Loop(loop)) as one:
+    with sub_epoch(rows, Loop(loop)) as one:
         one.attempt(set(range(BATCHES)))
         assert one.taken == []
         assert [why in record.getMessage() for record in caplog.records] == [True]
@@ -127,7 +127,7 @@ def test_what_a_savepoint_would_lose_keeps_a_unit_whole(
         assert one.taken == [4]
 
 
-def test_without_a_word_of_user_code_a_unit_is_done_again_whole(
+def test_without_a_word_of_user_code_a_sub_epoch_is_done_again_whole(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is taken, and nothing is said of it."""
@@ -137,7 +137,7 @@ def test_without_a_word_of_user_code_a_unit_is_done_again_whole(
         for batch in dataloader:
             learn(network, optimizer, batch)
 
-    with unit(rows, Loop(silent)) as one:
+    with sub_epoch(rows, Loop(silent)) as one:
         one.attempt(set(range(BATCHES)))
     assert one.taken == []
     assert caplog.records == []
@@ -145,7 +145,7 @@ def test_without_a_word_of_user_code_a_unit_is_done_again_whole(
 
 def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
     """As user code that keeps its optimizer itself has it: it is called before each savepoint, and draws nothing that
-    a unit without savepoints would not draw."""
+    a sub-epoch without savepoints would not draw."""
 
     def hooking(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
@@ -161,7 +161,7 @@ def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
             learn(network, optimizer, batch)
         checkpoint.update(optimizer=optimizer.state_dict())
 
-    with unit(rows, Loop(hooking)) as never, unit(rows, Loop(hooking)) as often:
+    with sub_epoch(rows, Loop(hooking)) as never, sub_epoch(rows, Loop(hooking)) as often:
         expected = never.attempt()
         often.attempt({3, 5}, 6)
         often.attempt({9}, 10)
@@ -177,7 +177,7 @@ def test_a_second_pass_switches_savepoints_off(rows: MappedRows, caplog: pytest.
         for batch in itertools.chain(dataloader, dataloader):
             learn(network, optimizer, batch)
 
-    with unit(rows, Loop(twice)) as never, unit(rows, Loop(twice)) as often:
+    with sub_epoch(rows, Loop(twice)) as never, sub_epoch(rows, Loop(twice)) as often:
         expected = never.attempt()
         often.attempt({4, BATCHES + 3}, BATCHES + 5)
         assert_equal(often.attempt({5}), expected)

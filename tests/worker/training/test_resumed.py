@@ -1,4 +1,4 @@
-"""A worker's handler takes a savepoint when its unit is to end, and another one's goes on from there."""
+"""A worker's handler takes a savepoint when its sub-epoch is to end, and another one's goes on from there."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def volumes(tmp_path: Path) -> Iterator[Volumes]:
 def task(savepoint: Savepoint | None = None) -> TrainTask:
     return TrainTask(
         key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={"batch_size": SIZE},
-        code=SHA, dataset=DATASET, seed=0, hang_timeout_s=60, epoch=1, partition=0, unit=0,
+        code=SHA, dataset=DATASET, seed=0, hang_timeout_s=60, epoch=1, partition=0, sub_epoch=0,
         position=Position(), checkpoint=None,
         savepoint=savepoint,
     )  # fmt: skip
@@ -130,8 +130,9 @@ def same(one: TaskResult, other: TaskResult) -> bool:
     return (one.checkpoint.checksum, one.metrics) == (other.checkpoint.checksum, other.metrics)
 
 
-def test_a_unit_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) -> None:
-    """The file says whose it is, and at which batch; the rows are those of the whole unit, and what was resumed."""
+def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) -> None:
+    """The file says whose it is, and at which batch; the rows are those of the whole sub-epoch, and what was
+    resumed."""
     savepoint = left(volumes, 6)
     assert savepoint.checkpoint.name == "one/fit-1/m00/u00000-e001-p0000-a1.s000006.pt"
     assert (savepoint.batch, savepoint.rows) == (6, 24)
@@ -142,7 +143,7 @@ def test_a_unit_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) 
     assert (result.rows, result.resumed_rows) == (ROWS, 24)
 
 
-def test_without_time_to_save_the_unit_is_left_as_it_is(volumes: Volumes) -> None:
+def test_without_time_to_save_the_sub_epoch_is_left_as_it_is(volumes: Volumes) -> None:
     """Two seconds and twice what a savepoint takes."""
     with worker(volumes) as one:
         one.end_at(6, left_s=1.9)
@@ -151,7 +152,7 @@ def test_without_time_to_save_the_unit_is_left_as_it_is(volumes: Volumes) -> Non
         assert one.saved() == []
 
 
-def test_the_clock_takes_savepoints_while_a_unit_trains(volumes: Volumes) -> None:
+def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -> None:
     """As often as the worker is told; the newest of them is good as well."""
     with worker(volumes) as one:
         one.context.savepoint_s = 1e-9
@@ -163,7 +164,7 @@ def test_the_clock_takes_savepoints_while_a_unit_trains(volumes: Volumes) -> Non
         assert same(other.handler.handle(task(saved[-1]), 2), result)
 
 
-def test_a_unit_computes_with_the_threads_that_it_began_with(volumes: Volumes) -> None:
+def test_a_sub_epoch_computes_with_the_threads_that_it_began_with(volumes: Volumes) -> None:
     """On a worker with other cores: another number of threads would round differently, and replay could not know."""
     savepoint = left(volumes, 6, cores=2)
     with worker(volumes, cores=1) as other:
@@ -176,7 +177,7 @@ def test_a_unit_computes_with_the_threads_that_it_began_with(volumes: Volumes) -
 def test_a_savepoint_that_cannot_be_read_costs_itself_alone(
     volumes: Volumes, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    """The unit is done from its beginning, and the log says why."""
+    """The sub-epoch is done from its beginning, and the log says why."""
     savepoint = left(volumes, 6)
     path = volumes.checkpoint(savepoint.checkpoint.name)
     data = bytearray(path.read_bytes())

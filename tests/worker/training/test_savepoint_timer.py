@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from cerebro.worker.training.savepoints import Timer
 
 
-def clocked(timer: Timer, *, unit_s: float, cost_s: float, batch_s: float = 0.5) -> list[float]:
-    """When savepoints are taken in a unit of so many seconds."""
+def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float = 0.5) -> list[float]:
+    """When savepoints are taken in a sub-epoch of so many seconds."""
     timer.begin(0.0)
     now, taken, done = 0.0, list[float](), 0
-    batches = round(unit_s / batch_s)
+    batches = round(sub_epoch_s / batch_s)
     while done < batches:
         now, done = now + batch_s, done + 1
         if timer.is_due(now, share=done / batches):
@@ -25,18 +25,20 @@ def clocked(timer: Timer, *, unit_s: float, cost_s: float, batch_s: float = 0.5)
     return taken
 
 
-@given(unit_s=st.floats(1, 119), cost_s=st.floats(0, 30))
-def test_a_unit_of_less_than_two_minutes_saves_nothing_by_the_clock(unit_s: float, cost_s: float) -> None:
+@given(sub_epoch_s=st.floats(1, 119), cost_s=st.floats(0, 30))
+def test_a_sub_epoch_of_less_than_two_minutes_saves_nothing_by_the_clock(
+    sub_epoch_s: float, cost_s: float
+) -> None:
     """It is done again as quickly."""
-    assert clocked(Timer(), unit_s=unit_s, cost_s=cost_s) == []
+    assert clocked(Timer(), sub_epoch_s=sub_epoch_s, cost_s=cost_s) == []
 
 
-@given(unit_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
-def test_savepoints_cost_a_fiftieth_at_the_most(unit_s: float, cost_s: float) -> None:
+@given(sub_epoch_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
+def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: float) -> None:
     """Of what follows the first one, whose cost nobody knew; and none waits for more than a quarter of an hour but for
     that."""
     timer = Timer()
-    taken = clocked(timer, unit_s=unit_s, cost_s=cost_s, batch_s=5.0)
+    taken = clocked(timer, sub_epoch_s=sub_epoch_s, cost_s=cost_s, batch_s=5.0)
     pauses = [after - before for before, after in itertools.pairwise(taken)]
     assert all(pause >= 50 * cost_s for pause in pauses)
     assert all(pause <= max(900, 50 * cost_s) + cost_s + 5.0 for pause in pauses)

@@ -1,4 +1,4 @@
-"""A unit that goes on from savepoints ends in the bits of one that never stopped, and trains every row once."""
+"""A sub-epoch that goes on from savepoints ends in the bits of one that never stopped, and trains every row once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.worker.training.checkpoint import State
-from tests.worker.training.resuming import BATCHES, ROWS, Loop, Spec, learn, template, tracked, unit
+from tests.worker.training.resuming import BATCHES, ROWS, Loop, Spec, learn, sub_epoch, template, tracked
 from tests.worker.training.test_checkpoint import assert_equal
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("light")
 
 @pytest.fixture(scope="module")
 def start(rows: MappedRows) -> State:
-    """The model after a unit: with momentum, and a schedule on its way."""
-    with unit(rows) as before:
+    """The model after a sub-epoch: with momentum, and a schedule on its way."""
+    with sub_epoch(rows) as before:
         state = before.attempt()
     assert state is not None
     return state
@@ -33,8 +33,8 @@ def start(rows: MappedRows) -> State:
 
 @pytest.fixture(scope="module")
 def whole(rows: MappedRows, start: State) -> tuple[State, dict[str, float]]:
-    """What the unit leaves that never stops, and its metrics."""
-    with unit(rows, start=start) as one:
+    """What the sub-epoch leaves that never stops, and its metrics."""
+    with sub_epoch(rows, start=start) as one:
         state = one.attempt()
     assert state is not None
     return state, one.metrics
@@ -47,15 +47,15 @@ attempts = st.lists(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(story=attempts, last=st.sets(st.integers(1, BATCHES - 1), max_size=3))
-def test_any_savepoints_and_kills_leave_the_bits_of_a_unit_that_never_stopped(
+def test_any_savepoints_and_kills_leave_the_bits_of_a_sub_epoch_that_never_stopped(
     rows: MappedRows,
     start: State,
     whole: tuple[State, dict[str, float]],
     story: list[tuple[set[int], int]],
     last: set[int],
 ) -> None:
-    """Weights, momentum, schedule, sums, what user code counts; and the rows of the unit are trained once."""
-    with unit(rows, start=start) as one:
+    """Weights, momentum, schedule, sums, what user code counts; and the rows of the sub-epoch are trained once."""
+    with sub_epoch(rows, start=start) as one:
         for saves, stop in story:
             one.attempt(saves, stop)
         state = one.attempt(last)
@@ -69,7 +69,7 @@ def test_a_savepoint_at_every_batch_is_taken_and_gone_on_from(
     rows: MappedRows, start: State, whole: tuple[State, dict[str, float]]
 ) -> None:
     """The check above is none of nothing: eleven attempts of one batch each, and the last one."""
-    with unit(rows, start=start) as one:
+    with sub_epoch(rows, start=start) as one:
         for batch in range(1, BATCHES):
             assert one.attempt({batch}, batch) is None
         state = one.attempt()
@@ -114,7 +114,7 @@ SAYINGS: list[tuple[Callable[[DataLoader, Checkpoint], object], str]] = [
     (lambda loader, _: loader.savepoint(every=True), "every=True"),
     (lambda loader, _: loader.savepoint(every=2.0), "every=2.0"),  # type: ignore[arg-type]
     (lambda loader, _: loader.savepoint({}), "got a dict, expected a function or None"),  # type: ignore[arg-type]
-    (_both, "was called before: call it once in a unit"),
+    (_both, "was called before: call it once in a sub-epoch"),
     (
         lambda loader, _: [loader.progress({}), loader.progress({})],
         "was called before: keep all values in one dict",
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_an_error_at_the_call(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], message: str
 ) -> None:
     """It names what was expected."""
-    with unit(rows, Early(say)) as one, pytest.raises(SpecError, match=message):
+    with sub_epoch(rows, Early(say)) as one, pytest.raises(SpecError, match=message):
         one.attempt()
 
 
@@ -148,17 +148,20 @@ def test_what_makes_no_sense_is_an_error_at_the_call(
 def test_after_the_loop_began_it_is_too_late(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], what: str
 ) -> None:
-    """A unit that goes on would meet it at another batch."""
+    """A sub-epoch that goes on would meet it at another batch."""
     spec = Early(say)
     spec.late = True
-    with unit(rows, spec) as one, pytest.raises(SpecError, match=what + " was called after the first batch"):
+    with (
+        sub_epoch(rows, spec) as one,
+        pytest.raises(SpecError, match=what + " was called after the first batch"),
+    ):
         one.attempt()
 
 
 # --- what goes wrong while one is taken --------------------------------------------------------------
 
 
-def test_no_room_costs_a_savepoint_and_not_the_unit(
+def test_no_room_costs_a_savepoint_and_not_the_sub_epoch(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line says so; the next one may have room again."""
@@ -166,7 +169,7 @@ def test_no_room_costs_a_savepoint_and_not_the_unit(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with unit(rows, Loop(template)) as never, unit(rows, Loop(template)) as one:
+    with sub_epoch(rows, Loop(template)) as never, sub_epoch(rows, Loop(template)) as one:
         expected = never.attempt()
         write, left = one.write, iter([True, True, False])
 
@@ -186,14 +189,14 @@ def test_no_room_costs_a_savepoint_and_not_the_unit(
 def test_what_cannot_be_saved_costs_the_savepoint_alone(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The unit may mend it before its end."""
+    """The sub-epoch may mend it before its end."""
 
     def mending(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         checkpoint["bad"] = frozenset({1})
         template(network, dataloader, checkpoint)
         checkpoint["bad"] = [1]
 
-    with unit(rows, Loop(mending)) as one:
+    with sub_epoch(rows, Loop(mending)) as one:
         assert one.attempt({2, 4}) is not None
     assert one.taken == []
     assert [
@@ -205,7 +208,7 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
 def test_a_library_that_has_the_batches_has_no_savepoints(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, is_declared: bool
 ) -> None:
-    """Its variables are not seen; unless user code says that the unit can go on without them."""
+    """Its variables are not seen; unless user code says that the sub-epoch can go on without them."""
 
     def library(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = tracked(network, checkpoint)
@@ -214,7 +217,7 @@ def test_a_library_that_has_the_batches_has_no_savepoints(
         for batch in dataloader.as_torch():
             learn(network, optimizer, batch)
 
-    with unit(rows, Loop(library)) as one:
+    with sub_epoch(rows, Loop(library)) as one:
         assert one.attempt({2, 4}) is not None
     assert one.taken == ([2, 4] if is_declared else [])
     assert ["hands its batches to a library" in record.getMessage() for record in caplog.records] == (

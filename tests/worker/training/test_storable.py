@@ -22,7 +22,7 @@ from cerebro.errors import SpecError
 from cerebro.worker.training.checkpoint import State, load, save
 from cerebro.worker.training.comparing import differences, digest
 from cerebro.worker.training.storable import state_bytes, storable
-from cerebro.worker.training.unit import Trainee, restore
+from cerebro.worker.training.sub_epoch import Trainee, restore
 from tests.worker.training.test_checkpoint import assert_equal
 
 CPU = torch.device("cpu")

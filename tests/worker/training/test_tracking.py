@@ -18,16 +18,16 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracking
 from cerebro.worker.training.checkpoint import load, save
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.unit import Trainee, create, evaluating, restore, train_unit
+from cerebro.worker.training.sub_epoch import Trainee, create, evaluating, restore, train_sub_epoch
 from tests.worker.training.handlers import learn_from
 from tests.worker.training.test_checkpoint import assert_equal
-from tests.worker.training.test_unit import Rows
+from tests.worker.training.test_sub_epoch import Rows
 
 CPU = torch.device("cpu")
 OLD: Hyperparameters = {"batch_size": 4, "lr": 0.01, "momentum": 0.9}
 
 Training = Callable[[torch.nn.Module, Checkpoint, Mapping[str, Any]], torch.optim.Optimizer]
-"""Makes the optimizer of a unit, and restores it."""
+"""Makes the optimizer of a sub-epoch, and restores it."""
 
 
 class Spec(SubEpochSpec):
@@ -79,10 +79,10 @@ def keeping_it(
 TRACKS, KEEPS = Spec(tracking_it), Spec(keeping_it, keeps=True)
 
 
-def unit(spec: Spec, trainee: Trainee, *, number: int = 0) -> dict[str, float]:
-    """One unit of training."""
+def sub_epoch(spec: Spec, trainee: Trainee, *, number: int = 0) -> dict[str, float]:
+    """One sub-epoch of training."""
     return numbers_of(
-        train_unit(
+        train_sub_epoch(
             spec, trainee, Rows(), trainee.hyperparams, seed=0, model="m00", epoch=1 + number, partition=0
         )
     )
@@ -103,11 +103,12 @@ def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -
 
 
 def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
-    """Momentum and all: three units over two hops equal three units in which user code saved the optimizer itself."""
+    """Momentum and all: three sub-epochs over two hops equal three sub-epochs in which user code saved the optimizer
+    itself."""
     tracked, kept = new(), new(spec=KEEPS)
     for number in range(3):
-        unit(TRACKS, tracked, number=number)
-        unit(KEEPS, kept, number=number)
+        sub_epoch(TRACKS, tracked, number=number)
+        sub_epoch(KEEPS, kept, number=number)
         assert_equal(tracked.state()["models"], kept.state()["models"])
         assert_equal(tracked.state()["checkpoint"], kept.state()["checkpoint"])
         tracked, kept = hopped(tracked, tmp_path), hopped(kept, tmp_path)
@@ -115,11 +116,11 @@ def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
 
 
 def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path) -> None:
-    """As in a replay: nothing is saved and loaded between two units."""
+    """As in a replay: nothing is saved and loaded between two sub-epochs."""
     stays, hops = new(), new()
     for number in range(3):
-        unit(TRACKS, stays, number=number)
-        unit(TRACKS, hops, number=number)
+        sub_epoch(TRACKS, stays, number=number)
+        sub_epoch(TRACKS, hops, number=number)
         hops = hopped(hops, tmp_path)
     assert_equal(stays.state(), hops.state())
 
@@ -128,19 +129,19 @@ def test_code_may_begin_to_track_what_it_saved_itself_and_stop_again(tmp_path: P
     """The state lies in the same place of the same file."""
     mixed, kept = new(), new(spec=KEEPS)
     for number, spec in enumerate((KEEPS, TRACKS, KEEPS)):
-        unit(spec, mixed, number=number)
-        unit(KEEPS, kept, number=number)
+        sub_epoch(spec, mixed, number=number)
+        sub_epoch(KEEPS, kept, number=number)
         mixed, kept = hopped(mixed, tmp_path), hopped(kept, tmp_path)
     assert_equal(mixed.state()["models"], kept.state()["models"])
 
 
-def test_what_one_unit_does_not_track_is_kept_for_a_later_one(tmp_path: Path) -> None:
+def test_what_one_sub_epoch_does_not_track_is_kept_for_a_later_one(tmp_path: Path) -> None:
     """An object of every second epoch, say: between them its state is saved on as it is."""
     trainee = new()
-    unit(TRACKS, trainee)
+    sub_epoch(TRACKS, trainee)
     before = copy.deepcopy(trainee.checkpoint["optimizer"])
     arrived = hopped(trainee, tmp_path)
-    unit(Spec(lambda network, checkpoint, hyperparams: made(network, hyperparams)), arrived, number=1)
+    sub_epoch(Spec(lambda network, checkpoint, hyperparams: made(network, hyperparams)), arrived, number=1)
     assert_equal(hopped(arrived, tmp_path).checkpoint["optimizer"], before)
 
 
@@ -156,7 +157,7 @@ def test_a_test_function_may_restore_what_was_tracked(tmp_path: Path) -> None:
         torch.nn.init.constant_(average.weight, 7.0)
         return made(network, hyperparams)
 
-    unit(Spec(averaging), trainee)
+    sub_epoch(Spec(averaging), trainee)
     arrived = hopped(trainee, tmp_path)
     with evaluating(arrived, "test", seed=0):
         found = torch.nn.Linear(2, 2)
@@ -221,7 +222,7 @@ def test_two_objects_cannot_have_one_name() -> None:
 def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
     """Another shape, another number of parameters: with the object's own words."""
     trainee = new()
-    unit(TRACKS, trainee)
+    sub_epoch(TRACKS, trainee)
     arrived = hopped(trainee, tmp_path)
     other = torch.optim.SGD(torch.nn.Linear(1, 1, bias=False).parameters(), lr=0.1)
     with pytest.raises(SpecError, match=r"track\(optimizer=...\): the SGD does not take .*parameter group"):
@@ -233,15 +234,15 @@ def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) ->
 
 
 def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
-    """The momentum of the units before stays; later units keep the new rate."""
+    """The momentum of the sub-epochs before stays; later sub-epochs keep the new rate."""
     trainee = new()
-    unit(TRACKS, trainee)
+    sub_epoch(TRACKS, trainee)
     changed = {**OLD, "lr": 0.003}
     arrived = hopped(trainee, tmp_path, changed)
-    assert unit(TRACKS, arrived, number=1)["lr"] == 0.003
+    assert sub_epoch(TRACKS, arrived, number=1)["lr"] == 0.003
     state = arrived.checkpoint["optimizer"]
     assert (state["param_groups"][0]["lr"], state["param_groups"][0]["momentum"]) == (0.003, 0.9)
-    assert unit(TRACKS, hopped(arrived, tmp_path, changed), number=2)["lr"] == 0.003
+    assert sub_epoch(TRACKS, hopped(arrived, tmp_path, changed), number=2)["lr"] == 0.003
 
 
 def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
@@ -255,9 +256,9 @@ def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
         return optimizer
 
     spec, trainee = Spec(halving), new()
-    assert unit(spec, trainee)["lr"] == 0.005
+    assert sub_epoch(spec, trainee)["lr"] == 0.005
     arrived = hopped(trainee, tmp_path, {**OLD, "momentum": 0.5})
-    assert unit(spec, arrived, number=1)["lr"] == 0.0025
+    assert sub_epoch(spec, arrived, number=1)["lr"] == 0.0025
     assert arrived.checkpoint["optimizer"]["param_groups"][0]["momentum"] == 0.5
 
 
@@ -331,14 +332,14 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
     assert list(rates(None))[4:] != pytest.approx(changed[4:])
 
 
-def test_a_changed_rate_without_effect_is_an_error_of_its_unit(tmp_path: Path) -> None:
-    """User code that loads the optimizer itself has the old rate again: no unit is trained so in silence."""
+def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Path) -> None:
+    """User code that loads the optimizer itself has the old rate again: no sub-epoch is trained so in silence."""
     trainee = new(spec=KEEPS)
-    unit(KEEPS, trainee)
+    sub_epoch(KEEPS, trainee)
     arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
     message = r"lr was changed from 0.01 to 0.003, but the optimizer in checkpoint\['optimizer'\] still has 0.01, .*"
     with pytest.raises(SpecError, match=message):
-        unit(KEEPS, arrived, number=1)
+        sub_epoch(KEEPS, arrived, number=1)
 
 
 def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
@@ -353,24 +354,24 @@ def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
         return optimizer
 
     spec, trainee = Spec(setting, keeps=True), new(spec=KEEPS)
-    unit(spec, trainee)
-    assert unit(spec, hopped(trainee, tmp_path, {**OLD, "lr": 0.003}), number=1)["lr"] == 0.003
+    sub_epoch(spec, trainee)
+    assert sub_epoch(spec, hopped(trainee, tmp_path, {**OLD, "lr": 0.003}), number=1)["lr"] == 0.003
 
 
 def test_a_checkpoint_of_an_older_version_is_read(tmp_path: Path) -> None:
     """It does not say what it was trained with: all is restored as it was saved."""
     trainee = new(spec=KEEPS)
-    unit(KEEPS, trainee)
+    sub_epoch(KEEPS, trainee)
     state = {name: value for name, value in trainee.state().items() if name in ("models", "checkpoint")}
     arrived = new({**OLD, "lr": 0.003})
     restore(arrived, load(tmp_path, save(tmp_path, "u.pt", state), CPU))
-    assert unit(TRACKS, arrived, number=1)["lr"] == 0.01
+    assert sub_epoch(TRACKS, arrived, number=1)["lr"] == 0.01
 
 
 def test_an_optimizer_tracked_for_the_first_time_after_a_change_has_the_new_rate(tmp_path: Path) -> None:
     """What it was made with is not known then: the values under the names of hyper-parameters are taken for it."""
     trainee = new(spec=KEEPS)
-    unit(KEEPS, trainee)
+    sub_epoch(KEEPS, trainee)
     arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
-    assert unit(TRACKS, arrived, number=1)["lr"] == 0.003
+    assert sub_epoch(TRACKS, arrived, number=1)["lr"] == 0.003
     assert arrived.checkpoint["optimizer"]["param_groups"][0]["momentum"] == 0.9

@@ -19,11 +19,11 @@ from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.unit import create, evaluate, predicting
+from cerebro.worker.training.sub_epoch import create, evaluate, predicting
 from controller import tasks
-from tests.state.stories import DATASET, Story, joined, unit
+from tests.state.stories import DATASET, Story, joined, sub_epoch
 from tests.worker.training.handlers import Linear, handler_of, volumes_in, write_split
-from tests.worker.training.test_unit import Rows
+from tests.worker.training.test_sub_epoch import Rows
 
 WORKERS, EPOCHS = 2, 3
 
@@ -103,7 +103,7 @@ def test_test_may_read_checkpoint() -> None:
 
 
 class Plateau(Linear):
-    """An SGD with ReduceLROnPlateau. Notes the validation of each unit."""
+    """An SGD with ReduceLROnPlateau. Notes the validation of each sub-epoch."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
@@ -140,14 +140,15 @@ def fitted(
 
 
 def next_task(story: Story, partition: int) -> TrainTask:
-    body = tasks.body(RECORD, story.state, story.run, unit(story.model().epoch, partition))
+    body = tasks.body(RECORD, story.state, story.run, sub_epoch(story.model().epoch, partition))
     assert isinstance(body, TrainTask)
     return body
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Path, seed: int) -> None:
-    """Validations arrive at random times. The log has the epoch for each unit, and the weights are equal to the bit."""
+    """Validations arrive at random times. The log has the epoch for each sub-epoch, and the weights are equal to the
+    bit."""
     volumes, random = volumes_in(tmp_path), Random(seed)
     sizes = write_split(volumes, "train", WORKERS)
     story = fitted(sizes)
@@ -161,10 +162,10 @@ def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Pat
             newest = max((epoch for epoch in model.validations if epoch < body.epoch), default=0)
             expected.append((newest - 1, 0.1 * newest + 1 / 3) if newest else None)
             completed = model.completed_epochs
-            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+            story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
             due += [model.completed_epochs] if model.completed_epochs > completed else []
     for epoch in due:
-        model.validate(epoch, {"loss": 9.0})  # later than all units: no unit had it
+        model.validate(epoch, {"loss": 9.0})  # later than all sub-epochs: no sub-epoch had it
     assert [visit.validated - 1 for visit in model.visits] == [
         -1 if had is None else had[0] for had in expected
     ]
@@ -195,21 +196,21 @@ def repeated(
 
 
 def test_rates_fall_by_validation(tmp_path: Path) -> None:
-    """A loss that grows has the rate halved once for each epoch that is seen, and not once for each unit."""
+    """A loss that grows has the rate halved once for each epoch that is seen, and not once for each sub-epoch."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS))
     model = story.model()
     with handler_of(Plateau(), volumes) as handler:
         while not model.is_trained:
             body = next_task(story, model.remaining[0])
-            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+            story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
             if not model.visited % WORKERS:
                 model.validate(model.completed_epochs, {"loss": float(model.completed_epochs)})
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
     assert saved["checkpoint"]["rates"] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]
 
 
-def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
+def test_a_sub_epoch_that_goes_on_has_what_its_first_part_had() -> None:
     """A newer validation does not replace it."""
     first, later = Validation(epoch=1, metrics={"loss": 0.5}), Validation(epoch=2, metrics={"loss": 0.1})
     trainee = create(Linear(), {}, seed=0, model="m00", device=torch.device("cpu"))
@@ -233,7 +234,7 @@ def test_warnings_are_the_models(tmp_path: Path) -> None:
     with handler_of(Still(), volumes) as handler:
         for partition in (0, 1):
             body = next_task(story, partition)
-            story.do(unit(1, partition), partition, handler.handle(body, 1))
+            story.do(sub_epoch(1, partition), partition, handler.handle(body, 1))
     text = "no weight changed in this sub-epoch: no optimizer of torch took a step"
     assert story.model().warnings == {text: 2}
     assert story.model().warning == f"{text} (in 2 of 2 sub-epochs)"

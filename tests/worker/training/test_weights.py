@@ -131,7 +131,7 @@ def test_tensor_backward_asks_for_the_function_that_is_replaced() -> None:
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 9)), min_size=1, max_size=4))
 def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
-    """As over the units of an epoch."""
+    """As over the sub-epochs of an epoch."""
     expected = sum(value * rows for value, rows in found) / sum(rows for _, rows in found)
     ranks = [RankMetrics({"loss": value}, rows, number) for number, (value, rows) in enumerate(found)]
     assert of_ranks(ranks)["loss"] == pytest.approx(expected)

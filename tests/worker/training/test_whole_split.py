@@ -22,8 +22,8 @@ from cerebro.spec import DataLoader, Metrics, Ratio
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import Trainee, create, evaluate
+from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, evaluate
 from controller import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story
@@ -79,8 +79,8 @@ def run_test(
     story.etl(workers=len(sizes), splits={"train": 10, "test": 10})
     story.state.datasets[DATASET].rows.update({(split, p): rows for p, rows in sizes.items()})
     story.fit(epochs=1, partitions=1, hyperparams={"m00": {"batch_size": BATCH}})
-    unit = "fit-1/train/m00/e1/p0"
-    story.do(story.run.find(unit).key, 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=saved))
+    sub_epoch = "fit-1/train/m00/e1/p0"
+    story.do(story.run.find(sub_epoch).key, 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=saved))
     request = EvaluateRequest(kind="test", fit="fit-1", split=split)
     story.tell(
         RunRequested(run="test-1", request=request),
@@ -103,7 +103,7 @@ def save(volumes: Volumes, trainee: Trainee) -> CheckpointRef:
 
 def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float]:
     loader = PartitionLoader(folders, batch_size=BATCH, seed=None)
-    seed = unit_seed(0, "m00", 1, -1)
+    seed = sub_epoch_seed(0, "m00", 1, -1)
     feed = InstrumentedLoader(loader)
     return numbers_of(evaluate(Ranking(), trainee, feed, {"batch_size": BATCH}, seed=seed))
 

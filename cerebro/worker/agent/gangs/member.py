@@ -52,7 +52,7 @@ class MemberRun:
     """One attempt's part. Used by the thread of one slot.
 
     Args:
-        item: of a unit of a gang; `member` is this worker's number in it.
+        item: of a sub-epoch of a gang; `member` is this worker's number in it.
         endpoint: this worker's.
         log_path: of the attempt; each rank has one beside it.
         mailbox: wakes it when something about the attempt or the worker's end has changed.

@@ -23,17 +23,17 @@ monitoring.{{ . }}.enabled is true and the cluster has no Prometheus operator (m
 
 {{- define "cerebro.checks.worker" -}}
 {{- $worker := .Values.worker }}
-{{- if and (eq .Values.brain.mode "act") (eq $worker.shards.whenScaled "Delete") (lt (int .Values.brain.minWorkers) (int $worker.replicas)) }}
-brain.mode is act, and worker.shards.whenScaled is Delete: what workers hold would be made anew after each rest; set worker.shards.whenScaled=Retain, or brain.minWorkers={{ $worker.replicas }}
+{{- if and (eq .Values.autoscaler.mode "act") (eq $worker.shards.whenScaled "Delete") (lt (int .Values.autoscaler.minWorkers) (int $worker.replicas)) }}
+autoscaler.mode is act, and worker.shards.whenScaled is Delete: what workers hold would be made anew after each rest; set worker.shards.whenScaled=Retain, or autoscaler.minWorkers={{ $worker.replicas }}
 {{- end }}
-{{- if and (gt (int .Values.brain.mostWorkers) 0) (gt (int .Values.brain.minWorkers) (int .Values.brain.mostWorkers)) }}
-brain.minWorkers is {{ .Values.brain.minWorkers }} and brain.mostWorkers is {{ .Values.brain.mostWorkers }}: set brain.minWorkers to at most that
+{{- if and (gt (int .Values.autoscaler.mostWorkers) 0) (gt (int .Values.autoscaler.minWorkers) (int .Values.autoscaler.mostWorkers)) }}
+autoscaler.minWorkers is {{ .Values.autoscaler.minWorkers }} and autoscaler.mostWorkers is {{ .Values.autoscaler.mostWorkers }}: set autoscaler.minWorkers to at most that
 {{- end }}
-{{- if and .Values.brain.resize (not .Values.brain.maxMemory) }}
-brain.resize is true and brain.maxMemory is empty: say how much memory a worker may be given, such as brain.maxMemory=64Gi
+{{- if and .Values.autoscaler.resize (not .Values.autoscaler.maxMemory) }}
+autoscaler.resize is true and autoscaler.maxMemory is empty: say how much memory a worker may be given, such as autoscaler.maxMemory=64Gi
 {{- end }}
-{{- if and .Values.brain.maxMemory (not .Values.brain.resize) }}
-brain.maxMemory is {{ .Values.brain.maxMemory }} and brain.resize is false: set brain.resize=true, or leave it out
+{{- if and .Values.autoscaler.maxMemory (not .Values.autoscaler.resize) }}
+autoscaler.maxMemory is {{ .Values.autoscaler.maxMemory }} and autoscaler.resize is false: set autoscaler.resize=true, or leave it out
 {{- end }}
 {{- if and (gt (int $worker.gpus) 0) (not .Values.images.worker.cuda) }}
 worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the worker image with CUDA and set images.worker.cuda=true, or set worker.gpus=0

@@ -1,0 +1,256 @@
+"""The autoscaler: 40 simulated runs, in each of which a goal is to be kept with workers that come and go.
+
+Each scenario draws models, partitions, epochs, lengths of sub-epochs that differ by model, a noise of sigma 0.3,
+workers that are killed now and then, and how many workers there are at first. The controller's own core and the
+autoscaler decide, in virtual time, with simulations as they are in a live run; what the autoscaler asks for, a
+simulated cluster manager does, in the time that real ones take.
+
+`finish_by` is feasible if a fixed number of workers from the beginning ends in time; of these the cheapest, in
+hindsight, with the same kills and the same sub-epoch times, is what the cost is compared with.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from benchmarks.figure import Figure
+from cerebro.contract.events import Event, ForecastMade, RunStarted
+from cerebro.contract.history import SubEpochHistory
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest, Goal
+from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
+from cerebro.state import Run
+from cerebro.state.goals import worker_hours
+from controller.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from controller.autoscaler.forecast import LIMIT_S
+from controller.planner_process.answering import answer
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import DATASET, Scenario, WorkerOutage
+
+SCENARIOS, SIGMA = 40, 0.3
+JOIN_S, ETL_S = 120.0, 60.0
+MOST = 16
+"""Workers that there may be."""
+
+_LOST_S = 300.0
+"""A killed worker is back after so long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A scenario."""
+
+    seed: int
+    models: int
+    partitions: int
+    epochs: int
+    sub_epoch_s: float
+    workers: int
+    kills_per_h: float
+    day: str = ""
+    """On another one sub-epochs take other times, of the same means, and workers are killed at other times."""
+
+    @classmethod
+    def drawn(cls, seed: int) -> World:
+        """The scenario of a number."""
+        rng = Random(f"brain {seed}")
+        partitions = rng.choice((4, 6, 8))
+        return cls(
+            seed=seed,
+            models=rng.choice((8, 12, 16)),
+            partitions=partitions,
+            epochs=rng.choice((2, 3, 4)),
+            sub_epoch_s=rng.choice((120.0, 300.0)),
+            workers=rng.choice((max(2, partitions // 2), partitions)),
+            kills_per_h=rng.choice((0.0, 0.05, 0.1)),
+        )
+
+    def sub_epoch_time(self, body: TaskBody, worker: str) -> float:
+        """The same for a sub-epoch wherever and whenever it runs."""
+        if isinstance(body, EtlTask):
+            return ETL_S
+        assert isinstance(body, TrainTask)
+        cost = Random(f"{self.seed} {body.model}").uniform(0.6, 1.6)
+        named = f"{self.seed} {body.model} {body.epoch} {body.partition}{self.day}"
+        return self.sub_epoch_s * cost * Random(named).lognormvariate(-SIGMA * SIGMA / 2, SIGMA)
+
+    def outages(self) -> list[WorkerOutage]:
+        """Kills of all workers that there may be."""
+        found = []
+        for number in range(MOST):
+            rng = Random(f"{self.seed} kills {number}{self.day}")
+            at = rng.expovariate(self.kills_per_h / 3600) if self.kills_per_h else 1e12
+            while at < 72 * 3600:
+                found.append(WorkerOutage(worker=f"worker-{number}", start=at, length=_LOST_S))
+                at += _LOST_S + rng.expovariate(self.kills_per_h / 3600)
+        return found
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Of one run."""
+
+    ended_s: float
+    hours: float
+    """Worker-hours."""
+    changes: list[tuple[float, int]] = field(default_factory=list)
+    """When which number was asked for."""
+    forecasts: list[ForecastMade] = field(default_factory=list)
+    log: tuple[Event, ...] = ()
+
+
+def simulated(
+    world: World,
+    workers: int,
+    *,
+    finish_by: float | None = None,
+    mode: str = "off",
+    history: Mapping[str, SubEpochHistory] | None = None,
+) -> Outcome:
+    """A run with a number of workers; with `finish_by` and mode ``act`` the autoscaler may change it.
+
+    Args:
+        history: what earlier runs have shown.
+    """
+    names = [f"worker-{number}" for number in range(MOST)]
+    held: dict[str, list[int]] = {name: [] for name in names}
+    for partition in range(world.partitions):
+        held[names[partition % workers]].append(partition)
+    models: dict[str, Hyperparameters] = {
+        f"m{n:02}": {"batch_size": 1, "width": n} for n in range(world.models)
+    }
+    goal = Goal() if finish_by is None else Goal(finish_by=finish_by, workers=(1, MOST))
+    request = FitRequest(
+        code="0" * 64,
+        models=tuple(models.values()),
+        epochs=world.epochs,
+        metric="loss",
+        mode="min",
+        seed=world.seed,
+        planner=False,
+        goal=goal,
+    )
+    plan = FitPlan(dataset=DATASET, models=models, partitions=dict.fromkeys(range(world.partitions), 1000))
+    scenario = Scenario(
+        replicas=held,
+        sub_epoch_time=world.sub_epoch_time,
+        outages=world.outages(),
+        has_pods=True,
+        lease_s=600.0,
+        absent=frozenset(names[workers:]),
+        history=history,
+    )
+    autoscaler = Autoscaler(_Helper(), Rules(mode=mode, most=MOST, can_act=True, join_s=JOIN_S))
+    simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan), autoscaler=autoscaler)
+    outcome = Outcome(ended_s=0.0, hours=0.0)
+
+    def resize(count: int) -> None:
+        outcome.changes.append((simulation.now, count))
+        simulation.seen = Seen(changed_at=simulation.now)
+        simulation.resize(count, join_s=JOIN_S)
+
+    simulation.asked_for = resize
+    state = simulation.run()
+    run: Run = state.runs["fit-1"]
+    outcome.ended_s, outcome.forecasts = run.ended, run.forecasts
+    outcome.hours, outcome.log = worker_hours(state, run, run.ended), simulation.log
+    return outcome
+
+
+class _Helper(InlineHelper):
+    """The real answers: the first, which is measured, in the time that a live run gives it; later ones, of which there
+    are hundreds, in a tenth of that."""
+
+    _limit_s = LIMIT_S
+
+    def ask(self, message: Any) -> None:
+        """Answer at once."""
+        self._answer = answer({**message, "limit_s": self._limit_s})
+        self._limit_s = LIMIT_S / 10
+
+
+_FIXED = (2, 4, 6, 8, 16)
+"""Numbers of workers that are compared with."""
+
+_TOLD = 4
+"""With so many the autoscaler says when the run will end, and changes nothing."""
+
+
+def benchmark() -> list[Figure]:
+    """Kept goals, what they cost, and how often the number of workers was changed."""
+    began = time.monotonic()
+    kept = feasible = flaps = surely = 0
+    costs, off, most_changes = [], [], 0
+    for seed in range(SCENARIOS):
+        world = World.drawn(seed)
+        fixed = {n: simulated(world, n, mode="advise" if n == _TOLD else "off") for n in _FIXED}
+        slowest, fastest = max(o.ended_s for o in fixed.values()), min(o.ended_s for o in fixed.values())
+        share = Random(f"goal {seed}").uniform(0.25, 0.8)
+        finish_by = fastest * 1.15 + share * (slowest - fastest * 1.15) * 0.5
+        in_time = [outcome for outcome in fixed.values() if outcome.ended_s <= finish_by]
+        found = simulated(world, world.workers, finish_by=finish_by, mode="act")
+        flaps += _flaps(found.changes)
+        most_changes = max(most_changes, len(found.changes))
+        told = fixed[_TOLD]
+        first = told.forecasts[0]
+        off.append(abs(first.time + first.end.p50_s - told.ended_s) / (told.ended_s - first.time))
+        surely += told.ended_s <= first.time + first.end.p90_s
+        if in_time:
+            feasible += 1
+            kept += found.ended_s <= finish_by
+            costs.append(found.hours / min(outcome.hours for outcome in in_time))
+    took_s = time.monotonic() - began
+    note = f"{took_s:.0f} s for {SCENARIOS} scenarios; at most {most_changes} changes in a run"
+    return [
+        Figure(
+            what=f"finish_by kept, of those that a fixed number of workers keeps; {SCENARIOS} scenarios with kills",
+            measured=f"{kept} of {feasible}",
+            ratio=kept / max(1, feasible),
+            bar=0.9,
+            sense="at least",
+            notes=(note,),
+        ),
+        Figure(
+            what="worker-hours over those of the best fixed number in hindsight, mean",
+            measured=f"median {statistics.median(costs):.2f}, the worst {max(costs):.2f}",
+            ratio=statistics.fmean(costs),
+            bar=1.15,
+            sense="at most",
+        ),
+        Figure(
+            what="changes of the number of workers that were taken back within an hour, per run",
+            measured=f"{flaps} in {SCENARIOS} runs",
+            ratio=flaps / SCENARIOS,
+            bar=0.1,
+            sense="at most",
+        ),
+        Figure(
+            what=f"the first forecast beside the truth, {_TOLD} workers: mean error of its P50",
+            measured=f"the worst {100 * max(off):.0f} %",
+            ratio=statistics.fmean(off),
+            bar=0.15,
+            sense="at most",
+        ),
+        Figure(
+            what="the same: runs that ended by its P90",
+            measured=f"{surely} of {SCENARIOS}",
+            ratio=surely / SCENARIOS,
+            bar=0.9,
+            sense="at least",
+        ),
+    ]
+
+
+def _flaps(changes: list[tuple[float, int]]) -> int:
+    """Changes up that are followed by one down within an hour, and the reverse."""
+    found = 0
+    for (_, first), (at, second), (again, third) in zip(changes, changes[1:], changes[2:], strict=False):
+        turned = (second - first) * (third - second) < 0
+        found += turned and again - at < 3600
+    return found

@@ -1,0 +1,102 @@
+"""Ways: how a sub-epoch runs on the devices of its worker.
+
+A *way* is a technique with its parameters on so many devices. What techniques there are, and what each does, is
+`cerebro.techniques`'; here is only how a way is named and told of.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from cerebro.contract.base import Contract, Sha256
+from cerebro.contract.records import MAX_DEVICES
+
+TechniqueName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,48}$")]
+
+Params = dict[str, JsonValue]
+"""Of a technique, by name; anything JSON can say."""
+
+
+Processes = Literal["ranks", "one"]
+
+MAX_GANG_SIZE = 64
+"""More workers than ever train one sub-epoch together."""
+
+
+class TechniqueChoice(Contract):
+    """A technique that a user names for a run.
+
+    Attributes:
+        name: of a built-in technique, or of the user's own.
+        version: of the technique: another one may need other memory or time.
+        params: that the user has fixed; all others are the technique's to vary.
+        code: of the user's own technique, encoded like a spec; `None`: it is built in.
+        least, most: numbers of devices that it can use.
+        processes: as in `ParallelPlan`.
+    """
+
+    name: TechniqueName
+    version: int = Field(default=1, ge=1)
+    params: Params = Field(default_factory=dict)
+    code: Sha256 | None = None
+    least: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    most: int = Field(default=MAX_DEVICES, ge=1, le=MAX_DEVICES)
+    processes: Processes = "ranks"
+
+
+class ParallelPlan(Contract):
+    """A technique with its parameters on `size` devices of one worker, or of each worker of a gang.
+
+    Attributes:
+        technique: its name.
+        version: of the technique.
+        params: all that it is given.
+        size: number of devices; of each worker.
+        workers: how many train a sub-epoch together, each on a partition of its own. Absent where it is one, so that
+            older versions can read that.
+        processes: ``"ranks"``: a process for each device; ``"one"``: one process that uses them all. As the technique
+            says; told here because the worker's agent does not open techniques.
+        code: of the user's own technique; `None`: it is built in.
+    """
+
+    technique: TechniqueName
+    version: int = Field(default=1, ge=1)
+    params: Params = Field(default_factory=dict)
+    size: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    workers: int = Field(default=1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
+    processes: Processes = "ranks"
+    code: Sha256 | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train the model together, on all workers."""
+        return self.workers * self.ranks_here
+
+    @property
+    def ranks_here(self) -> int:
+        """How many of them are on one worker."""
+        return self.size if self.processes == "ranks" else 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is the one by which user code runs as it is written."""
+        return self.technique == SINGLE.technique and self.code is None
+
+    @property
+    def label(self) -> str:
+        """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``, ``ddp-2x4`` on two workers with four devices
+        each; a single device is not named."""
+        params = ", ".join(f"{name}={value!r}" for name, value in sorted(self.params.items()))
+        name = f"{self.technique}({params})" if params else self.technique
+        if self.workers > 1:
+            return f"{name}-{self.workers}x{self.size}"
+        return name if self.size == 1 else f"{name}-{self.size}"
+
+
+SINGLE = ParallelPlan(technique="single", processes="one")
+"""One process on one device, as user code is written: what a sub-epoch without a way runs by."""
+
+MemoryPlace = Literal["device", "host"]
+"""Whose memory ran out."""

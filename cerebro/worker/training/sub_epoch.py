@@ -1,0 +1,312 @@
+"""One sub-epoch, one evaluation, one prediction: user code called as the templates promise.
+
+The only place where models meet user code; hopping and replay both come here, which is why they agree to the bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.errors import DeviceError, SpecError
+from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.worker.training.base_tensors import BaseTensors, is_plain
+from cerebro.worker.training.checkpoint import LAYOUT, State, needs_named, save
+from cerebro.worker.training.frameworks import hopped, only_single
+from cerebro.worker.training.frozen import Frozen, move_to_base
+from cerebro.worker.training.metrics import Measured, checked_metrics, described
+from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
+from cerebro.worker.training.sub_epoch_checks import SubEpochChecks
+from cerebro.worker.training.tracking import Checkpoint, changes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class Trainee:
+    """A model in memory: its modules on their device, and the user's checkpoint mapping."""
+
+    modules: list[torch.nn.Module]
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    hyperparams: Hyperparameters = field(default_factory=dict)
+    is_new: bool = True
+    """Whether its weights are those that `create_models` drew."""
+    frozen: Frozen = field(default_factory=Frozen)
+    warnings: list[str] = field(default_factory=list)
+    """Warnings of the newest sub-epoch for the user."""
+
+    def state(self) -> State:
+        """What is saved of it."""
+        return self.whole(self.local_state())
+
+    def save(self, root: Path, name: str, part: State | None = None) -> CheckpointRef | None:
+        """Write it as `checkpoint.save` does; what identifies the file, where it was written.
+
+        Args:
+            part: what of it this process gives, or more than that; left out: `local_state`. Then frozen weights may be
+                written apart, into a base; else only one that is there is used.
+        """
+        state = self.local_state() if part is None else part
+        with needs_named(state):
+            in_base = move_to_base(self, root / name, state, makes_base=part is None)
+        try:
+            return self.write(root, name, state, in_base)
+        except BaseException:
+            if in_base is not None:
+                in_base.discard()
+            raise
+
+    def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
+        """Write a state but for what is in a base."""
+        return save(root, name, state, in_base)
+
+    def local_state(self) -> State:
+        """What this process has of it."""
+        return {
+            "models": [module.state_dict() for module in self.modules],
+            "checkpoint": self.checkpoint.newest(),
+            "hyperparams": self.hyperparams,
+            "made": self.checkpoint.made,
+        }
+
+    # --- what is otherwise where several processes train it together (`grouped`) ---------------------
+
+    rank = 0
+    """Number of this process among them."""
+
+    @property
+    def has_own_parameters(self) -> bool:
+        """True if its modules have the parameters that user code made, not the technique's shards."""
+        return not only_single(self.modules)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(which, of so many) of the rows of each batch it is trained on here; what `PartitionLoader` takes."""
+        return 0, 1
+
+    @property
+    def device(self) -> str:
+        """Where it takes its batches; empty: where it was created."""
+        return ""
+
+    def whole(self, state: State) -> State:
+        """What is saved of a state of this process."""
+        return state
+
+    def of_ranks(self, value: Any) -> list[Any]:
+        """What each of these processes gave."""
+        return [value]
+
+    def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+        """What this process has of a tensor, and which row that begins with; `None`: it is nothing that can be read as
+        rows."""
+        return (tensor, 0) if is_plain(tensor) else None
+
+    def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
+        """What this process has of a saved tensor that belongs to a parameter."""
+        return tensor
+
+    def cut_kept(self) -> None:
+        """Have what was put into `checkpoint` fit the parameters of this process."""
+
+    @contextmanager
+    def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
+        """Around the user's `train`: nothing, unless ranks train it together."""
+        yield
+
+    def agreed(self, metrics: Measured, feed: DataLoader) -> Measured:
+        """Metrics of the sub-epoch from what `train` returned here."""
+        return dict(metrics)
+
+
+def default_device() -> torch.device:
+    """The GPU of this process, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def require_gpu(device: torch.device) -> None:
+    """Have a process that was given a GPU not compute on the processor, unnoticed: many times slower, with other bits.
+
+    Raises:
+        DeviceError: torch can use GPUs, and sees none: it vanished, or its driver does not answer.
+    """
+    if device.type == "cuda":
+        return
+    if torch.version.cuda is None:
+        log.warning("torch was built without CUDA: the GPU that this task was given is not used")
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    raise DeviceError(
+        f"this worker registered a GPU ({visible}), but torch finds none any more (torch.cuda.is_available() is "
+        "false): it has fallen off the bus, or its driver does not answer. See nvidia-smi and the kernel's log there"
+    )
+
+
+def device_named(name: str) -> torch.device:
+    """A device by its name, such as ``cuda:1``."""
+    return torch.device(name)
+
+
+def count_parameters(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
+    """Count numbers that modules learn, and parameters of lazy modules, which have no size yet."""
+    learned = [each for module in modules for each in module.parameters() if each.requires_grad]
+    num_lazy = sum(map(bool, map(is_lazy, learned)))
+    return sum(0 if bool(is_lazy(each)) else each.numel() for each in learned), num_lazy
+
+
+def has_batch_norm(modules: Sequence[torch.nn.Module]) -> bool:
+    """Return whether a module normalizes over batches, and may fail on a batch of one row."""
+    return any(isinstance(part, _BatchNorm) for module in modules for part in module.modules())
+
+
+def create(
+    spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str, device: torch.device
+) -> Trainee:
+    """A new model, initialised from the seed, on `device`.
+
+    Raises:
+        SpecError: `create_models` did not return a list of modules.
+    """
+    seed_everything(model_seed(seed, model))
+    # User code keeps its promises or does not.
+    returned: object = hopped(spec).create_models(dict(hyperparams))
+    modules = list(returned) if isinstance(returned, list | tuple) else []
+    if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
+        raise SpecError(
+            f"create_models() returned {described(returned)}, expected a list of torch.nn.Module with "
+            "at least one in it"
+        )
+    return Trainee(modules=[module.to(device) for module in modules], hyperparams=dict(hyperparams))
+
+
+def restore(trainee: Trainee, state: State) -> None:
+    """Put a loaded state into a freshly created model, which takes over what the user keeps in it."""
+    if len(state["models"]) != len(trainee.modules):
+        raise SpecError(
+            f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
+            "return the same modules each time"
+        )
+    changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
+    for module, saved in zip(trainee.modules, state["models"], strict=True):
+        try:
+            module.load_state_dict(saved)
+        except RuntimeError as error:
+            if not changed:
+                raise
+            told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
+            raise SpecError(
+                f"the saved weights do not fit the model that create_models() makes now, after a change of {told}: "
+                f"clone the model with such values cold (warm=False). {error}"
+            ) from error
+    trainee.is_new = False
+    trainee.frozen.layout = state.get(LAYOUT)
+    # What is in it is not copied: where an optimizer's state is most of a model's, that would be most of its memory
+    # once more.
+    trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
+
+
+def tensor_shapes(trainee: Trainee) -> dict[str, tuple[int, ...]]:
+    """Name of each tensor in the state of the modules -> its shape."""
+    return {
+        f"module {number}: {name}" if len(trainee.modules) > 1 else name: tuple(tensor.shape)
+        for number, module in enumerate(trainee.modules)
+        for name, tensor in module.state_dict().items()
+        if isinstance(tensor, torch.Tensor)
+    }
+
+
+def train_sub_epoch(
+    spec: SubEpochSpec,
+    trainee: Trainee,
+    loader: DataLoader,
+    hyperparams: Mapping[str, Any],
+    *,
+    seed: int,
+    model: str,
+    epoch: int,
+    partition: int,
+) -> Measured:
+    """Train on one partition; changes `trainee` in place.
+
+    Raises:
+        MetricError, NonFiniteMetricError: of what `train` returned.
+        SpecError: a hyper-parameter was changed without effect: see `tracking`.
+    """
+    drawn = sub_epoch_seed(seed, model, epoch, partition)
+    seed_everything(drawn)
+    for module in trainee.modules:
+        module.train()
+    with trainee.running(loader, drawn):
+        checks = SubEpochChecks(trainee)
+        with checks, _one_row_named(loader, hyperparams, partition):
+            returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+        trainee.warnings = checks.warnings(loader)
+    trainee.checkpoint.settle()
+    return trainee.agreed(metrics, loader)
+
+
+@contextmanager
+def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition: int) -> Iterator[None]:
+    """Say which batch has one row, where batch normalization cannot train on it.
+
+    Raises:
+        SpecError: instead of torch's error about one value per channel.
+    """
+    try:
+        yield
+    except ValueError as error:
+        size = hyperparams.get("batch_size")
+        if "more than 1 value per channel" not in str(error) or not isinstance(size, int):
+            raise
+        rows = loader.num_rows
+        if rows % size != 1 and size != 1:
+            raise
+        raise SpecError(
+            f"batch normalization cannot train on one row: the last batch of partition {partition} has one, because it "
+            f"has {rows} rows and batch_size is {size}. Leave such a batch out with the hyper-parameter "
+            f"'drop_last': [True], or choose another batch_size. ({error})"
+        ) from error
+
+
+def evaluate(
+    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+) -> Measured:
+    """What the user's `test` returns, in evaluation mode without gradients."""
+    with evaluating(trainee, "test", seed=seed):
+        returned = hopped(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    return checked_metrics(returned, "test", "evaluation")
+
+
+@contextmanager
+def predicting(
+    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+) -> Iterator[object]:
+    """What the user's `predict` returns, while the model is in evaluation mode: it may yield batch by batch."""
+    with evaluating(trainee, "predict", seed=seed):
+        yield hopped(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+
+
+@contextmanager
+def evaluating(trainee: Trainee, method: str, *, seed: int) -> Iterator[None]:
+    """Evaluation mode, no gradients, seeded; `checkpoint` can only be read.
+
+    Raises:
+        SpecError: the user's method has written into `checkpoint`.
+    """
+    seed_everything(seed)
+    for module in trainee.modules:
+        module.eval()
+    with torch.no_grad(), trainee.checkpoint.only_read(method):
+        yield

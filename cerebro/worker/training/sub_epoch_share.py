@@ -1,0 +1,80 @@
+"""What one rank reads of a sub-epoch: which partition, and which rows of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cerebro.contract.records import Hyperparameters, drops_last
+from cerebro.contract.tasks import Gang
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.mapped import MappedRows
+from cerebro.data.merged import Merged
+from cerebro.data.reading_ahead import ReadingAhead
+from cerebro.worker.training.seeds import sub_epoch_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubEpochShare:
+    """A rank's share of a sub-epoch.
+
+    Attributes:
+        partition: that it reads.
+        share: (which, of so many) of the ranks that read the same partition.
+        merged: of a sub-epoch on a set of partitions: which of them it is.
+    """
+
+    partition: int
+    share: tuple[int, int]
+    merged: Merged | None = None
+
+    @classmethod
+    def of_member(cls, gang: Gang, rank: int) -> SubEpochShare:
+        """Of a rank of a gang: each member reads its own partition with its own ranks."""
+        number, rank_here = gang.member_of(rank)
+        return cls(
+            partition=gang.members[number].partition,
+            share=(rank_here, len(gang.ranks_of(number))),
+            merged=Merged(rows=gang.rows, number=number),
+        )
+
+    def loader(
+        self,
+        source: Sequence[Path] | MappedRows,
+        *,
+        hyperparams: Hyperparameters,
+        seed: int,
+        model: str,
+        epoch: int,
+        device: str | torch.device,
+        first: int = 0,
+        reading: ReadingAhead | None = None,
+    ) -> PartitionLoader:
+        """Batches of the share.
+
+        Args:
+            source: the partition.
+            hyperparams: say how rows are cut into batches.
+            seed: of the run.
+            first: batch that the first pass begins with.
+            reading: says how batches are gathered ahead, and learns of it.
+        """
+        batch_size = hyperparams["batch_size"]
+        assert isinstance(batch_size, int)
+        loader = PartitionLoader(
+            source,
+            batch_size=batch_size,
+            seed=sub_epoch_seed(seed, model, epoch, self.partition),
+            device=device,
+            first=first,
+            share=self.share,
+            merged=self.merged,
+            drop_last=drops_last(hyperparams),
+        )
+        if reading is not None:
+            is_on_host = torch.device(device).type == "cpu"
+            loader.reading = reading.reading(model, batch_size, is_on_host=is_on_host)
+        return loader

@@ -1,0 +1,253 @@
+"""What the models of a fit run are worth, by the rule of the policy that dispatches it, from what their sub-epochs
+showed.
+
+A pure function of the visits, kept until they change: a controller that has just read the log finds the same priority
+scores as one that saw every sub-epoch end. A sub-epoch shows the curve of what it reported first (`TaskResult.curve`)
+or, where the log has none, a training metric that it returned.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import CurvePoint
+from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
+from cerebro.scheduling.policies import ByPriorityScore, Policy
+from cerebro.state import ExperimentState, Model, Run, Visit
+from cerebro.state.archived import EpochSummary
+
+_LOSS = "loss"
+"""What is looked at where nothing was reported, and `train` does not return the run's metric."""
+_LARGEST = 1e100
+"""Beyond it all values are equally bad: squares of them are still numbers."""
+
+_Given = tuple[int, Visit | None, int, int]
+"""What is learned from of a model: its number of visits, the last one, its epochs, and how many are archived."""
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """What was learned of a model.
+
+    Attributes:
+        given: what it was learned from. Made anew where that differs, but for another visit.
+        reported: name of what its sub-epochs reported; empty where none did.
+        shown: what its visits have shown by then, as far as they are added up.
+    """
+
+    given: _Given
+    reported: str
+    shown: _Shown
+
+
+@dataclass
+class PriorityScores:
+    """Of one fit run. Not thread-safe: one owner."""
+
+    _known: list[_Known] = field(default_factory=list)
+    """Of each model, in their order."""
+    _given: list[_Given] = field(default_factory=list)
+    _progress: list[Progress] = field(default_factory=list)
+    _reported: Counter[str] = field(default_factory=Counter)
+    """What models report, and how many of them do."""
+    _measure: str = ""
+    """What models are compared by."""
+    _rule: Rule | None = None
+    _seq: int = 0
+    """Number of the newest event when models were looked at."""
+    _priority_score: list[float] = field(default_factory=list)
+
+    def of(self, state: ExperimentState, run: Run, policy: Policy) -> list[float]:
+        """For each model, in their order, `DispatchState.priority_score`. None by a policy without a rule. Not to be
+        changed.
+
+        Costs a look at each model after each event, and next to nothing when asked again.
+        """
+        if not isinstance(policy, ByPriorityScore) or not isinstance(run.plan, FitPlan):
+            return []
+        if (state.seq, policy.rule) == (self._seq, self._rule):
+            return self._priority_score
+        self._seq = state.seq
+        if self._learn(run, sum(run.plan.partitions.values())) or policy.rule is not self._rule:
+            self._rule = policy.rule
+            self._priority_score = policy.rule(self._progress)
+        return self._priority_score
+
+    def _learn(self, run: Run, rows: int) -> bool:
+        """Look at the models whose visits have changed; whether there were any. `rows`: of all partitions."""
+        models = list(run.models.values())
+        given = [
+            (len(m.visits), m.visits[-1] if m.visits else None, m.epochs, m.archived_epochs) for m in models
+        ]
+        if given == self._given:
+            return False
+        before, self._given = self._given, given
+        changed = [n for n, now in enumerate(given) if n >= len(before) or now != before[n]]
+        for number in changed:
+            self._look(number, models[number])
+        # One for all models, or their values could not be compared.
+        measure = min(self._reported, default="")
+        if measure != self._measure:
+            self._measure, changed = measure, list(range(len(models)))
+        for number in changed:
+            known, model = self._known[number], models[number]
+            whole = _epochs(run, model) * rows
+            known.shown = known.shown.further(run, model, measure, whole)
+            self._progress[number] = known.shown.progress()
+        return True
+
+    def _look(self, number: int, model: Model) -> None:
+        """Take in what a model reports."""
+        if number == len(self._known):
+            self._known.append(_Known(given=_NOTHING, reported="", shown=_Shown()))
+            self._progress.append(UNSEEN)
+        known, count = self._known[number], self._given[number][0]
+        reported = known.reported
+        is_one_more = (
+            count == known.given[0] + 1
+            and (count < 2 or (model.visits.knows(count - 2) and model.visits[-2] is known.given[1]))
+            and self._given[number][3] == known.given[3]
+        )
+        if not is_one_more or not reported:
+            reported = next((each.reported for each in _all_shown(model) if each.reported), "")
+        if not is_one_more:
+            known.shown = _Shown()
+        if reported != known.reported:
+            self._reported[reported] += 1
+            self._reported[known.reported] -= 1
+            self._reported = Counter({name: n for name, n in self._reported.items() if name and n > 0})
+        known.given, known.reported = self._given[number], reported
+
+
+def _epochs(run: Run, model: Model) -> int:
+    """To whose end the model is foretold. A search grants few epochs at first: what models come to in all that they may
+    have is compared, and not what they come to in their grants."""
+    return max(model.epochs, run.fit_request.epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """What a model's first `visits` have shown.
+
+    Attributes:
+        measure: what models are compared by; empty: the training metric.
+        whole: rows of all of its training.
+        done, trained: rows of its visits, and those that were trained in them.
+        seconds: that they took.
+    """
+
+    visits: int = 0
+    measure: str = ""
+    whole: int = 0
+    done: int = 0
+    trained: int = 0
+    seconds: float = 0.0
+    quanta: tuple[Quantum, ...] = ()
+    has_diverged: bool = False
+    since: float = 0.0
+
+    def further(self, run: Run, model: Model, measure: str, whole: int) -> _Shown:
+        """With all visits of the model. Where they are compared by something else, it is made anew."""
+        if (self.measure, self.whole) != (measure, whole):
+            return _Shown(measure=measure, whole=whole)._with(run, _all_shown(model), len(model.visits))
+        return self._with(run, _all_shown(model, self.visits), len(model.visits))
+
+    def _with(self, run: Run, visits: Sequence[Visit], count: int) -> _Shown:
+        done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
+        has_diverged, quanta = self.has_diverged, list(self.quanta)
+        for visit in visits:
+            took = visit.compute_s or visit.ended - visit.started
+            before = done / self.whole
+            samples = tuple(_samples(run, visit, self.measure, before=before, of=self.whole, took=took))
+            if samples:
+                since = since if quanta else visit.ended
+                quanta.append(Quantum(samples))
+            is_now = visit.has_diverged and visit.reported == self.measure
+            if is_now or samples:
+                has_diverged = is_now
+            done += visit.rows
+            trained += visit.rows - visit.resumed_rows
+            seconds += took
+        return replace(
+            self,
+            visits=count,
+            done=done,
+            trained=trained,
+            seconds=seconds,
+            quanta=tuple(quanta),
+            has_diverged=has_diverged,
+            since=since,
+        )
+
+    def progress(self) -> Progress:
+        """To be compared with that of other models."""
+        if not self.quanta and not self.has_diverged:
+            return UNSEEN
+        return Progress(
+            quanta=self.quanta,
+            done=self.done / self.whole,
+            total_s=self.seconds / max(1, self.trained) * self.whole,
+            has_diverged=self.has_diverged,
+            since=self.since,
+        )
+
+
+_NOTHING: _Given = (-1, None, 0, 0)
+
+
+def _all_shown(model: Model, since: int = 0) -> list[Visit]:
+    """Its visits, but for so many of the first; an archived epoch is one."""
+    if since >= model.visits.archived:
+        return model.visits[since:]
+    return [
+        *(_together(epoch, known) for epoch, known in enumerate(model.summaries, start=1)),
+        *model.visits.kept,
+    ]
+
+
+def _together(epoch: int, known: EpochSummary) -> Visit:
+    """The visits of an archived epoch as if they were one."""
+    return Visit(
+        epoch=epoch,
+        partition=0,
+        attempt=0,
+        worker="",
+        rows=known.totals.rows,
+        names=known.names,
+        values=known.values,
+        file="",
+        checksum="",
+        size=0,
+        started=0.0,
+        ended=known.shown_at,
+        load_s=0.0,
+        compute_s=known.took_s,
+        save_s=0.0,
+        resumed_rows=known.totals.rows - known.trained_rows,
+        reported=known.reported,
+        course=array("d", known.reports).tobytes(),
+        has_diverged=known.has_diverged,
+    )
+
+
+def _samples(
+    run: Run, visit: Visit, measure: str, *, before: float, of: int, took: float
+) -> Iterator[Sample]:
+    """What a visit has shown of the measure; the smaller, the better."""
+    request, found = run.fit_request, visit.metrics
+    name = measure or (request.metric if request.metric in found else _LOSS)
+    points = visit.points if visit.reported == name else ()
+    if not points and name in found:
+        points = (CurvePoint(took / 2, found[name], 1),)
+    sign = -1.0 if name == request.metric and request.mode == "max" else 1.0
+    for point in points:
+        # By rows, not by seconds: workers are not equally fast.
+        rows = visit.resumed_rows + (visit.rows - visit.resumed_rows) * min(
+            1.0, point.seconds / (took or 1.0)
+        )
+        value = max(-_LARGEST, min(_LARGEST, sign * point.mean))
+        yield Sample(before + rows / of, value, point.number)

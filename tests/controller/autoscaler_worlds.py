@@ -1,0 +1,38 @@
+"""What tests of the autoscaler look at."""
+
+from __future__ import annotations
+
+from controller.autoscaler.forecast import Outlook
+
+
+def outlook(
+    models: int,
+    partitions: int,
+    epochs: int,
+    *,
+    sub_epoch_s: float = 300.0,
+    workers: int | None = None,
+    sigma: float = 0.1,
+    join_s: float = 120.0,
+    made_s: float = 60.0,
+    slow: float = 1.0,
+) -> Outlook:
+    """A run that has not begun, of equal models; the first worker may be slower."""
+    count = workers or partitions
+    pace = (slow, *(1.0,) * (count - 1))
+    return Outlook(
+        seconds=tuple(tuple(sub_epoch_s * each for each in pace) for _ in range(models)),
+        fixed=((0.0,) * count,) * models,
+        gpus=(1,) * count,
+        pace=pace,
+        sizes=(1.0,) * partitions,
+        holders=tuple((p % count,) for p in range(partitions)),
+        left=((1 << partitions) - 1,) * models,
+        ahead=(epochs - 1,) * models,
+        model_ready=(0.0,) * models,
+        gpu_ready=((0.0,),) * count,
+        order=tuple(range(count)),
+        sigma=sigma,
+        made_s=made_s,
+        join_s=join_s,
+    )

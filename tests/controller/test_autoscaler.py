@@ -1,0 +1,243 @@
+"""The autoscaler on a run: what it tells, and what it asks for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import ForecastMade, RunResumed
+from cerebro.contract.runs import FitRequest, Goal
+from cerebro.state import RunState
+from cerebro.state.experiment import fold
+from cerebro.state.goals import forecast_lines, worker_hours
+from controller.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_workers_change import at_speed, remade
+
+SUB_EPOCH_S, ETL_S = 60.0, 5.0
+
+
+def asked(goal: Goal, models: int = 8, epochs: int = 4) -> FitRequest:
+    """A fit with a goal."""
+    return request(models, epochs).model_copy(update={"goal": goal})
+
+
+def simulated(
+    goal: Goal = Goal(),  # noqa: B008 - it is immutable
+    *,
+    rules: Rules = Rules(),  # noqa: B008
+    workers: int = 4,
+    steps: int | None = None,
+    **scenario: Any,
+) -> Simulation:
+    """A run in pods with an autoscaler: to its end, or so many steps of it."""
+    scene = Scenario(
+        replicas=own_partition(workers),
+        sub_epoch_time=at_speed(etl_s=ETL_S, sub_epoch_s=SUB_EPOCH_S),
+        has_pods=True,
+        lease_s=30.0,
+        **scenario,
+    )
+    autoscaler = Autoscaler(InlineHelper(), rules)
+    simulation = Simulation(scene, asked(goal), plan(8, workers), autoscaler=autoscaler)
+    if steps is None:
+        simulation.run()
+    else:
+        with pytest.raises(RuntimeError, match="no end"):
+            simulation.run(limit=steps)
+    return simulation
+
+
+@pytest.fixture(scope="module")
+def finished() -> Simulation:
+    """One that nothing disturbed."""
+    return simulated()
+
+
+def forecasts(simulation: Simulation) -> list[ForecastMade]:
+    """What was told."""
+    return [event for event in simulation.log if isinstance(event, ForecastMade)]
+
+
+def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) -> None:
+    """By few events: what is no news is not told again. The first reckons with noise that there is not."""
+    told = forecasts(finished)
+    assert 1 <= len(told) <= 6
+    for each in told:
+        assert each.time + each.end.p50_s == pytest.approx(
+            finished.now, rel=0.05 if each is not told[0] else 0.08
+        )
+    run = fold(EXPERIMENT, finished.log).runs["fit-1"]
+    assert run.forecasts == told
+    (line,) = forecast_lines(run, finished.now)
+    assert line.startswith("forecast: was to end at")
+    assert "; it ended at " in line
+
+
+def test_off_says_nothing() -> None:
+    """And asks nothing of anybody."""
+    assert forecasts(simulated(rules=Rules(mode="off"))) == []
+
+
+def test_what_a_goal_takes_is_told_as_soon_as_sub_epochs_have_shown_it() -> None:
+    """How many workers it needs, or until when, and how many are allowed."""
+    simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)
+    first = forecasts(simulation)[0]
+    assert first.allowed == 4
+    state = fold(EXPERIMENT, [e for e in simulation.log if e.seq <= first.seq])
+    lines = forecast_lines(state.runs["fit-1"], first.time)
+    assert any("needs " in line or "cannot be had" in line for line in lines)
+    assert any("4 are allowed" in line for line in lines)
+
+
+def test_a_spent_budget_pauses_the_run_once() -> None:
+    """With the reason; who resumes it has it go on."""
+    hours = 4 * 600 / 3600
+    simulation = Simulation(
+        Scenario(
+            replicas=own_partition(4),
+            sub_epoch_time=at_speed(etl_s=ETL_S, sub_epoch_s=SUB_EPOCH_S),
+            has_pods=True,
+            lease_s=30,
+        ),
+        asked(Goal(worker_hours=hours)),
+        plan(8, 4),
+    )
+    with pytest.raises(RuntimeError, match="no end"):
+        simulation.run(limit=1000)
+    state = fold(EXPERIMENT, simulation.log)
+    run = state.runs["fit-1"]
+    assert run.state is RunState.PAUSED
+    assert "its budget of 0.666667 worker-hours is spent. Resume it" in run.reason
+    assert worker_hours(state, run, simulation.now) == pytest.approx(hours, rel=0.15)
+    simulation.store.append(EXPERIMENT, RunResumed(run="fit-1", by="ada"))
+    assert simulation.run(is_begun=True).runs["fit-1"].state is RunState.FINISHED
+
+
+class Answering:
+    """A helper whose answers a test gives."""
+
+    def __init__(self, ends: Mapping[int, float]) -> None:
+        self.ends, self.asked = ends, 0
+        self._is_asked = False
+
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """Note it."""
+        json.dumps(message)
+        self.asked += 1
+        self._is_asked = True
+
+    def answer(self) -> dict[str, Any] | None:
+        """The answer, once."""
+        was_asked, self._is_asked = self._is_asked, False
+        return {"ends": [[n, s, 1.05 * s] for n, s in self.ends.items()]} if was_asked else None
+
+    def rest(self) -> None:
+        """Forget it."""
+        self._is_asked = False
+
+
+ACTING = Rules(mode="act", most=8, can_act=True, join_s=1.0)
+
+
+def half_way(workers: int = 4) -> Simulation:
+    """A run that goes on, and of which something is known."""
+    scene = Scenario(
+        replicas=own_partition(workers),
+        sub_epoch_time=at_speed(etl_s=ETL_S, sub_epoch_s=SUB_EPOCH_S),
+        has_pods=True,
+        lease_s=30,
+    )
+    simulation = Simulation(scene, asked(Goal(finish_by=20_000.0), epochs=20), plan(8, workers))
+    with pytest.raises(RuntimeError, match="no end"):
+        simulation.run(limit=400)
+    return simulation
+
+
+def look(simulation: Simulation, autoscaler: Autoscaler, seen: Seen = Seen()) -> ForecastMade | None:  # noqa: B008
+    """The question, then the answer."""
+    return autoscaler.look(simulation.core, simulation.now, lambda: seen) or autoscaler.look(
+        simulation.core, simulation.now, lambda: seen
+    )
+
+
+def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
+    """Only where it may act, is not bound to what a person chose, and the cluster has a manager."""
+    simulation = half_way()
+    ends = {4: 40_000.0, 8: 15_000.0}
+    made = look(simulation, Autoscaler(Answering(ends), ACTING))
+    assert made is not None
+    assert (made.workers, made.advised, made.asked_for) == (4, 8, 8)
+    for rules in (
+        Rules(most=8, can_act=True),
+        replace(ACTING, can_act=False),
+        replace(ACTING, most=0),
+    ):
+        advised = look(simulation, Autoscaler(Answering(ends), rules))
+        assert advised is not None
+        assert (advised.advised, advised.asked_for) == (8, None)
+    held = look(simulation, Autoscaler(Answering(ends), ACTING), Seen(chosen_at=simulation.now))
+    assert held is not None
+    assert (held.advised, held.asked_for) == (8, None)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
+    """It will be back, and its partition with it: as many workers are told of, and nearly the same end."""
+    calm = forecasts(simulated())
+    gap = WorkerOutage(worker="worker-3", start=calm[0].time - 3.0, length=60.0)
+    gone = forecasts(simulated(outages=[gap], rules=Rules(join_s=60.0)))
+    told = next(each for each in gone if each.time < gap.start + gap.length)
+    assert told.workers == 4
+    assert told.time + told.end.p50_s == pytest.approx(calm[0].time + calm[0].end.p50_s, rel=0.1)
+
+
+def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
+    """Their partitions are made on those that stay, while they still train; then the request is made."""
+    simulation = half_way()
+    autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)
+    assert look(simulation, autoscaler) is None
+    leaving = autoscaler.leaving(simulation.core.state)
+    assert leaving == {"worker-2", "worker-3", "worker-2-etl", "worker-3-etl"}
+    before = Simulation.snapshot
+
+    def snapshot(self: Simulation):  # type: ignore[no-untyped-def]
+        return replace(before(self), leaving=leaving)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulation, "snapshot", snapshot)
+        with pytest.raises(RuntimeError, match="no end"):
+            simulation.run(limit=60, is_begun=True)
+    made = remade(simulation.log)
+    assert {partition for partition, _ in made} == {"p2", "p3"}
+    assert {worker for _, worker in made} <= {"worker-0-etl", "worker-1-etl"}
+    asked_for = autoscaler.look(simulation.core, simulation.now, Seen)
+    assert asked_for is not None
+    assert asked_for.asked_for == 2
+    assert_exclusive(simulation)
+
+
+def test_a_autoscaler_that_forgets_asks_again() -> None:
+    """Another controller leads, or the run shares the cluster now."""
+    simulation, helper = half_way(), Answering({4: 4_000.0})
+    autoscaler = Autoscaler(helper, Rules())
+    assert look(simulation, autoscaler) is not None
+    assert autoscaler.look(simulation.core, simulation.now, Seen) is None
+    autoscaler.forget()
+    assert look(simulation, autoscaler) is not None
+    assert helper.asked == 2
+    assert math.isinf(Seen().changed_at)
+
+
+def test_the_run_is_whole_with_a_autoscaler_beside_it(finished: Simulation) -> None:
+    """Nothing of what model hopping promises depends on it."""
+    assert_complete(fold(EXPERIMENT, finished.log), epochs=4, partitions=4)
+    assert_exclusive(finished)

@@ -1,0 +1,146 @@
+"""How many workers a run should have: the choice, and when it is acted on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.runs import Goal
+from controller.autoscaler.ends import Ends
+from controller.autoscaler.policy import EVERY_S, HOLD_S, SETTLED_S, Choice, Situation, choose, wish
+
+HOUR = 3600.0
+NOW = 1_000_000.0
+# Hours that a run of 16 worker-hours takes: the more workers, the less well they share it.
+HOURS = {1: 16.0, 2: 8.0, 4: 4.0, 8: 2.3, 16: 1.6}
+ENDS = {count: Ends(hours * HOUR, 1.05 * hours * HOUR) for count, hours in HOURS.items()}
+
+
+def situation(goal: Goal, workers: int = 4, **others: Any) -> Situation:
+    """A run that has begun lately."""
+    return Situation(now=NOW, workers=workers, ends=ENDS, goal=goal, most=16, **others)
+
+
+@pytest.mark.parametrize(
+    ("goal", "chosen"),
+    [
+        (Goal(finish_by=NOW + 5 * HOUR), Choice(workers=4, is_kept=True)),
+        (Goal(finish_by=NOW + 2.5 * HOUR), Choice(workers=8, is_kept=True)),
+        (Goal(finish_by=NOW + 20 * HOUR), Choice(workers=1, is_kept=True)),
+        (Goal(finish_by=NOW + HOUR), Choice(workers=16, is_kept=False)),
+        (Goal(finish_by=NOW + HOUR, workers=(1, 8)), Choice(workers=8, is_kept=False)),
+        (Goal(worker_hours=19), Choice(workers=8, is_kept=True)),
+        (Goal(worker_hours=30), Choice(workers=16, is_kept=True)),
+        (Goal(worker_hours=10), Choice(workers=1, is_kept=False)),
+        (Goal(worker_hours=17, finish_by=NOW + HOUR), Choice(workers=4, is_kept=False)),
+        (Goal(worker_hours=19, finish_by=NOW + 5 * HOUR), Choice(workers=4, is_kept=True)),
+        (Goal(), Choice(workers=8, is_kept=True)),
+        (Goal(workers=(1, 4)), Choice(workers=4, is_kept=True)),
+    ],
+)
+def test_the_cheapest_number_that_keeps_the_goal_is_chosen(goal: Goal, chosen: Choice) -> None:
+    """The end in time at least cost; the fastest within the budget; both, else the end gives way; of a run without a
+    goal what workers and waiting are worth together."""
+    assert choose(situation(goal)) == chosen
+
+
+def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
+    """The next ones are asked for later."""
+    asked = situation(Goal(finish_by=NOW + 1.7 * HOUR))
+    assert choose(asked).workers == 16
+    assert wish(asked, choose(asked)) == 8
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"changed_at": NOW - EVERY_S + 1},
+        {"chosen_at": NOW - HOLD_S + 1},
+        {"is_changing": True},
+    ],
+)
+def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
+    """Not twice within five minutes, not within an hour of a person's choice, not while workers are on their way."""
+    goal = Goal(finish_by=NOW + 2.5 * HOUR)
+    assert wish(situation(goal), choose(situation(goal))) == 8
+    asked = situation(goal, **others)
+    assert wish(asked, choose(asked)) is None
+
+
+def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
+    """So the number does not go to and fro; more workers may be asked for meanwhile."""
+    goal = Goal(finish_by=NOW + 6 * HOUR)
+    lately = situation(goal, workers=8, changed_at=NOW - SETTLED_S + 1)
+    assert wish(lately, choose(lately)) is None
+    late = situation(Goal(finish_by=NOW + 2.5 * HOUR), changed_at=NOW - SETTLED_S + 1)
+    assert wish(late, choose(late)) == 8
+
+
+def test_a_change_that_gains_little_is_not_made() -> None:
+    """Less than a tenth, or less than twice what joining and copying cost."""
+    ends = {4: Ends(4 * HOUR, 4.2 * HOUR), 5: Ends(3.4 * HOUR, 3.6 * HOUR)}
+    cheap = Situation(now=NOW, workers=4, ends=ends, goal=Goal())
+    assert choose(cheap).workers == 5
+    assert wish(cheap, choose(cheap)) is None
+    late = situation(Goal(), join_s=2 * HOUR)
+    assert wish(late, choose(late)) is None
+    assert wish(situation(Goal()), choose(situation(Goal()))) == 8
+
+
+def test_workers_are_given_back_only_with_time_to_spare() -> None:
+    """What ends at the last moment stays as it is."""
+    tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
+    assert choose(situation(tight, workers=8)).workers == 4
+    assert wish(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
+    assert wish(situation(ample, workers=8), choose(situation(ample, workers=8))) == 4
+
+
+number = st.floats(0, 1e6, allow_nan=False)
+
+
+@settings(max_examples=200)
+@given(
+    workers=st.integers(1, 30),
+    ends=st.dictionaries(st.integers(1, 60), st.tuples(number, number), max_size=8),
+    finish_by=st.none() | st.floats(1, 2e6),
+    hours=st.none() | st.floats(0.01, 1e4),
+    bounds=st.none() | st.tuples(st.integers(1, 40), st.integers(1, 40)).map(lambda b: (min(b), max(b))),
+    most=st.integers(1, 40),
+    spent=st.floats(0, 1e5),
+    costs=st.tuples(number, number),
+    before=st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)),
+)
+def test_any_history_keeps_the_bounds(  # type: ignore[no-untyped-def]
+    workers, ends, finish_by, hours, bounds, most, spent, costs, before
+) -> None:
+    """Nonsense too: within what is allowed, at most doubled, never below half, and nothing that was not simulated."""
+    goal = Goal(finish_by=finish_by, worker_hours=hours, workers=bounds)
+    asked = Situation(
+        now=1e6,
+        workers=workers,
+        ends={count: Ends(min(pair), max(pair)) for count, pair in ends.items()},
+        goal=goal,
+        spent_h=spent,
+        most=most,
+        join_s=costs[0],
+        made_s=costs[1],
+        changed_at=1e6 - before[0],
+        chosen_at=1e6 - before[1],
+    )
+    choice = choose(asked)
+    least, highest = asked.bounds
+    assert 1 <= least <= highest <= most
+    assert least <= choice.workers <= highest
+    wanted = wish(asked, choice)
+    if wanted is not None:
+        assert wanted in asked.ends
+        assert least <= wanted <= highest
+        assert wanted != workers
+        assert wanted <= max(2 * workers, least)
+        assert wanted >= min(math.ceil(workers / 2), highest)
+        assert before[0] >= EVERY_S
+        assert before[1] >= HOLD_S

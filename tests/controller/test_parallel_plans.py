@@ -1,0 +1,397 @@
+"""Ways of sub-epochs: which one a sub-epoch gets, on how many devices of one worker, and what becomes of ways that
+cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    Event,
+    SubEpochSaved,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.scheduling.policies import POLICIES
+from cerebro.state import ExperimentState, ModelState, RunState
+from cerebro.state.experiment import fold
+from controller import tasks
+from controller.fit_dispatch import FitDispatch
+from controller.sharing import PATIENCE_S
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from tests.controller.side_by_side import neighbour
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    own_partition,
+    plan,
+    request,
+    several_devices,
+)
+from tests.controller.test_fit_dispatch import RECORD
+from tests.kvs_api.bench import savepoint
+from tests.state import exclusive
+from tests.state.stories import Story, sub_epoch
+
+CHECKPOINTING = ParallelPlan(technique="checkpointing")
+DDP = ParallelPlan(technique="ddp", size=2)
+FSDP = ParallelPlan(technique="fsdp", size=2)
+FSDP_3 = ParallelPlan(technique="fsdp", size=3)
+PARALLEL_PLANS = (SINGLE, CHECKPOINTING, DDP, FSDP, FSDP_3)
+
+DEVICE = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no blocks")
+
+Unusable = Mapping[tuple[str, str], Failure]
+"""(model, label of a way) -> how each sub-epoch of it fails."""
+
+
+def failing(unusable: Unusable) -> Outcome:
+    """Attempts by these ways fail so, all others do not."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        parallel_plan = (body.parallel_plan or SINGLE).label if isinstance(body, TrainTask) else ""
+        return unusable.get((getattr(body, "model", ""), parallel_plan))
+
+    return outcome
+
+
+def simulate(
+    *devices: int,
+    models: int,
+    parallel_plans: tuple[ParallelPlan, ...] = PARALLEL_PLANS,
+    epochs: int = 1,
+    unusable: Unusable | None = None,
+    scheduler: str = "lrptw",
+    **changes: object,
+) -> Simulation:
+    """A finished run on workers with so many devices, each of which holds the partition of its number."""
+    scenario = Scenario(
+        replicas=own_partition(len(devices)),
+        devices=several_devices(*devices),
+        outcome=failing(unusable or {}),
+        **changes,  # type: ignore[arg-type]
+    )
+    asked = request(models, epochs).model_copy(update={"scheduler": scheduler})
+    simulation = Simulation(scenario, asked, plan(models, len(devices), parallel_plans=parallel_plans))
+    simulation.run()
+    return simulation
+
+
+def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
+    """Every event, and the state after it: one object, to be looked at before the next."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        state.apply(event)
+        yield event, state
+
+
+def parallel_plans_of(simulation: Simulation, model: str) -> list[str]:
+    """By which ways the sub-epochs of a model were tried, in order; "-" where an assignment names none."""
+    return [
+        event.parallel_plan.label if event.parallel_plan else "-"
+        for event in simulation.log
+        if isinstance(event, TaskAssigned) and f"/train/{model}/" in event.task
+    ]
+
+
+def test_a_model_that_fits_runs_as_it_is_written() -> None:
+    """Nothing names a way: neither log nor task differs from those of a run without a choice."""
+    chosen, plain = (
+        simulate(2, 1, models=3, epochs=2, parallel_plans=parallel_plans)
+        for parallel_plans in (PARALLEL_PLANS, ())
+    )
+    assert parallel_plans_of(chosen, "m00") == ["-"] * 4
+    assert [e for e in chosen.log if isinstance(e, TaskAssigned)] == [
+        e for e in plain.log if isinstance(e, TaskAssigned)
+    ]
+
+
+def test_what_runs_out_of_memory_goes_on_by_the_next_parallel_plan() -> None:
+    """From its next attempt on, for all sub-epochs of this model, and of no other."""
+    unusable = {("m01", "single"): DEVICE, ("m01", "checkpointing"): NOT_APPLICABLE}
+    simulation = simulate(2, 2, models=3, epochs=2, unusable=unusable)
+    assert parallel_plans_of(simulation, "m01") == ["-", "checkpointing", "ddp-2", "ddp-2", "ddp-2", "ddp-2"]
+    assert parallel_plans_of(simulation, "m00") == ["-"] * 4
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=2)
+    assert_exclusive(simulation)
+    assert {visit.devices for visit in state.runs["fit-1"].models["m01"].visits} == {(0, 1)}
+    assert list(state.runs["fit-1"].models["m01"].struck) == ["single", "checkpointing"]
+
+
+def test_named_techniques_are_taken_in_their_order() -> None:
+    """The first one that finds enough devices on the worker."""
+    simulation = simulate(3, 2, 1, models=2, parallel_plans=(FSDP_3, DDP, SINGLE))
+    found = {
+        (event.worker, event.parallel_plan and event.parallel_plan.label, len(event.devices))
+        for event in simulation.log
+        if isinstance(event, TaskAssigned)
+    }
+    assert found == {("worker-0", "fsdp-3", 3), ("worker-1", "ddp-2", 2), ("worker-2", None, 1)}
+
+
+def test_sub_epochs_of_two_devices_run_side_by_side() -> None:
+    """On four devices, two at a time; nothing waits for longer than it must."""
+    simulation = simulate(
+        4, models=4, epochs=2, parallel_plans=(DDP,), sub_epoch_time=lambda body, worker: 3.0
+    )
+    assert simulation.now == 4 * 2 * 3.0 / 2
+    assert_exclusive(simulation)
+
+
+def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
+    """And tells of each way why; the others finish."""
+    unusable: dict[tuple[str, str], Failure] = {
+        ("m01", parallel_plan.label): NOT_APPLICABLE for parallel_plan in PARALLEL_PLANS
+    }
+    simulation = simulate(3, models=3, unusable=unusable)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    assert {name: model.state for name, model in run.models.items()} == {
+        "m00": ModelState.FINISHED,
+        "m01": ModelState.FAILED,
+        "m02": ModelState.FINISHED,
+    }
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert [line.strip() for line in failure.message.splitlines()[1:]] == [
+        f"{parallel_plan.label}: no blocks" for parallel_plan in PARALLEL_PLANS
+    ]
+    assert len(parallel_plans_of(simulation, "m01")) == len(PARALLEL_PLANS)
+
+
+def test_what_a_machine_lacks_memory_for_is_alone_before_it_goes_another_way() -> None:
+    """Its second attempt is by the same way, with the worker for itself."""
+    simulation = simulate(2, models=3, unusable={("m01", "single"): HOST})
+    assert parallel_plans_of(simulation, "m01") == ["-", "-", "checkpointing"]
+    for _, state in states(simulation):
+        worker = state.workers.get("worker-0")
+        tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks] if worker else []
+        assert not any(task.exhausted for task in tasks) or len(tasks) == 1
+
+
+def test_a_model_whose_data_are_where_no_parallel_plan_of_it_fits_is_not_waited_for() -> None:
+    """One device where a partition is, and the only way left takes two: it fails with the reason, the others finish."""
+    simulation = simulate(2, 1, models=3, parallel_plans=(SINGLE, DDP), unusable={("m01", "single"): DEVICE})
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert run.models["m01"].state is ModelState.FAILED
+    assert failure.message.splitlines()[1:] == [
+        "  single: out of memory of the device: CUDA out of memory",
+        "  ddp-2: partition 1 is held by workers with too few devices (worker-1: 1)",
+    ]
+    assert {run.models[name].state for name in ("m00", "m02")} == {ModelState.FINISHED}
+
+
+def assert_no_way_twice(simulation: Simulation) -> None:
+    """What was ruled out for a model is never assigned to it again, and each way has its number of devices."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        if isinstance(event, TaskAssigned) and "/train/" in event.task:
+            struck = state.runs["fit-1"].models[event.task.split("/")[2]].struck
+            assert (event.parallel_plan or SINGLE).label not in struck
+            assert len(event.devices) == (event.parallel_plan or SINGLE).size
+        state.apply(event)
+
+
+unusable_parallel_plans = st.dictionaries(
+    st.tuples(
+        st.sampled_from(["m00", "m01", "m02"]),
+        st.sampled_from([parallel_plan.label for parallel_plan in PARALLEL_PLANS]),
+    ),
+    st.sampled_from([DEVICE, HOST, NOT_APPLICABLE]),
+    max_size=9,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    unusable=unusable_parallel_plans,
+    parallel_plans=st.lists(
+        st.sampled_from([CHECKPOINTING, DDP, FSDP, FSDP_3]),
+        unique_by=lambda parallel_plan: parallel_plan.label,
+    ),
+    outages=st.lists(
+        st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)),
+        max_size=2,
+        unique_by=lambda outage: outage[0],
+    ),
+    deaths=st.frozensets(st.integers(0, 40), max_size=3),
+    times=st.randoms(use_true_random=False),
+    scheduler=st.sampled_from(sorted(POLICIES)),
+    order=st.booleans(),
+)
+def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
+    counts: list[int],
+    unusable: dict[tuple[str, str], Failure],
+    parallel_plans: list[ParallelPlan],
+    outages: list[tuple[int, float, float]],
+    deaths: frozenset[int],
+    times: Random,
+    scheduler: str,
+    order: bool,
+) -> None:
+    """With ways that fail, workers that go away and controllers that die: devices are exclusive, no way is tried again
+    once it is ruled out, and the log alone tells the same state."""
+    offered = (SINGLE, *parallel_plans) if order else (*parallel_plans, SINGLE)
+    simulation = simulate(
+        *counts,
+        models=3,
+        epochs=2,
+        parallel_plans=tuple(parallel_plan for parallel_plan in offered if parallel_plan.size <= max(counts)),
+        unusable=unusable,
+        scheduler=scheduler,
+        sub_epoch_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outages=[
+            WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < len(counts)
+        ],
+        crash_before=deaths,
+    )
+    state = fold(EXPERIMENT, simulation.log)
+    known = simulation.core.state
+    assert known == state or known.seq < state.seq, "a controller that has just died knows less"
+    assert_complete(state, epochs=2, partitions=len(counts))
+    assert_exclusive(simulation)
+    assert_no_way_twice(simulation)
+    for name, model in state.runs["fit-1"].models.items():
+        usable = [
+            parallel_plan
+            for parallel_plan in offered
+            if parallel_plan.size <= min(counts) and (name, parallel_plan.label) not in unusable
+        ]
+        assert usable or model.state is ModelState.FAILED
+        # A lost worker costs no attempt but of those that ran out of memory: nothing else ends a model here.
+        assert not usable or model.state is ModelState.FINISHED
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    devices=st.integers(2, 4),
+    wide=st.integers(1, 3),
+    times=st.randoms(use_true_random=False),
+    scheduler=st.sampled_from(sorted(POLICIES)),
+)
+def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
+    devices: int, wide: int, times: Random, scheduler: str
+) -> None:
+    """Once it is given to its devices it begins when what ran there by then has ended, and nothing else begins there
+    before; so no device waits for longer than that either."""
+    size = ParallelPlan(technique="fsdp", size=devices)
+    names = [f"m{number:02}" for number in range(8)]
+    unusable = {(name, "single"): DEVICE for name in names[:wide]}
+    simulation = simulate(
+        devices,
+        models=8,
+        epochs=3,
+        parallel_plans=(SINGLE, size),
+        unusable=unusable,
+        scheduler=scheduler,
+        sub_epoch_time=lambda body, worker: times.uniform(0.5, 4.0),
+    )
+    assert_exclusive(simulation)
+    open_before: dict[str, set[str]] = {}
+    revoked = {(e.task, e.attempt) for e in simulation.log if isinstance(e, TaskRevoked)}
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        match event:
+            case TaskAssigned() if (
+                event.parallel_plan is not None and (event.task, event.attempt) not in revoked
+            ):
+                open_before[event.task] = set(state.workers["worker-0"].open_tasks)
+            case TaskStarted() if event.task not in open_before:
+                for waiting, before in open_before.items():
+                    assert event.task in before, f"{event.task} began while {waiting} waited"
+            case TaskStarted():
+                before = open_before.pop(event.task)
+                assert before.isdisjoint(state.workers["worker-0"].open_tasks)
+            case TaskCommitted() | TaskFailed():
+                pass
+        state.apply(event)
+    assert not open_before
+
+
+def test_a_large_model_ends_about_when_the_small_ones_do() -> None:
+    """It is not left for the end, where it would have the cluster for itself."""
+    simulation = simulate(
+        2,
+        models=9,
+        epochs=6,
+        parallel_plans=(SINGLE, FSDP),
+        unusable={("m08", "single"): DEVICE},
+        sub_epoch_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m08" else 3.0,
+    )
+    # 8 models of 6 sub-epochs of 3 s on a device each, and 6 of 2 s on both.
+    bound = (8 * 6 * 3.0 + 2 * 6 * 2.0) / 2
+    assert simulation.now <= bound * 1.35
+    begun = [e.time for e in simulation.log if isinstance(e, TaskStarted) and "/m08/" in e.task]
+    assert begun[1] <= simulation.now / 2
+
+
+def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs() -> None:
+    """Another run has enough to do to keep each device busy: after a minute devices are kept free for it."""
+    scenario = Scenario(
+        replicas=own_partition(1),
+        devices=several_devices(2),
+        sub_epoch_time=lambda body, worker: 5.0 if body.experiment == EXPERIMENT else 7.0,
+    )
+    simulation = Simulation(
+        scenario,
+        request(2, 3),
+        plan(2, 1, parallel_plans=(DDP,)),
+        neighbours=[neighbour("other", 12, 12, workers=1)],
+        most_open=2,
+    )
+    simulation.run()
+    logs = {name: simulation.store.events(name) for name in simulation.cores}
+    begun = [e.time for e in logs[EXPERIMENT] if isinstance(e, TaskStarted)]
+    for before, after in pairwise([0.0, *begun]):
+        assert after - before <= PATIENCE_S + 4 * 7.0
+    exclusive.assert_exclusive(logs)
+    for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
+        assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
+
+
+def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> None:
+    """A choice of before now does not outlive the failure of its way."""
+    story = Story(workers=1, devices=2)
+    story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
+    fit = FitDispatch.of(story.state, story.run)
+    fit.parallel_plans._wide = {"m00": (DDP,)}
+    fit._allot(story.run, story.model())
+    assert fit.parallel_plans.of(0, 0) == DDP
+    seen = len(story.log)
+    attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)
+    for event in story.log[seen:]:
+        fit.apply(story.state, event)
+    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
+    fit.apply(story.state, story.log[-1])
+    assert fit.parallel_plans.of(0, 0) == SINGLE
+
+
+def test_a_sub_epoch_goes_on_from_a_savepoint_only_with_as_many_ranks() -> None:
+    """A worker of one device does the sub-epoch from its beginning."""
+    story, key = Story(devices=2), sub_epoch(1, 0)
+    story.fit(models=1, partitions=1, parallel_plans=(DDP, SINGLE))
+    attempt = story.start(key, 0, (0, 1), DDP)
+    left = savepoint(2, attempt)
+    story.tell(SubEpochSaved(task=str(key), attempt=attempt, worker="worker-0", savepoint=left))
+    story.break_off(key, 0, attempt, FailureKind.PREEMPTED)
+    bodies = [
+        tasks.body(RECORD, story.state, story.run, key, parallel_plan)
+        for parallel_plan in (DDP, None, CHECKPOINTING)
+    ]
+    assert [isinstance(body, TrainTask) and body.savepoint for body in bodies] == [left, None, None]

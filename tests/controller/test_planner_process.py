@@ -1,0 +1,276 @@
+"""Plans made beside the run: asked for when they can matter, followed if better, void when the workers change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import EpochCompleted, Event, PriorityChanged, SchedulePlanned
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.scheduling import advice
+from cerebro.scheduling.validator import validate
+from cerebro.state import schedule_of
+from cerebro.state.experiment import fold
+from controller.core import Core
+from controller.planner_process import ChildHelper
+from controller.planner_process.planner_query import from_json, planner_query, to_json
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_dry_runs() -> Iterator[None]:
+    """A plan is compared with dispatch by a few dry runs, which take nearly all the time of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "_MOST_SUB_EPOCHS", 100)
+        yield
+
+
+def narrow(size: int, *, seed: int = 1) -> dict[tuple[str, str], float]:
+    """As many models as workers, nearly equal times: the case in which dispatch loses most."""
+    rng = random.Random(seed)
+    models = [rng.uniform(8.5, 11.5) for _ in range(size)]
+    workers = [rng.uniform(0.95, 1.05) for _ in range(size)]
+    return {
+        (f"m{m:02}", f"worker-{w}"): cost * speed
+        for m, cost in enumerate(models)
+        for w, speed in enumerate(workers)
+    }
+
+
+def simulated(
+    times: dict[tuple[str, str], float],
+    size: int,
+    *,
+    epochs: int,
+    helper: Any,
+    outages: tuple[WorkerOutage, ...] = (),
+    crash_before: frozenset[int] = frozenset(),
+    **options: Any,
+) -> Simulation:
+    """A finished run of as many models as workers."""
+
+    def sub_epoch_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return times[body.model, worker]
+
+    scenario = Scenario(
+        replicas=own_partition(size),
+        sub_epoch_time=sub_epoch_time,
+        outages=outages,
+        crash_before=crash_before,
+    )
+    asked: FitRequest = request(size, epochs).model_copy(update=options)
+    simulation = Simulation(scenario, asked, plan(size, size), helper)
+    simulation.run()
+    return simulation
+
+
+def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
+    """The plans of a log."""
+    return [event for event in log if isinstance(event, SchedulePlanned)]
+
+
+def test_a_plan_that_is_better_is_followed() -> None:
+    """With as many models as workers the run that is planned beside ends earlier, and every invariant holds."""
+    times, size, epochs = narrow(5), 5, 3
+    alone = simulated(times, size, epochs=epochs, helper=None)
+    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.2))
+    assert plans(helped.log)
+    assert all(event.makespan_s < event.dispatch_s for event in plans(helped.log) if event.order)
+    assert helped.now < alone.now
+    state = fold(EXPERIMENT, helped.log)
+    assert_complete(state, epochs=epochs, partitions=size)
+    assert_exclusive(helped)
+    problem, schedule = schedule_of(state.runs["fit-1"])
+    assert not validate(problem, schedule, actual=True).violations
+
+
+def test_dispatch_that_meets_the_bound_needs_no_plan() -> None:
+    """With many models per worker there is nothing to gain: the planner sees the bound met and nothing is noted."""
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
+    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda body, worker: 3.0)
+    simulation = Simulation(scenario, request(8, 2), plan(8, 2), helper)
+    simulation.run()
+    assert "plan" in helper.asked
+    assert "solve" not in helper.asked
+    assert not plans(simulation.log)
+
+
+@pytest.mark.parametrize("options", [{"planner": False}, {"scheduler": "random"}, {"scheduler": "cyclic"}])
+def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> None:
+    """A user who says so, or names another policy, gets that policy and nothing else."""
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
+    simulated(narrow(3), 3, epochs=2, helper=helper, **options)
+    assert not helper.asked
+
+
+def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
+    """While they do, sub-epochs go by them; a priority that was taken back, or of a model that is done, changes
+    nothing."""
+    size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
+    scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
+    simulation = Simulation(scenario, request(size, 4), plan(size, size), helper)
+    asked: list[int] = []
+    for at, priority in ((0.5, 1), (45.0, 0)):
+
+        def change(priority: int = priority) -> None:
+            asked.append(len(helper.asked))
+            event = PriorityChanged(run="fit-1", model="m00", priority=priority)
+            simulation.store.append(EXPERIMENT, event)
+
+        simulation._at(at, change)
+    simulation.run()
+    assert asked == [0, 0], "while they differ nobody is asked"
+    assert helper.asked
+
+
+def test_a_plan_is_void_when_a_worker_is_lost() -> None:
+    """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
+    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
+    outage = WorkerOutage(worker="worker-2", start=80.0, length=60.0)
+    simulation = simulated(narrow(5), 5, epochs=4, helper=helper, outages=(outage,))
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    voided = False
+    for event in simulation.log:
+        had_plan = bool(core.state.runs) and core.state.runs["fit-1"].planned is not None
+        core.apply(event)
+        voided |= had_plan and core.state.runs["fit-1"].planned is None
+    assert voided
+    assert_complete(core.state, epochs=4, partitions=5)
+
+
+def test_the_log_decides_the_same_again() -> None:
+    """A controller that starts from the log in the middle of a planned run goes on with the same decisions."""
+    simulation = simulated(narrow(6), 6, epochs=2, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
+    assert any(event.order for event in plans(simulation.log))
+    kept = Core(simulation.store.experiment(EXPERIMENT))
+    for number, event in enumerate(simulation.log):
+        kept.apply(event)
+        if number % 7 == 0:
+            fresh = Core(kept.record)
+            for earlier in simulation.log[: number + 1]:
+                fresh.apply(earlier)
+            assert fresh.decide(simulation.snapshot()) == kept.decide(simulation.snapshot())
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.frozensets(st.integers(0, 200), min_size=1, max_size=12))
+def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> None:
+    """Wherever the controller dies, before or after a write, the run ends complete and no invariant is broken."""
+    times, size, epochs = narrow(5, seed=4), 5, 2
+    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
+    simulation = simulated(times, size, epochs=epochs, helper=helper, crash_before=crash_before)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=size)
+    assert_exclusive(simulation)
+
+
+def test_every_epoch_is_reported_with_a_bound_that_holds() -> None:
+    """Each epoch ends with a report in the log whose bound is not above its makespan."""
+    simulation = simulated(narrow(4), 4, epochs=3, helper=None)
+    reports = [event for event in simulation.log if isinstance(event, EpochCompleted)]
+    assert [report.epoch for report in reports] == [1, 2, 3]
+    assert all(0 < r.lower_bound_s <= r.makespan_s * (1 + 1e-9) for r in reports)
+    assert reports[-1].makespan_s == pytest.approx(simulation.now, rel=1e-6)
+
+
+def test_a_question_survives_json() -> None:
+    """What the helper process reads is the problem that was asked."""
+    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
+    core, asked = Core(simulation.store.experiment(EXPERIMENT)), 0
+    for event in simulation.log:
+        core.apply(event)
+        found = planner_query(core.fit) if core.fit else None
+        if found is not None:
+            told = from_json(to_json(found.problem))
+            assert (told.strategies, told.left, told.holders) == (
+                found.problem.strategies,
+                found.problem.left,
+                found.problem.holders,
+            )
+            asked += 1
+    assert asked
+
+
+@settings(deadline=None, max_examples=20)
+@given(models=st.integers(1, 4), workers=st.integers(1, 3), epochs=st.integers(1, 4), seed=st.integers(0, 9))
+def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
+    models: int, workers: int, epochs: int, seed: int
+) -> None:
+    """Whenever a planner is asked, and whatever runs then: all that is left is in the question up to the epoch that all
+    models reach, with the next one where less than half of an epoch is left. Only where fewer than two sub-epochs of
+    that are left nothing is asked."""
+    times = random.Random(seed)
+    scenario = Scenario(
+        replicas=own_partition(workers), sub_epoch_time=lambda body, worker: times.uniform(1.0, 4.0)
+    )
+    simulation = Simulation(scenario, request(models, epochs), plan(models, workers))
+    simulation.run()
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    for event in simulation.log:
+        core.apply(event)
+        if core.fit is None:
+            continue
+        board = core.fit.dispatch_state
+        to_come = {
+            m: mask.bit_count() - (m in board.running)
+            for m, mask in enumerate(board.open)
+            if mask and (board.epoch[m] < epochs or mask.bit_count() > (m in board.running))
+        }
+        ahead = min((epochs - board.epoch[m] for m in to_come), default=0)
+        asked = planner_query(core.fit)
+        if sum(to_come.values()) + ahead * workers * len(to_come) < 2:
+            assert asked is None
+            continue
+        assert asked is not None
+        assert [mask.bit_count() for mask in asked.problem.left] == [*to_come.values()]
+        assert asked.problem.epochs == 1 + ahead
+
+
+@pytest.mark.slow
+def test_of_a_long_epoch_the_next_one_is_asked_once_less_than_half_is_left() -> None:
+    """By the time that a plan is there, the present one would be done."""
+    scenario = Scenario(replicas=own_partition(13))
+    simulation = Simulation(scenario, request(16, 3), plan(16, 13))
+    simulation.run()
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    found: dict[bool, set[int]] = {True: set(), False: set()}
+    for number, event in enumerate(simulation.log):
+        core.apply(event)
+        asked = planner_query(core.fit) if number % 10 == 0 and core.fit is not None else None
+        if asked is not None and max(asked.first_epochs) < 3:
+            left = sum(mask.bit_count() for mask in asked.problem.left)
+            found[2 * left < 16 * 13].add(asked.problem.epochs)
+    assert found == {True: {2}, False: {1}}
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_process_answers_and_is_gone_after_rest() -> None:
+    """The real helper: a question, its answer, a question that is given up for another, and no process left."""
+    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    asked = None
+    for event in simulation.log:
+        core.apply(event)
+        if asked is None and core.fit is not None:
+            asked = planner_query(core.fit)
+    assert asked is not None
+    helper = ChildHelper()
+    message = {"ask": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
+    helper.ask(message)
+    helper.ask(message)  # gives the first up
+    answer = helper.wait(300.0)
+    assert answer["planned_s"] <= answer["dispatch_s"] * (1 + 1e-9)
+    helper.ask({"ask": "plan", "problem": {}, "sigma": 0.0})
+    assert "error" in helper.wait(300.0)
+    helper.rest()
+    assert helper.answer() is None

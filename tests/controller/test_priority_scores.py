@@ -1,0 +1,250 @@
+"""What models are worth, as the controller learns it from their sub-epochs."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import ModelExtended, ModelsAdded, SchedulerChanged, TaskCommitted
+from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.search import ASHA, PBT, ProcedureChoice
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    Curve,
+    CurvePoint,
+    FailureKind,
+    TaskResult,
+    Timings,
+    TrainTask,
+)
+from cerebro.scheduling.policies import POLICIES
+from cerebro.state import RunState, TaskKey
+from controller import tasks
+from controller.core import Core
+from controller.priority_scores import PriorityScores
+from research.simulation.cluster import Simulation
+from tests.controller import searches
+from tests.controller.disturbed import disturbed
+from tests.controller.test_core import plan, request
+from tests.controller.test_fit_dispatch import RECORD, told_step_by_step
+from tests.state.stories import Story, sub_epoch
+
+
+def curve(model: str, sub_epoch: int, seconds: float) -> Curve:
+    """A loss that falls the more slowly, the higher the model's number; one model diverges in its third sub-epoch."""
+    half = 2.0 + int(model[1:])
+    if model == "m01" and sub_epoch >= 2:
+        return Curve(name="loss", points=(), has_diverged=True)
+    points = ((0.1 + 0.2 * n, 1 + 6 * 2 ** (-(sub_epoch + n / 5) / half), 3) for n in range(5))
+    return Curve(name="loss", points=tuple(CurvePoint(t * seconds, mean, n) for t, mean, n in points))
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    name=st.sampled_from(["promising", "hermes", "slaq"]),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3)),
+    outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=3),
+    faults=st.dictionaries(
+        st.tuples(st.integers(0, 4), st.integers(0, 8)),
+        st.sampled_from([FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.USER_ERROR]),
+        max_size=4,
+    ),
+    times=st.randoms(use_true_random=False),
+)
+def test_priority_scores_follow_the_log(name, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+    """Whatever is lost, fails or is done again: who saw every sub-epoch end, who made the dispatch state anew, and who
+    only read the log know the same priority scores."""
+    models, workers, epochs = shape
+    scenario = disturbed(workers, outages=outages, faults=faults, times=times)
+    scenario.curve = lambda body, seconds: curve(body.model, body.sub_epoch, seconds)
+    asked = request(models, epochs).model_copy(update={"scheduler": name})
+    simulation = Simulation(scenario, asked, plan(models, workers))
+    simulation.run()
+    assert told_step_by_step(simulation)
+    told = [event.result.curve for event in simulation.log if isinstance(event, TaskCommitted)]
+    assert all(told)
+
+
+def started(
+    scheduler: str = "promising", *, metric: str = "loss", mode: str = "min", models: int = 5
+) -> Story:
+    """A run by that policy."""
+    story = Story()
+    story.fit(models=models, metric=metric, mode="max" if mode == "max" else "min")
+    story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
+    return story
+
+
+def train(story: Story, model: str, partition: int, *losses: float, name: str = "loss") -> None:
+    """A sub-epoch of two seconds that reported so; without losses, nothing that was finite."""
+    points = tuple(CurvePoint(2.0 * (n + 0.5) / len(losses), loss, 10) for n, loss in enumerate(losses))
+    key = TaskKey(run="fit-1", kind="train", model=model, epoch=1, partition=partition)
+    result = TaskResult(
+        rows=10,
+        metrics={"accuracy": 0.5, "loss": losses[-1] if losses else 7.0},
+        checkpoint=CheckpointRef(name=f"{model}-{partition}", checksum="-", size=1),
+        timings=Timings(compute_s=2.0),
+        curve=Curve(name=name, points=points, has_diverged=not points),
+    )
+    story.do(key, partition, result)
+
+
+def priority_scores(story: Story) -> list[float]:
+    """By the policy of the run."""
+    return PriorityScores().of(story.state, story.run, POLICIES[story.run.scheduler])
+
+
+def test_who_falls_is_worth_more_than_who_does_not() -> None:
+    story = started(models=4)
+    train(story, "m00", 0, 7.0, 6.9, 7.0, 6.95)
+    train(story, "m01", 0, 7.0, 5.0, 3.8, 3.2)
+    train(story, "m02", 0, 7.0, 8.0, 9.0, 11.0)
+    train(story, "m03", 0, 7.0, 6.8, 6.6, 6.5)
+    found = priority_scores(story)
+    assert max(found) == found[1]
+
+
+def test_hermes_sees_the_losses_of_sub_epochs() -> None:
+    """Section 3.3, a sub-epoch being a quantum: 40 losses each."""
+    story = started("hermes", models=3)
+    train(story, "m00", 0, 7.0, 6.0, 5.0, 5.0)
+    train(story, "m01", 0, 7.0, 6.0, 5.0, 5.0)
+    train(story, "m01", 1, 5.0, 4.0, 4.0, 4.0)
+    assert priority_scores(story) == [2.0 / 40, (6.0 - 4.5) / 40, float("inf")]
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("loss", "min")])
+def test_training_metrics_tell_where_nothing_was_reported(metric: str, mode: str) -> None:
+    """The run's metric, the right way up; else the loss."""
+    story = started(metric=metric, mode=mode)
+    for model in range(4):
+        for partition in range(2):
+            step = model * (partition + 1)
+            story.train(1, partition, model=f"m0{model}", accuracy=0.1 * step, loss=7.0 - step)
+    found = priority_scores(story)[:4]
+    assert found[0] == min(found) < max(found[2:]) == max(found)
+
+
+@pytest.mark.parametrize("scheduler", ["promising", "hermes", "slaq"])
+def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
+    """In its first sub-epoch or in a later one, however good it was before; until its losses are finite again."""
+    story = started(scheduler, models=6)
+    train(story, "m00", 0)
+    train(story, "m01", 0, 7.0, 5.0, 3.0)
+    train(story, "m01", 1)
+    for model in range(2, 6):
+        train(story, f"m0{model}", 0, 7.0, 6.9, 7.0)
+        train(story, f"m0{model}", 1, 7.2, 7.3)
+    found = priority_scores(story)
+    assert max(found[:2]) < min(found[2:])
+    train(story, "m00", 1, 7.0, 5.0, 3.0)
+    again = priority_scores(story)
+    assert again[1] == min(again) < again[0]
+
+
+@settings(deadline=None)
+@given(losses=st.lists(st.floats(0, sys.float_info.max), min_size=5, max_size=10))
+def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> None:
+    """A perplexity is one soon: the exponential of a loss that grows."""
+    for scheduler in ("promising", "hermes", "slaq"):
+        story = started(scheduler, models=5)
+        for number, loss in enumerate(losses):
+            train(story, f"m0{number % 5}", number // 5, loss, loss / 2, loss)
+        assert not any(map(math.isnan, priority_scores(story)))
+
+
+def test_large_values_leave_others_in_their_order() -> None:
+    story = started(models=5)
+    train(story, "m00", 0, 50.0, 1e160, 1e200)
+    for model, last in ((1, 30.0), (2, 40.0), (3, 48.0), (4, 50.0)):
+        train(story, f"m0{model}", 0, 50.0, (50.0 + last) / 2, last)
+    found = priority_scores(story)
+    assert found[1] > found[2] > found[3] > found[4] >= found[0]
+
+
+def test_another_rule_is_another_priority_score() -> None:
+    """From the moment on at which a user changes the policy; by one without a rule there are none."""
+    story, known = started(), PriorityScores()
+    for model in range(5):
+        train(story, f"m0{model}", 0, 7.0, 7.0 - model)
+    found = [
+        known.of(story.state, story.run, POLICIES[name])
+        for name in ("promising", "hermes", "promising", "lrptw")
+    ]
+    assert found[0] == found[2] != found[1]
+    assert found[3] == []
+
+
+def test_nothing_is_learned_anew_while_no_sub_epoch_ends() -> None:
+    """It is asked at every event."""
+    story, known = started(), PriorityScores()
+    train(story, "m00", 0, 7.0, 6.0)
+    first = known.of(story.state, story.run, POLICIES["promising"])
+    story.start(sub_epoch(1, 1), 1)
+    assert known.of(story.state, story.run, POLICIES["promising"]) is first
+
+
+def test_who_is_added_or_may_train_longer_is_compared_at_once() -> None:
+    """As by who has read the log; a clone has shown what its parent did before it."""
+    story, known = started(models=4), PriorityScores()
+    for model in range(4):
+        train(story, f"m0{model}", 0, 7.0, 7.0 - model)
+    assert len(known.of(story.state, story.run, POLICIES["promising"])) == 4
+    cold, clone = (
+        NewModel(hyperparams={"batch_size": 1}, epochs=2, origin=origin)
+        for origin in (None, Origin(model="m03"))
+    )
+    story.tell(ModelsAdded(run="fit-1", models=(cold, clone), by="ada"))
+    added = known.of(story.state, story.run, POLICIES["promising"])
+    assert added == priority_scores(story)
+    assert added[4] == pytest.approx(2 * fmean([*added[:4], added[5]]))
+    assert added[5] == added[3]
+    story.tell(ModelExtended(run="fit-1", model="m03", epochs=9, by="ada"))
+    longer = known.of(story.state, story.run, POLICIES["promising"])
+    assert longer == priority_scores(story)
+    assert longer[3] < added[3]
+
+
+def test_a_controller_decides_by_priority_score() -> None:
+    """The model that falls goes on where it can; no planner is asked."""
+    story = started(models=4)
+    for model in range(4):
+        train(story, f"m0{model}", 0, 7.0, 7.0 - 1.5 * (model == 2), 7.0 - 2.5 * (model == 2))
+    core = Core(RECORD)
+    for event in story.log:
+        core.apply(event)
+    assert core.fit is not None
+    choice = core.fit.policy.choose(core.fit.dispatch_state, [1], random.Random(0))
+    assert choice is not None
+    assert choice.model == 2
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "is_wanted"), [("promising", True), ("lrptw", False), ("unknown", False)]
+)
+def test_curves_are_requested_for_policies_by_priority_score(scheduler: str, is_wanted: bool) -> None:
+    """Other runs store no curves."""
+    story = Story()
+    story.fit(models=1, partitions=1)
+    story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
+    body = tasks.body(RECORD, story.state, story.run, sub_epoch(1, 0))
+    assert isinstance(body, TrainTask)
+    assert body.with_curve is is_wanted
+
+
+@pytest.mark.parametrize("procedure", [ASHA(eta=2), PBT(population=4)])
+def test_a_search_is_dispatched_by_priority_score(procedure: ProcedureChoice) -> None:
+    """The search says who goes on, the policy who is next: models that appear, that may train longer and that go on
+    from others are known the same way by all who know the log."""
+    simulation = searches.simulation(searches.search_of(procedure, samples=8), epochs=4)
+    change = SchedulerChanged(run="fit-1", scheduler="promising", planner=False, by="ada")
+    searches.ask(simulation, 0.5, change)
+    run = searches.fit_of(simulation)
+    assert run.state is RunState.FINISHED
+    assert told_step_by_step(simulation)

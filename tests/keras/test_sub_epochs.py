@@ -1,0 +1,344 @@
+"""Sub-epochs of Keras models: what is promised of sub-epochs of torch's holds for them, too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.manifests import Source
+from cerebro.data.mapped import MappedRows
+from cerebro.data.shards import write_rows
+from cerebro.errors import NotApplicableError, SpecError
+from cerebro.ragged_rows import ragged
+from cerebro.spec import Hints, Metrics
+from cerebro.techniques.named import resolve
+from cerebro.techniques.ranks import Alone
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.facts import facts_of
+from cerebro.worker.training.frameworks import users
+from cerebro.worker.training.frozen import LEAST_BYTES
+from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
+from cerebro.worker.training.sub_epoch import Trainee, create, evaluate, predicting, restore, train_sub_epoch
+from tests.keras.models import BACKEND, Net, require_keras
+from tests.worker.training.resuming import BATCHES, CPU, ROWS, SIZE, SubEpoch
+from tests.worker.training.test_checkpoint import assert_equal
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    require_keras(BACKEND)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> MappedRows:
+    folder = tmp_path_factory.mktemp("rows")
+    drawn = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+    write_rows(folder, [(row, int(row.sum() > 0)) for row in drawn], Source(fingerprint="f", metadata="m"))
+    return MappedRows.open((folder,))
+
+
+def sub_epoch(rows: MappedRows, folder: Path, start: State | None = None) -> SubEpoch:
+    folder.mkdir(exist_ok=True)
+    return SubEpoch(rows=rows, folder=folder, spec=Net(), start=start)
+
+
+def loader(rows: MappedRows) -> InstrumentedLoader:
+    return InstrumentedLoader(PartitionLoader(rows, batch_size=SIZE, seed=None))
+
+
+def test_a_chain_of_sub_epochs_goes_on_to_the_bit(rows: MappedRows, tmp_path: Path) -> None:
+    """Through files and new models: weights, momenta, seed generators, the steps that the schedule goes by."""
+    states: list[Any] = []
+    for place in ("one", "other"):
+        state = None
+        for number in range(2):
+            state = sub_epoch(rows, tmp_path / place, state).attempt()
+            assert state is not None
+            reference = checkpoints.save(tmp_path / place, f"{number}.pt", state)
+            state = checkpoints.load(tmp_path / place, reference, "cpu")
+        states.append(state)
+    assert_equal(states[0], states[1])
+    assert int(states[0]["checkpoint"]["optimizer"]["slots"][0]) == 2 * BATCHES
+
+
+def test_a_sub_epoch_in_one_model_is_what_it_is_in_a_new_one(rows: MappedRows, tmp_path: Path) -> None:
+    """As a replay trains: nothing of the model lives beside its state."""
+    first = sub_epoch(rows, tmp_path / "a").attempt()
+    kept = copy.deepcopy(first)
+    assert_equal(
+        sub_epoch(rows, tmp_path / "b", first).attempt(), sub_epoch(rows, tmp_path / "c", kept).attempt()
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_a_sub_epoch_goes_on_from_a_savepoint(rows: MappedRows, tmp_path: Path, batch: int) -> None:
+    """In a new model, to the same bits, with the metrics of all its batches."""
+    whole = sub_epoch(rows, tmp_path / "whole")
+    state = whole.attempt()
+    parts = sub_epoch(rows, tmp_path / "parts")
+    assert parts.attempt(saves=[batch], stop=batch) is None
+    assert parts.taken == [batch]
+    assert_equal(parts.attempt(), state)
+    assert parts.metrics == whole.metrics
+    assert set(whole.metrics) == {"loss", "accuracy"}
+
+
+def test_a_changed_learning_rate_is_that_of_the_next_sub_epoch(rows: MappedRows, tmp_path: Path) -> None:
+    """And not the saved one, which all else of the optimizer is."""
+    one = create(Net(), {"lr": 0.05}, seed=0, model="m00", device=CPU)
+    two = create(Net(), {"lr": 0.01}, seed=0, model="m00", device=CPU)
+    _train(one, rows)
+    restore(two, one.state())
+    _train(two, rows)
+    assert float(two.state()["checkpoint"]["optimizer"]["learning_rate"]) == pytest.approx(0.01)
+    assert int(two.state()["checkpoint"]["optimizer"]["slots"][0]) == 2 * BATCHES
+
+
+def _train(trainee: Trainee, rows: MappedRows) -> None:
+    train_sub_epoch(
+        Net(), trainee, loader(rows), trainee.hyperparams, seed=0, model="m00", epoch=1, partition=0
+    )
+
+
+def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path: Path) -> None:
+    """As Keras does it by itself on the same rows."""
+    trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
+    (network,) = users(trainee.modules)
+    inputs = np.concatenate(
+        [np.asarray(batch) for batch, _ in PartitionLoader(rows, batch_size=SIZE, seed=None)]
+    )
+    labels = np.concatenate(
+        [np.asarray(batch) for _, batch in PartitionLoader(rows, batch_size=SIZE, seed=None)]
+    )
+    found = evaluate(Net(), trainee, loader(rows), {}, seed=1)
+    expected = network.evaluate(inputs, labels, batch_size=SIZE, verbose=0, return_dict=True)
+    assert found == pytest.approx(expected, rel=1e-5)
+    with predicting(Net(), trainee, loader(rows), {}, seed=1) as returned:
+        given = np.concatenate(list(returned))  # type: ignore[call-overload]
+    assert np.allclose(given, network.predict(inputs, verbose=0), atol=1e-6)
+    with predicting(Net(), trainee, loader(rows), {}, seed=1) as returned:
+        write_predictions(tmp_path / "predictions.arrow", list(range(ROWS)), returned)
+
+
+def test_the_length_of_rows_may_differ_from_batch_to_batch(tmp_path: Path) -> None:
+    """As of texts that are padded to the longest of a batch; the last batch has fewer rows."""
+    counts = [5, 5, 7, 7, 6, 6, 3]
+    source = Source(fingerprint="f", metadata="m")
+    write_rows(tmp_path, [(ragged(np.ones(n, np.int64)), n % 2) for n in counts], source)
+
+    class Text(Net):
+        def create_models(self, hyperparams: Any) -> Any:
+            import keras
+
+            embedding = keras.layers.Embedding(4, 3)
+            layers = [embedding, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2, "softmax")]
+            network = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+            network.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+            return network
+
+        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
+            return super().train(models, checkpoint, Padded(dataloader), hyperparams)
+
+    class Padded:
+        def __init__(self, dataloader: Any) -> None:
+            self._dataloader = dataloader
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._dataloader, name)
+
+        def __iter__(self) -> Iterator[Any]:
+            for inputs, labels in self._dataloader:
+                lengths.append(inputs.padded().shape[1])
+                yield inputs.padded(), labels
+
+    lengths: list[int] = []
+    trainee = create(Text(), {}, seed=0, model="m00", device=CPU)
+    feed = InstrumentedLoader(PartitionLoader([tmp_path], batch_size=2, seed=None))
+    result = train_sub_epoch(Text(), trainee, feed, {}, seed=0, model="m00", epoch=1, partition=0)
+    assert lengths == [5, 7, 6, 3]
+    assert result is not None
+    assert int(trainee.state()["checkpoint"]["optimizer"]["slots"][0]) == len(lengths)
+
+
+@pytest.mark.filterwarnings("ignore:.build... was called on layer")
+def test_a_model_need_not_be_compiled_for_methods_of_ones_own(rows: MappedRows) -> None:
+    """And may have a layer that it does not use, as plain Keras takes it."""
+
+    class Own(Net):
+        def create_models(self, hyperparams: Any) -> Any:
+            import keras
+
+            class Model(keras.Model):  # type: ignore[misc]
+                def __init__(self) -> None:
+                    super().__init__()
+                    self.used, self.unused = keras.layers.Dense(2), keras.layers.Dense(3)
+
+                def call(self, inputs: Any) -> Any:
+                    return self.used(inputs)
+
+            network = Model()
+            if hyperparams.get("is_called", True):
+                network(np.zeros((1, 3), np.float32))
+            return network
+
+        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
+            (network,) = models
+            for inputs, _ in dataloader:
+                network(inputs)
+                network.used.bias.assign(network.used.bias + 1)
+            return {"loss": 0.0}
+
+        def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
+            return {"loss": 0.0}
+
+    with pytest.raises(SpecError, match=r"\(Model\), which is not built"):
+        create(Own(), {"is_called": False}, seed=0, model="m00", device=CPU)
+    trainee = create(Own(), {}, seed=0, model="m00", device=CPU)
+    train_sub_epoch(Own(), trainee, loader(rows), {}, seed=0, model="m00", epoch=1, partition=0)
+    again = create(Own(), {}, seed=0, model="m00", device=CPU)
+    restore(again, trainee.state())
+    (weights,) = again.state()["models"]
+    assert [name for name in weights if not name.startswith("beside")] == ["000.kernel", "001.bias"]
+    assert weights["001.bias"].tolist() == [BATCHES] * 2
+
+
+def test_ragged_rows_are_what_the_backend_takes(tmp_path: Path) -> None:
+    """NumPy's arrays or torch's tensors, which `padded` keeps."""
+    source = Source(fingerprint="f", metadata="m")
+    write_rows(tmp_path, [(ragged(np.ones(n, np.float32)), n) for n in range(1, 7)], source)
+    seen: list[Any] = []
+
+    class Padding(Net):
+        def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
+            for rows, counts in dataloader:
+                seen.append(type(rows.padded()).__module__)
+                assert np.asarray(rows.padded()).sum(1).tolist() == counts.tolist()
+            return {}
+
+    trainee = create(Padding(), {}, seed=0, model="m00", device=CPU)
+    feed = InstrumentedLoader(PartitionLoader([tmp_path], batch_size=4, seed=None))
+    evaluate(Padding(), trainee, feed, {}, seed=1)
+    assert seen == ["numpy" if BACKEND == "tensorflow" else "torch"] * 2
+
+
+def test_frozen_weights_are_in_a_base(tmp_path: Path) -> None:
+    """As torch's: the next checkpoint is small, and reads the same."""
+
+    class Frozen(Net):
+        def create_models(self, hyperparams: Any) -> Any:
+            import keras
+
+            lookup = keras.layers.Embedding(LEAST_BYTES // 256, 64, trainable=False)
+            network = keras.Sequential(
+                [keras.Input((2,)), lookup, keras.layers.Flatten(), keras.layers.Dense(1)]
+            )
+            network.compile("sgd", "mse")
+            return network
+
+    trainee = create(Frozen(), {}, seed=0, model="m00", device=CPU)
+    trainee.frozen.is_wanted = True
+    reference = trainee.save(tmp_path, "one.pt")
+    assert reference is not None
+    assert (tmp_path / "one.pt").stat().st_size < LEAST_BYTES < reference.size
+    assert_equal(checkpoints.load(tmp_path, reference, "cpu")["models"], trainee.state()["models"])
+
+
+def test_other_weights_than_were_saved_are_named(rows: MappedRows) -> None:
+    """With their shapes, before anything is changed."""
+
+    class Wider(Net):
+        def create_models(self, hyperparams: Any) -> Any:
+            import keras
+
+            network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(7), keras.layers.Dense(2)])
+            network.compile("sgd", "mse")
+            return network
+
+    saved = create(Net(), {}, seed=0, model="m00", device=CPU).state()
+    other = create(Wider(), {}, seed=0, model="m00", device=CPU)
+    with pytest.raises(RuntimeError, match=r"000\.kernel is saved with shape \(3, 6\), and is \(3, 7\) here"):
+        restore(other, saved)
+
+
+def test_a_technique_is_refused_with_the_reason() -> None:
+    """By the facts that ways are ruled out by, and by the sub-epoch that is to be trained so."""
+    trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
+    reason = facts_of(trainee.modules, {}, hints=Hints()).only_single
+    assert "a Keras model, which is trained on one device" in reason
+    with pytest.raises(NotApplicableError, match=f"ddp cannot train this model: {reason}"):
+        prepare(Net(), trainee, resolve(ParallelPlan(technique="ddp", size=2)), {}, Alone(("cpu",)))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("not built", r"the model 'unbuilt' \(Sequential\), which is not built.*keras\.Input"),
+        ("not compiled", r"the model 'plain' \(Sequential\), which is not compiled.*model\.compile"),
+        ("a module", r"returned a torch\.nn\.modules\.linear\.Linear, expected a keras\.Model"),
+        ("nothing", r"returned a builtins\.NoneType, expected a keras\.Model"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> None:
+    """With what to do about it."""
+
+    class Wrong(Net):
+        def create_models(self, hyperparams: Any) -> Any:
+            import keras
+
+            if made == "not built":
+                return [keras.Sequential([keras.layers.Dense(2)], name="unbuilt")]
+            if made == "not compiled":
+                return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="plain")
+            return [torch.nn.Linear(2, 2)] if made == "a module" else None
+
+    with pytest.raises(SpecError, match=message):
+        create(Wrong(), {}, seed=0, model="m00", device=CPU)
+
+
+def test_sub_epochs_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_path: Path) -> None:
+    """Two sub-epochs with a hop equal one loop of `train_on_batch` over the same batches, to the bit."""
+    spec, given = Net(), {"batch_size": SIZE}
+
+    def passes() -> list[PartitionLoader]:
+        return [PartitionLoader(rows, batch_size=SIZE, seed=number) for number in (1, 2)]
+
+    def new() -> Trainee:
+        return create(spec, given, seed=3, model="m00", device=CPU)
+
+    def batches() -> Iterator[Any]:
+        for number, one in enumerate(passes()):
+            seed_everything(sub_epoch_seed(3, "m00", 1, number))  # as each sub-epoch does
+            for inputs, labels in one:
+                yield inputs.numpy(), labels.numpy()
+
+    hopped = new()
+    for number, one in enumerate(passes()):
+        train_sub_epoch(
+            spec, hopped, InstrumentedLoader(one), given, seed=3, model="m00", epoch=1, partition=number
+        )
+        reference = checkpoints.save(tmp_path, f"{number}.pt", hopped.state())
+        hopped = new()
+        restore(hopped, checkpoints.load(tmp_path, reference, "cpu"))
+    fitted = new()
+    (network,) = users(fitted.modules)
+    for inputs, labels in batches():
+        network.train_on_batch(inputs, labels)
+    assert_equal(hopped.modules[0].state_dict(), fitted.modules[0].state_dict())

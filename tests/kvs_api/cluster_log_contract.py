@@ -1,0 +1,152 @@
+"""What every store promises of the cluster's log, and of experiments' logs as they are read with it.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ClusterEvent,
+    DeletionRequested,
+    LocatorsChanged,
+    ReplicasChanged,
+    RunFinished,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.records import ExperimentRecord, Replica
+from cerebro.errors import ConflictError
+from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
+
+LOST = WorkerLost(worker="worker-0", incarnation="a", reason="silent")
+REMOVED = WorkerRemoved(worker="worker-0", reason="gone")
+MORE = ReplicasChanged(volume="worker-0", gained=(Replica(dataset="d", partition=1),))
+AGAIN = WorkerJoined(worker="worker-0", incarnation="b", weight=1.0, kinds=("etl",))
+
+
+def tell(bench: Bench, *events: ClusterEvent, after: int | None = None, term: int | None = None) -> bool:
+    """Write into the cluster's log; whether it was written."""
+    request = api.ClusterLogRequest(
+        term=bench.term if term is None else term,
+        after=len(bench.store.cluster_log()) if after is None else after,
+        events=events,
+    )
+    return bench.store.write_cluster_log(request).is_written
+
+
+class ClusterLogContract:
+    """The tests; `bench` is made anew for each."""
+
+    def test_the_clusters_log_is_dense_and_read_after_a_cursor(self, bench: Bench) -> None:
+        """Several events are written at once, under the time at which they were."""
+        assert tell(bench, JOINED, LOST)
+        assert tell(bench, REMOVED)
+        told = bench.store.cluster_log()
+        assert [(event.seq, event.type) for event in told] == [
+            (1, "WorkerJoined"),
+            (2, "WorkerLost"),
+            (3, "WorkerRemoved"),
+        ]
+        assert bench.store.cluster_log(2) == told[2:]
+        assert all(event.time > 0 for event in told)
+
+    def test_only_who_leads_and_has_read_the_clusters_log_writes_it(self, bench: Bench) -> None:
+        """Else nothing is written. Who asks twice is told what is there."""
+        with pytest.raises(ConflictError, match="term"):
+            tell(bench, JOINED, term=bench.term - 1)
+        request = api.ClusterLogRequest(term=bench.term, after=0, events=(JOINED,))
+        first, second = bench.store.write_cluster_log(request), bench.store.write_cluster_log(request)
+        assert (first.is_written, second.is_written) == (True, False)
+        assert first.events == second.events == bench.store.cluster_log()
+        assert not tell(bench, LOST, after=0)
+        assert not tell(bench, LOST, after=2)
+        assert len(bench.store.cluster_log()) == 1
+
+    def test_each_experiment_reads_the_clusters_events_among_its_own(self, bench: Bench) -> None:
+        """In the order in which they were written, with dense numbers, from any of them on; times never go back."""
+        tell(bench, JOINED)
+        bench.store.append("one", requested("etl-1"))
+        tell(bench, LOST, REMOVED)
+        bench.decide(note(RunFinished(run="etl-1", outcome="failed")))
+        tell(bench, AGAIN, MORE)
+        bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
+        bench.store.append("two", requested("etl-1"))
+        log = bench.log()
+        assert [event.type for event in log] == [
+            "WorkerJoined",
+            "RunRequested",
+            "WorkerLost",
+            "WorkerRemoved",
+            "RunFinished",
+            "WorkerJoined",
+            "ReplicasChanged",
+        ]
+        assert [event.seq for event in log] == list(range(1, 8))
+        assert [event.time for event in log] == sorted(event.time for event in log)
+        assert all(bench.store.events("one", after) == log[after:] for after in range(9))
+        told = [event.type for event in bench.store.cluster_log()]
+        assert [event.type for event in bench.store.events("two")] == [*told, "RunRequested"]
+
+    def test_a_number_that_was_given_out_stays(self, bench: Bench) -> None:
+        """What was read behind the experiment's newest event is where it was when another one is written."""
+        bench.store.append("one", requested("etl-1"))
+        tell(bench, JOINED)
+        before = bench.log()
+        assert bench.store.append("one", requested("etl-2")) == 3
+        tell(bench, LOST)
+        assert bench.log()[:2] == before
+        assert [event.seq for event in bench.log()] == [1, 2, 3, 4]
+
+    def test_the_cluster_is_news_to_who_waits_for_an_experiment(self, bench: Bench) -> None:
+        """Of each that is asked for; and a decision's answer has it."""
+        bench.store.append("one", requested("etl-1"))
+        tell(bench, JOINED)
+        answer = bench.store.watch({"one": 1}, 0, 0.0)
+        assert [event.type for event in answer.events["one"]] == ["WorkerJoined"]
+        request = api.DecideRequest(term=bench.term, after=1, steps=())
+        assert bench.store.decide("one", request).events == answer.events["one"]
+        assert bench.store.watch({"one": 2}, 0, 0.0).events == {}
+
+    def test_a_task_goes_only_to_a_worker_that_the_clusters_log_says_is_there(self, bench: Bench) -> None:
+        """By its incarnation. Of one that is not named nothing is said: the log of an older version may name it."""
+        bench.store.register(worker("a"))
+        assert bench.assign(task="etl-1/etl/train/p7") == "done"
+        tell(bench, JOINED)
+        assert bench.assign() == "done"
+        assert bench.revoke(force=True) == "done"
+        tell(bench, LOST)
+        assert bench.assign(2) == "refused"
+        tell(bench, AGAIN)
+        assert bench.assign(2) == "refused"
+        bench.store.register(worker("b"))
+        assert bench.assign(2, incarnation="b") == "done"
+        tell(bench, LOST.model_copy(update={"incarnation": "b"}), REMOVED)
+        assert bench.assign(task="etl-1/etl/train/p8", incarnation="b") == "refused"
+
+    def test_only_an_experiments_own_news_keeps_its_run_open(self, bench: Bench) -> None:
+        """What happens in the cluster resumes no run."""
+        bench.store.append("one", requested("etl-1"))
+        tell(bench, JOINED)
+        finished = note(RunFinished(run="etl-1", outcome="finished"))
+        assert bench.decide(finished, after=0) == ["refused"]
+        assert bench.decide(finished, after=1) == ["done"]
+        tell(bench, LOST)
+        assert bench.store.experiments()[0].last_seq == 3
+        changed = LocatorsChanged(locators=LOCATORS, after=2, by="ann")
+        with pytest.raises(ConflictError):
+            bench.store.append("one", changed)
+        assert bench.store.append("one", changed.model_copy(update={"after": 4})) == 5
+
+    def test_a_name_that_is_free_again_begins_with_the_clusters_log(self, bench: Bench) -> None:
+        """Nothing of the deleted experiment counts."""
+        tell(bench, JOINED)
+        bench.store.append("one", DeletionRequested(by="ann"))
+        tell(bench, LOST)
+        bench.store.delete_experiment("one", bench.term)
+        bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        assert bench.types() == ["WorkerJoined", "WorkerLost"]
+        assert bench.store.append("one", requested("etl-1")) == 3

@@ -1,0 +1,70 @@
+"""An event of the cluster's log that cannot be read is the cluster's trouble, not that of each experiment.
+
+Over the real store: the client, and the controller's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import UnreadableClusterLogError
+from controller import loop
+from tests.kvs_api.quarantine.unreadable import Store, Work
+
+NEWER = '{"type":"WorkerSold","worker":"worker-0"}'
+CUT = '{"type":"WorkerJo'
+TWICE = '{"type":"WorkerLost","worker":"worker-9","incarnation":"a","reason":"nobody knows it"}'
+
+
+@pytest.mark.parametrize("event", [NEWER, CUT])
+def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Path, event: str) -> None:
+    """Of whichever experiment it reads, and of the log itself; with what to do."""
+    store.begin("one", tmp_path)
+    store.write_cluster_log(event)
+    with pytest.raises(
+        UnreadableClusterLogError, match="event of the cluster's log, event 2 of experiment 'one'"
+    ) as caught:
+        store.kvs.events("one")
+    assert "Install the newer version" in str(caught.value)
+    assert [known.type for known in caught.value.readable] == ["RunRequested"]
+    with pytest.raises(UnreadableClusterLogError):
+        store.kvs.watch({"one": 0}, 0, 0.0)
+
+
+def test_the_log_itself_says_which_event(store: Store) -> None:
+    """To whoever reads it."""
+    store.write_cluster_log(NEWER)
+    with pytest.raises(UnreadableClusterLogError, match=r"event 1, cannot be read.*'WorkerSold'"):
+        store.kvs.cluster_log()
+
+
+@pytest.mark.parametrize("event", [NEWER, TWICE])
+def test_the_controller_stands_by(
+    store: Store,
+    tmp_path: Path,
+    controlled: Work,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+) -> None:
+    """It says what to do, quarantines nothing, lets another one lead, and goes on once the log can be read."""
+    monkeypatch.setattr(loop, "_STAND_BY_S", 0.2)
+    seq = store.write_cluster_log(event)
+    store.begin("one", tmp_path)
+    led: list[int] = []
+
+    def another_leads() -> bool:
+        if any("cluster's log" in record.getMessage() for record in caplog.records):
+            led.append(store.kvs.lead("the newer one", 0.1).term)
+        return any(led)
+
+    with caplog.at_level(logging.ERROR):
+        controlled(another_leads)
+    assert "Install the newer version" in caplog.text
+    assert store.mark("one") is None
+    store.mend_cluster_log(seq)
+    controlled(lambda: store.kvs.queue() == ())
+    assert store.types("one")[-1] == "RunFinished"

@@ -1,0 +1,199 @@
+"""The cluster's log in the real store: pages, and who waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, get_args
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract import api
+from cerebro.contract.events import Event, WorkerJoined
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.segments import SegmentRequest
+from cerebro.runtime.kvs import KvsClient
+from kvs_api import cluster_log, database
+from kvs_api.store import Store
+from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
+from tests.kvs_api.cluster_log_contract import LOST, tell
+from tests.kvs_api.real import Service
+from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
+from tests.kvs_api.test_contract import pass_a_moment
+
+EXPERIMENTS = ("one", "two")
+
+
+@pytest.fixture
+def bench(kvs: KvsClient) -> Bench:
+    return Bench(store=kvs, pass_a_moment=pass_a_moment)
+
+
+def whole(kvs: KvsClient, name: str, after: int = 0) -> list[Event]:
+    """A log from a cursor on, page by page."""
+    found: list[Event] = []
+    while events := kvs.events(name, after + len(found)):
+        found += events
+    return found
+
+
+def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
+    """Both logs, read together, one of them from so many events on."""
+    found: dict[str, list[Event]] = {name: [] for name in EXPERIMENTS}
+    found["one"] += whole(kvs, "one")[:ahead]
+    while news := kvs.watch({name: len(events) for name, events in found.items()}, api.MAX_SEQ, 0.0).events:
+        for name, events in news.items():
+            found[name] += events
+    return found
+
+
+Write = Literal["one", "two", "cluster", "cluster, twice", "read", "cut one", "cut two", "cut cluster"]
+
+
+def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
+    """Move all entries of a log into a file, except the newest `keep`."""
+    name = "" if what == "cluster" else what
+    created = kvs.experiment(name).created if name else 0.0
+    kvs.cut(name, SegmentRequest(term=term, created=created, until=api.MAX_SEQ, keep=keep))
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    page=st.integers(1, 4),
+    ahead=st.integers(0, 8),
+    writes=st.lists(st.sampled_from(get_args(Write)), max_size=25),
+)
+@example(page=1, ahead=0, writes=["one", "cluster, twice", "two"])
+@example(
+    page=2,
+    ahead=1,
+    writes=["cluster", "one", "one", "cut one", "cluster", "one", "cluster", "cut one", "cut cluster"],
+)
+@example(
+    page=1,
+    ahead=0,
+    writes=["cluster, twice", "one", "one", "cut cluster", "cut one", "read", "two", "cut two"],
+)
+def test_any_writes_are_read_in_their_order_page_by_page(
+    service: Service, page: int, ahead: int, writes: list[Write]
+) -> None:
+    """Of each experiment its own and the cluster's, however much fits into a page, from any number on, and by who reads
+    between the writes."""
+    service.database.empty()
+    with contextlib.closing(service.client()) as kvs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "PAGE", page)
+        patch.setattr(cluster_log, "PAGE", page)
+        bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
+        kvs.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
+        order: list[str] = []
+        reader: dict[str, list[Event]] = {name: [] for name in EXPERIMENTS}
+        for number, write in enumerate(writes):
+            if write == "read":
+                for name in EXPERIMENTS:
+                    reader[name] += whole(kvs, name, len(reader[name]))
+            elif write.startswith("cut"):
+                cut(kvs, bench.term, write.removeprefix("cut "), keep=1 + number % 2)
+            elif write.startswith("cluster"):
+                joined = [
+                    WorkerJoined(worker=f"w{number}-{each}", incarnation="a", weight=1.0, kinds=())
+                    for each in range(1 + ("twice" in write))
+                ]
+                assert kvs.write_cluster_log(
+                    api.ClusterLogRequest(
+                        term=bench.term, after=cluster_log_length(order), events=tuple(joined)
+                    )
+                ).is_written
+                order += [f"cluster {event.worker}" for event in joined]
+            else:
+                kvs.append(write, requested(f"etl-{number}"))
+                order.append(f"{write} etl-{number}")
+        for name, events in reader.items():
+            found = whole(kvs, name)
+            told = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
+            written = [what.split()[1] for what in order if what.split()[0] in (name, "cluster")]
+            assert told == written
+            assert [event.seq for event in found] == list(range(1, len(found) + 1))
+            assert found[: len(events)] == events
+            for after in range(len(found)):
+                assert kvs.events(name, after)[0] == found[after]
+        assert watched(kvs, ahead) == {name: whole(kvs, name) for name in EXPERIMENTS}
+
+
+class Disturbed(Store):
+    """A store in which something is written behind each of the steps by which a log is read."""
+
+    def __init__(self, url: str, writes: Iterable[Callable[[], object]], **options: Any) -> None:
+        super().__init__(url, **options)
+        self._writes = iter(writes)
+
+    def _read(self, *arguments: Any) -> Any:
+        found = super()._read(*arguments)
+        next(self._writes, int)()
+        return found
+
+    def _reserve(self, *arguments: Any) -> int:
+        found = super()._reserve(*arguments)
+        next(self._writes, int)()
+        return found
+
+
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    writes=st.lists(st.sampled_from(["one", "cluster", "cut one", "cut cluster"]), max_size=12),
+    before=st.integers(0, 6),
+)
+@example(writes=["one", "one", "cut one", "one", "cut one", "cluster", "one"], before=2)
+def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
+    service: Service, writes: list[str], before: int
+) -> None:
+    """Whoever writes, and between whichever steps of a read."""
+    service.database.empty()
+    with contextlib.closing(service.client()) as kvs:
+        bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
+        calls: dict[str, Callable[[int], object]] = {
+            "one": lambda number: kvs.append("one", requested(f"etl-{number}")),
+            "cluster": lambda number: tell(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
+            "cut one": lambda _: cut(kvs, bench.term, "one"),
+            "cut cluster": lambda _: cut(kvs, bench.term, "cluster"),
+        }
+        done = [partial(calls[write], number) for number, write in enumerate(writes)]
+        for write in done[:before]:
+            write()
+        store = Disturbed(service.database.url, done[before:], log_files=service.database.log_files)
+        told: list[Any] = []
+        for _ in writes:
+            told += [json.loads(event) for event in store.read_log("one", len(told), 0.0)]
+        found: list[Any] = []
+        while page := store.read_log("one", len(found), 0.0):
+            found += [json.loads(event) for event in page]
+        assert told == found[: len(told)]
+        assert len(whole(kvs, "one")) == sum(not write.startswith("cut") for write in writes)
+
+
+def cluster_log_length(order: list[str]) -> int:
+    """How many events of the cluster there are."""
+    return sum(what.startswith("cluster") for what in order)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_an_experiment_is_woken_by_the_cluster(bench: Bench, service: Service) -> None:
+    """Of an experiment without any event of its own, too."""
+    with contextlib.closing(service.client()) as other:
+        reader = Reader(lambda: other.events("one", wait_s=20.0))
+        wait_until_blocked(service)
+        tell(bench, JOINED, LOST)
+        assert [event.type for event in reader.result()] == ["WorkerJoined", "WorkerLost"]

@@ -1,0 +1,274 @@
+"""Ways of a model: ruled out by what attempts show, never again chosen, and told of where none is left."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.errors import IllegalEventError
+from cerebro.state import ModelState, TaskState, schedule_lines
+from cerebro.state.experiment import fold
+from cerebro.state.parallel_plans import left, lines, parallel_plans_of, told
+from tests.state.stories import Story, sub_epoch
+
+CHECKPOINTING = ParallelPlan(technique="checkpointing")
+DDP = ParallelPlan(technique="ddp", size=2)
+FSDP = ParallelPlan(technique="fsdp", params={"reshard": False}, size=2)
+PARALLEL_PLANS = (SINGLE, CHECKPOINTING, DDP, FSDP)
+
+NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no repeated block\nname one")
+DEVICE = Failure(
+    kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device", peak_bytes=3 * 2**30
+)
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+CRASH = Failure(kind=FailureKind.CRASH, message="killed")
+
+
+def story(*parallel_plans: ParallelPlan, max_attempts: int = 3) -> Story:
+    """A fit of two models by these ways, on workers of two devices."""
+    made = Story(devices=2)
+    made.fit(parallel_plans=parallel_plans, max_attempts=max_attempts)
+    return made
+
+
+def attempt(made: Story, parallel_plan: ParallelPlan, failure: Failure | None = None) -> None:
+    """The first sub-epoch of the first model is tried by a way: it fails so, or is committed."""
+    devices = tuple(range(parallel_plan.size))
+    key = sub_epoch(1, 0)
+    number = made.start(
+        key, 0, devices, parallel_plan=parallel_plan if parallel_plan.label != "single" else None
+    )
+    if failure is None:
+        made.commit(key, 0)
+        return
+    made.tell(TaskFailed(task=str(key), attempt=number, worker="worker-0", failure=failure))
+
+
+def labels(made: Story) -> list[str]:
+    """The ways that are left of the first model."""
+    return [parallel_plan.label for parallel_plan in left(made.run, made.model())]
+
+
+@pytest.mark.parametrize("failure", [NOT_APPLICABLE, DEVICE])
+def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attempt(failure: Failure) -> None:
+    """Although the run allows a single attempt: the sub-epoch is done by another way, with all its attempts."""
+    made = story(*PARALLEL_PLANS, max_attempts=1)
+    attempt(made, SINGLE, failure)
+    assert labels(made) == ["checkpointing", "ddp-2", "fsdp(reshard=False)-2"]
+    attempt(made, DDP, failure)
+    assert labels(made) == ["checkpointing", "fsdp(reshard=False)-2"]
+    assert made.run.task(sub_epoch(1, 0)).failures == 0
+    assert not made.run.exhausted
+    assert made.model("m01").struck == {}
+    attempt(made, FSDP)
+    (visit,) = made.model().visits
+    assert (visit.parallel_plan, visit.devices) == (FSDP, (0, 1))
+    assert {label: struck.reason for label, struck in made.model().struck.items()} == {
+        "single": failure.line,
+        "ddp-2": failure.line,
+    }
+
+
+def test_what_a_machine_lacks_memory_for_is_done_alone_before_its_parallel_plan_is_ruled_out() -> None:
+    """Others of the worker may have had the memory; once it was alone, it was the way."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, HOST)
+    assert labels(made) == ["single", "checkpointing"]
+    assert made.run.exhausted == {str(sub_epoch(1, 0))}
+    attempt(made, SINGLE, HOST)
+    assert labels(made) == ["checkpointing"]
+    assert made.model().state is ModelState.ACTIVE
+
+
+def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
+    """Its tasks are taken back; the one that ran counts as out of the machine's memory."""
+    made = story(SINGLE, CHECKPOINTING)
+    for _ in range(2):
+        number = made.start(sub_epoch(1, 0), 0)
+        loss = TaskRevoked(
+            task=str(sub_epoch(1, 0)),
+            attempt=number,
+            worker="worker-0",
+            reason="OOMKilled",
+            loss=FailureKind.OUT_OF_MEMORY,
+        )
+        made.tell(loss)
+    assert labels(made) == ["checkpointing"]
+    assert made.model().struck["single"].place == "host"
+    assert made.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
+
+
+def test_other_failures_strike_nothing_off() -> None:
+    """A process that crashes may have been unlucky."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, CRASH)
+    assert labels(made) == ["single", "checkpointing"]
+    assert made.run.task(sub_epoch(1, 0)).failures == 1
+
+
+def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
+    """With the reason, the largest memory seen and what could be done; the other model goes on."""
+    made = story(SINGLE, CHECKPOINTING, DDP, max_attempts=2)
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    attempt(made, SINGLE, DEVICE)
+    for _ in range(2):
+        assert made.model().state is ModelState.ACTIVE
+        attempt(made, DDP, DEVICE)
+    assert made.model().state is ModelState.FAILED
+    failure = made.model().failure
+    assert failure is not None
+    first, *table = failure.message.splitlines()
+    assert first.startswith(
+        "CUDA out of memory; no way is left to train m00: 3 were tried or cannot be used; the most memory that was"
+    )
+    assert "3 GiB" in first
+    assert "Hints.blocks" in first
+    assert table == [
+        "  checkpointing: no repeated block",
+        "  single: out of memory of the device: CUDA out of memory",
+        "  ddp-2: out of memory of the device: CUDA out of memory",
+    ]
+    assert made.model("m01").state is ModelState.ACTIVE
+
+
+def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_at_once() -> None:
+    """To try it again would give the same; with its own words, for there is no table of one."""
+    made = story(DDP)
+    attempt(made, DDP, NOT_APPLICABLE)
+    assert made.model().state is ModelState.FAILED
+    assert made.model().failure == NOT_APPLICABLE
+
+
+def test_a_plan_of_an_older_version_has_one_parallel_plan() -> None:
+    """A sub-epoch that runs out of memory is done again as it was then, as often as the run allows."""
+    made = story(max_attempts=2)
+    assert parallel_plans_of(made.run) == (SINGLE,)
+    for _ in range(2):
+        assert made.model().state is ModelState.ACTIVE
+        attempt(made, SINGLE, DEVICE)
+    assert made.model().failure == DEVICE
+
+
+def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -> None:
+    """Workers may have changed. What is ruled out of a model that failed otherwise stays so."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, NOT_APPLICABLE)
+    made.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
+    made.tell(ModelRetried(run="fit-1", model="m00"))
+    assert labels(made) == ["checkpointing"]
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    assert labels(made) == []
+    made.tell(ModelRetried(run="fit-1", model="m00"))
+    assert labels(made) == ["single", "checkpointing"]
+
+
+def test_a_parallel_plan_has_as_many_devices_as_it_says() -> None:
+    """An assignment that disagrees is no event of this log."""
+    made = story(SINGLE, DDP)
+    event = TaskAssigned(
+        task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", devices=(0,), parallel_plan=DDP
+    )
+    with pytest.raises(IllegalEventError, match="ddp-2"):
+        made.tell(event)
+
+
+FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), max_attempts=st.integers(1, 3), places=st.booleans())
+def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
+    seed: int, max_attempts: int, places: bool
+) -> None:
+    """What is ruled out stays so, and is only what an attempt by it has shown; the log alone tells the same."""
+    random = Random(seed)
+    made = story(*PARALLEL_PLANS, max_attempts=max_attempts)
+    struck: dict[str, MemoryPlace | None] = {}
+    for _ in range(30):
+        if made.model().state is not ModelState.ACTIVE:
+            break
+        parallel_plan = random.choice([*left(made.run, made.model())])
+        before, failures = set(made.model().struck), made.run.task(sub_epoch(1, 0)).failures
+        failure = random.choice(FAILURES if places else FAILURES[:3])
+        attempt(made, parallel_plan, failure)
+        new = set(made.model().struck) - before
+        assert new <= {parallel_plan.label}
+        assert before <= set(made.model().struck)
+        if new and labels(made):
+            assert made.run.task(sub_epoch(1, 0)).failures == failures
+        struck = {label: each.place for label, each in made.model().struck.items()}
+    assert made.model().state is ModelState.FAILED
+    assert places or not labels(made)
+    assert fold("one", made.log) == made.state
+    assert {label: each.place for label, each in made.model().struck.items()} == struck
+
+
+def test_what_there_is_to_say_of_parallel_plans() -> None:
+    """How many models are trained by which, and why ways are ruled out; nothing where all run as they are written."""
+    made = story(SINGLE, CHECKPOINTING, DDP)
+    assert lines(made.run) == []
+    attempt(made, SINGLE, DEVICE)
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    assert lines(made.run) == [
+        "ways: 1 model by single, 1 model by ddp-2",
+        "single is ruled out for 1 model: out of memory of the device: CUDA out of memory",
+        "checkpointing is ruled out for 1 model: no repeated block",
+    ]
+    attempt(made, DDP)
+    table = {
+        row.parallel_plan.label: (row.sub_epochs, row.ruled_out, row.is_next)
+        for row in told(made.run, made.model())
+    }
+    assert table == {
+        "single": (0, "out of memory of the device: CUDA out of memory", False),
+        "checkpointing": (0, "no repeated block", False),
+        "ddp-2": (1, "", True),
+    }
+    assert schedule_lines(made.state, made.run, made.time)[-3:] == lines(made.run)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.USER_ERROR, FailureKind.HANG])
+def test_what_user_code_raises_by_a_parallel_plan_strikes_the_parallel_plan_off_while_another_is_left(
+    kind: FailureKind,
+) -> None:
+    """It may be for the way, as where a module cannot be replicated. By the way in which user code is written it is the
+    user's, and ends the model; so it is by the last way that is left."""
+    failure = Failure(kind=kind, message="no such module", is_by_parallel_plan=True)
+    made = story(DDP, FSDP, SINGLE, max_attempts=1)
+    attempt(made, DDP, failure)
+    assert labels(made) == ["fsdp(reshard=False)-2", "single"]
+    assert made.run.task(sub_epoch(1, 0)).failures == 0
+    attempt(made, FSDP, failure)
+    attempt(made, SINGLE, failure.model_copy(update={"is_by_parallel_plan": False}))
+    final = made.model().failure
+    assert made.model().state is ModelState.FAILED
+    assert final is not None
+    assert (final.kind, final.is_by_parallel_plan) == (kind, False)
+    named = story(DDP)
+    attempt(named, DDP, failure)
+    assert named.model().failure == failure
+
+
+def test_a_parallel_plan_that_crashes_is_ruled_out_with_the_last_attempt() -> None:
+    """A process may have been unlucky; what crashes as often as a run allows goes on by another way."""
+    made = story(DDP, SINGLE, max_attempts=2)
+    crash = CRASH.model_copy(update={"is_by_parallel_plan": True})
+    attempt(made, DDP, crash)
+    assert labels(made) == ["ddp-2", "single"]
+    attempt(made, DDP, crash)
+    assert labels(made) == ["single"]
+    attempt(made, SINGLE)
+    assert len(made.model().visits) == 1
+
+
+def test_failures_of_earlier_versions_end_their_model_as_they_did() -> None:
+    """They do not say by which way they came, and their log goes on as it was."""
+    made = story(DDP, SINGLE)
+    attempt(made, DDP, Failure(kind=FailureKind.USER_ERROR, message="boom"))
+    assert made.model().state is ModelState.FAILED

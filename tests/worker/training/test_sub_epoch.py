@@ -1,0 +1,301 @@
+"""User code is called as the templates promise, what it returns is checked, the same sub-epoch draws the same
+numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
+from cerebro.spec import DataLoader, SubEpochSpec, Validation
+from cerebro.worker.training.metrics import Measured, checked_metrics
+from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
+from cerebro.worker.training.sub_epoch import (
+    Trainee,
+    create,
+    evaluate,
+    evaluating,
+    restore,
+    train_sub_epoch,
+)
+
+CPU = torch.device("cpu")
+
+
+class Rows:
+    """A data loader of a few batches in memory."""
+
+    num_rows = 8
+    epoch = epochs = sub_epochs = 1
+    sub_epoch = step = rank = 0
+    total_steps = 2
+    ranks = 1
+    ids: list[Any] = []  # noqa: RUF012 - never changed
+    validation: Validation | None = None
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        inputs = torch.arange(24, dtype=torch.float32).reshape(8, 3) / 24
+        for start in range(0, 8, 4):
+            yield inputs[start : start + 4], inputs[start : start + 4].sum(1, keepdim=True)
+
+    def __len__(self) -> int:
+        return 2
+
+    is_lent = False
+
+    def report(self, **values: Any) -> None:
+        """Nobody listens."""
+
+    def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(values)
+
+    def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> Any:
+        raise NotImplementedError
+
+    def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
+        """Nobody saves."""
+
+
+class Spec(SubEpochSpec):
+    """A small regression with dropout, whose optimizer state lives in the checkpoint."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = torch.optim.Adam(models[0].parameters(), lr=0.01)
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        total = 0.0
+        for inputs, outputs in dataloader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(
+                models[0](inputs + random.random()), outputs + np.random.rand()
+            )
+            torch.autograd.backward(loss)
+            optimizer.step()
+            total += loss.item()
+        checkpoint["optimizer"] = optimizer.state_dict()
+        return {"loss": total, "training": float(models[0].training), "grad": float(torch.is_grad_enabled())}
+
+    def test(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        loss = sum(torch.nn.functional.mse_loss(models[0](x), y).item() for x, y in dataloader)
+        return {"loss": loss, "training": float(models[0].training), "grad": float(torch.is_grad_enabled())}
+
+
+def made(seed: int = 0, model: str = "m00") -> Trainee:
+    return create(Spec(), {"batch_size": 4}, seed=seed, model=model, device=CPU)
+
+
+def trained(trainee: Trainee, *, epoch: int = 1, partition: int = 0, seed: int = 0) -> Measured:
+    return train_sub_epoch(
+        Spec(), trainee, Rows(), {"batch_size": 4}, seed=seed, model="m00", epoch=epoch, partition=partition
+    )
+
+
+def weights(trainee: Trainee) -> bytes:
+    """All parameters, as bytes."""
+    return b"".join(
+        tensor.numpy().tobytes() for module in trainee.modules for tensor in module.state_dict().values()
+    )
+
+
+# --- seeds -------------------------------------------------------------------------------------------
+
+
+def test_the_same_sub_epoch_gives_the_same_bits() -> None:
+    """Wherever and after whatever it is done: initial weights, dropout, Python's and NumPy's numbers."""
+    one = made()
+    first = trained(one)
+    seed_everything(12345)
+    torch.rand(7), random.random(), np.random.rand(3)
+    other = made()
+    assert trained(other) == first
+    assert weights(other) == weights(one)
+
+
+@pytest.mark.parametrize("change", [{"epoch": 2}, {"partition": 1}, {"seed": 1}])
+def test_another_sub_epoch_draws_other_numbers(change: dict[str, int]) -> None:
+    """Epoch, partition and the run's seed all count."""
+    one, other = made(), made()
+    assert trained(one) != trained(other, **change)
+
+
+def test_models_start_from_different_weights() -> None:
+    """Two models with the same hyper-parameters are two samples."""
+    assert weights(made(model="m00")) == weights(made(model="m00"))
+    assert weights(made(model="m00")) != weights(made(model="m01"))
+    assert weights(made(seed=1)) != weights(made(seed=0))
+
+
+def test_seeds_are_distinct_and_unrelated() -> None:
+    """No two sub-epochs of a run share a seed, as sums or products of numbers would let them."""
+    seeds = [
+        sub_epoch_seed(run, f"m{model:02}", epoch, partition)
+        for run in range(3) for model in range(5) for epoch in range(5) for partition in range(5)
+    ]  # fmt: skip
+    seeds += [model_seed(run, f"m{model:02}") for run in range(3) for model in range(5)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert abs(np.corrcoef(seeds[:-1], seeds[1:])[0, 1]) < 0.2
+
+
+def test_a_restored_model_goes_on_to_the_bit() -> None:
+    """Two sub-epochs at one place equal one sub-epoch here and the next after a hop, optimizer state included."""
+    stayed = made()
+    trained(stayed)
+    trained(stayed, partition=1)
+    first = made()
+    trained(first)
+    hopped = made()
+    restore(hopped, first.state())
+    trained(hopped, partition=1)
+    assert weights(hopped) == weights(stayed)
+
+
+def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps() -> None:
+    """Weights are copied into the module; the rest, which may be larger, is not held twice."""
+    first = made()
+    trained(first)
+    hopped = made()
+    loaded = first.state()
+    before = [weight.clone() for weight in loaded["models"][0].values()]
+    restore(hopped, loaded)
+    assert hopped.checkpoint["optimizer"] is loaded["checkpoint"]["optimizer"]
+    trained(hopped, partition=1)
+    assert all(
+        torch.equal(one, other) for one, other in zip(before, loaded["models"][0].values(), strict=True)
+    )
+
+
+# --- modes -------------------------------------------------------------------------------------------
+
+
+def test_training_and_evaluation_are_told_apart() -> None:
+    """Training mode with gradients for `train`, evaluation mode without for `test`; the next sub-epoch trains again."""
+    trainee = made()
+    assert (trained(trainee)["training"], trained(trainee)["grad"]) == (1.0, 1.0)
+    before = weights(trainee)
+    metrics = evaluate(Spec(), trainee, Rows(), {}, seed=0)
+    assert (metrics["training"], metrics["grad"]) == (0.0, 0.0)
+    assert weights(trainee) == before
+    assert torch.is_grad_enabled()
+    assert trained(trainee)["training"] == 1.0
+
+
+def test_gradients_are_on_again_after_an_error_in_evaluation() -> None:
+    """A failing test function must not leave the process unable to train."""
+    with pytest.raises(RuntimeError, match="boom"), evaluating(made(), "test", seed=0):
+        raise RuntimeError("boom")
+    assert torch.is_grad_enabled()
+
+
+def test_hyper_parameters_are_the_users_to_change() -> None:
+    """A pop in user code takes nothing from the next sub-epoch."""
+
+    class Popping(Spec):
+        def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+            cast(dict[str, Any], hyperparams).pop("batch_size")
+            return super().create_models(hyperparams)
+
+    given = {"batch_size": 4}
+    create(Popping(), given, seed=0, model="m00", device=CPU)
+    assert given == {"batch_size": 4}
+
+
+# --- what user code returns --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "returned", [None, [], torch.nn.Linear(1, 1), [1], {}, "net", [torch.nn.Linear(1, 1), None]]
+)
+def test_models_must_be_a_list_of_modules(returned: Any) -> None:
+    """Anything else is an error of the spec."""
+
+    class Bad(Spec):
+        def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+            return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(SpecError, match=r"create_models\(\) returned"):
+        create(Bad(), {}, seed=0, model="m00", device=CPU)
+
+
+def test_the_number_of_models_must_stay() -> None:
+    """A state of one module does not fit two."""
+    trainee = made()
+    state = trainee.state()
+    trainee.modules.append(torch.nn.Linear(1, 1))
+    with pytest.raises(SpecError, match="returned 2 modules, but 1 were saved"):
+        restore(trainee, state)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        0.5,
+        True,
+        np.float32(0.5),
+        np.int64(3),
+        np.array(2.0),
+        np.array([2.0]),
+        torch.tensor(0.5),
+        torch.ones(1, 1),
+    ],
+)
+def test_numbers_of_any_kind_are_metrics(value: Any) -> None:
+    """Python's, NumPy's and torch's, with gradient or without: they become floats."""
+    metrics = checked_metrics({"x": value}, "train", "here")
+    assert type(metrics["x"]) is float
+
+
+def test_a_tensor_with_gradient_is_a_number() -> None:
+    """A loss that was not detached does not keep its graph."""
+    assert checked_metrics({"loss": torch.ones(1, requires_grad=True).sum()}, "train", "here") == {
+        "loss": 1.0
+    }
+
+
+@pytest.mark.parametrize("returned", [None, 0.5, [0.5], "loss", torch.ones(2)])
+def test_no_dict_is_named(returned: Any) -> None:
+    """With what was returned instead."""
+    with pytest.raises(MetricError, match=r"train\(\) returned a \w+.*expected a dict"):
+        checked_metrics(returned, "train", "here")
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [0.5], torch.ones(2), np.ones(3), {}, 1j])
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    """With its name and what it is."""
+    with pytest.raises(MetricError, match=r"test\(\) returned a .* for 'f1', expected one number"):
+        checked_metrics({"f1": value}, "test", "here")
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -float("inf"), torch.tensor(float("nan")), np.float32("inf")]
+)
+def test_a_metric_that_is_not_finite_is_an_error_of_its_own(value: Any) -> None:
+    """With its name and the place."""
+    with pytest.raises(NonFiniteMetricError, match=r"loss became (nan|inf|-inf) in epoch 2, partition 1"):
+        checked_metrics({"loss": value}, "train", "epoch 2, partition 1")
+
+
+def test_no_metrics_are_fine() -> None:
+    """Whether the run's metric is there is the controller's to say."""
+    assert checked_metrics({}, "train", "here") == {}
