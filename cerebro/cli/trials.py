@@ -174,7 +174,7 @@ def lines(run: Run) -> list[str]:
     if run.inspection.problem:
         return [f"The models of {run.id} could not be inspected: {run.inspection.problem}"]
     found = [
-        f"Ways to train the models of {run.id}. Models of a group are alike: a trial of one holds for all.",
+        f"Parallel plans for the models of {run.id}. Models of a group are alike: a trial of one holds for all.",
         "",
     ]
     for group in run.inspection.groups:

@@ -159,7 +159,7 @@ def _readiness(problem: Problem, sub_epoch: SubEpoch, slack: float) -> Iterator[
         *((problem.workers[worker], problem.ready(worker)) for _, worker in sub_epoch.places),
     ):
         if sub_epoch.start < ready - slack:
-            yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, but {what} is ready at {ready:g} s only"
+            yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, but {what} is ready at {ready:g} s"
 
 
 def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
@@ -194,7 +194,8 @@ def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -
         for before, sub_epoch in pairwise(chain):
             longest = max(longest, before, key=lambda other: other.end)
             if sub_epoch.start < longest.end - slack:
-                yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, while {_name(problem, longest)} runs"
+                others = _name(problem, longest)
+                yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, while {others} runs"
             if sub_epoch.epoch < before.epoch:
                 yield f"{_name(problem, sub_epoch)} comes after {_name(problem, before)}, a later epoch"
 

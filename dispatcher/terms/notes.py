@@ -25,7 +25,7 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
         case CommandKind.CLONE_MODEL:
             yield from _of_clone(run, models[0], command)
         case CommandKind.CHANGE_MODEL:
-            yield "The new values hold from its next sub-epoch that has not started; one that runs ends with the old ones."
+            yield "The new values hold from the next sub-epoch that starts. One that runs ends with the old values."
         case CommandKind.EXTEND_MODEL:
             yield from (
                 _of_extended(model, command.epochs)
@@ -33,7 +33,7 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
                 if command.epochs is not None and command.epochs != model.epochs
             )
         case CommandKind.PRIORITIZE:
-            yield "Sub-epochs of models of a higher priority go first wherever they can. Nothing that runs is interrupted."
+            yield "Sub-epochs of models with a higher priority go first. Running sub-epochs are not interrupted."
     is_warm_or_changed = command.warm or command.kind is CommandKind.CHANGE_MODEL
     if is_warm_or_changed and _RATES & command.hyperparams.keys():
         yield "Values of an optimizer take effect in one that is given to checkpoint.track."

@@ -20,17 +20,17 @@ def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> No
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
     told = lines(inspected(outcome).run)
     assert told == [
-        "Ways to train the models of fit-1. Models of a group are alike: a trial of one holds for all.",
+        "Parallel plans for the models of fit-1. Models of a group are alike: a trial of one holds for all.",
         "",
         "  g00: m00, m01",
         "",
-        "  GROUP  WAY     DEVICES     A BATCH  DEVICE MEMORY  HOST MEMORY  GRADIENT  STATE",
+        "  GROUP  PLAN    DEVICES     A BATCH  DEVICE MEMORY  HOST MEMORY  GRADIENT  STATE",
         "  g00    single  1 x 1 core  -        -              -            -         not tried",
         "  g00    ddp-2   2 x 1 core  500 ms   3.0 GB         -            verified  measured",
     ]
     wrong = MEASURED.model_copy(update={"reason": "another gradient", "cause": "gradient", "batch_s": 0.0})
     *_, line, reason = lines(inspected(wrong).run)
-    assert (line.split()[-2:], reason.strip()) == (["struck", "off"], "another gradient")
+    assert (line.split()[-2:], reason.strip()) == (["ruled", "out"], "another gradient")
 
 
 def test_a_parallel_plan_that_does_not_apply_says_why() -> None:

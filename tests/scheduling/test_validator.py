@@ -163,7 +163,7 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
 def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any], who: str) -> None:
     """Something else occupies them until then."""
     said = complaints(replace(SQUARE, **late), SUB_EPOCHS)
-    assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s only"
+    assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s"
 
 
 def test_a_start_before_as_many_gpus_are_ready_is_named() -> None:
@@ -344,4 +344,4 @@ def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[SubEpoch, ...], sai
 def test_a_gang_takes_its_workers_when_they_are_ready() -> None:
     """All of them."""
     late = replace(GANGS, gpu_ready=((0.0,), (3.0,), (0.0,), (0.0,)))
-    assert "worker-1 is ready at 3 s only" in complaints(late, IN_PAIRS)
+    assert "worker-1 is ready at 3 s" in complaints(late, IN_PAIRS)

@@ -87,7 +87,8 @@ def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
         for partition in (0, 1):
             for row in range(30):
                 point = LivePoint(
-                    seq=len(made) + 1, time=told.time + 0.5, task=str(sub_epoch(epoch, partition)), attempt=1, worker="w",
+                    seq=len(made) + 1, time=told.time + 0.5, task=str(sub_epoch(epoch, partition)),
+                    attempt=1, worker="w",
                     rows=row, values={"loss": 1.0},
                 )  # fmt: skip
                 made.append(point)

@@ -135,7 +135,8 @@ class Worker:
         return TrainTask(
             key=f"fit-1/train/{model}/e1/p{sub_epoch}", experiment="one", run="fit-1", model=model,
             hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=sub_epoch + 1,
-            partition=0, sub_epoch=sub_epoch, position=Position(), checkpoint=self.done[model, sub_epoch - 1] if sub_epoch else None,
+            partition=0, sub_epoch=sub_epoch, position=Position(),
+            checkpoint=self.done[model, sub_epoch - 1] if sub_epoch else None,
         )  # fmt: skip
 
     def hint(self, following: tuple[str, int] | None) -> None:
