@@ -20,9 +20,10 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from cerebro.data.durable import verify
 from cerebro.data.fields import OFFSET, Field, Layout
 from cerebro.data.manifests import ShardEntry
-from cerebro.data.partitions import read_manifest
+from cerebro.data.partitions import PARTITION_FILE, read_manifest
 from cerebro.data.shards import column_type
 from cerebro.data.trees import Array, RowId
 from cerebro.errors import DataError, RowError, ShardCorruptError
@@ -175,7 +176,7 @@ class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
     Immutable and safe to share between threads. The files may be deleted while it lives. Opening reads no
-    rows.
+    rows, except of a shard that is newer than its partition's manifest: its checksum must still match.
     """
 
     def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk]) -> None:
@@ -207,8 +208,12 @@ class MappedRows:
                 layout.check_layout(manifest.layout)
             except RowError as error:
                 raise DataError(f"partition {folder} does not fit the ones before it: {error}") from error
+            complete_ns = _changed_ns(folder / PARTITION_FILE)
             for shard in manifest.shards:
-                chunks.extend(_open_shard(folder / shard.file, shard, manifest.layout.fields))
+                path = folder / shard.file
+                if _changed_ns(path) > complete_ns:
+                    verify(path, shard.written)
+                chunks.extend(_open_shard(path, shard, manifest.layout.fields))
         return cls(layout, chunks)
 
     @property
@@ -269,8 +274,16 @@ def _joined(field: Field, chunks: Sequence[Any]) -> _Column | _RaggedColumn:
     return _RaggedColumn(field, chunks) if field.is_ragged else _Column(field, chunks)
 
 
+def _changed_ns(path: Path) -> int:
+    """Time of the last change; 0 if the file is missing."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[_Chunk]:
-    """The chunks of one shard. No page of its columns is read, so a checksum is not looked at here."""
+    """The chunks of one shard. No page of its columns is read."""
     if shard.rows_out == 0:
         return []
     try:

@@ -38,6 +38,9 @@ _EVERY_S, _AT_LEAST_EVERY_S = 20.0, 600.0
 _LOOK_S = 2.0
 """So often it is seen whether there is an occasion for one: that costs a pass over all models and workers."""
 
+_LATE = 0.25
+"""An answer that took this share of the time left is not told: too much has happened since the question."""
+
 _NEWS = 0.1
 """A forecast that differs by less than this share of what is left, or by less than what it says itself, is no news."""
 
@@ -206,6 +209,9 @@ class Autoscaler:
         if question.there != self._there(view):
             return None  # it is about a cluster that was
         over_s = view.now - question.at
+        if any(count == len(question.there) and over_s > _LATE * p50 for count, p50, _ in answer["ends"]):
+            self._occasion = None  # ask again
+            return None
         ends = {
             int(count): Ends(max(0.0, p50 - over_s), max(0.0, p90 - over_s))
             for count, p50, p90 in answer["ends"]

@@ -34,6 +34,7 @@ def simulated(
     goal: Goal = Goal(),  # noqa: B008 - it is immutable
     *,
     rules: Rules = Rules(),  # noqa: B008
+    helper: InlineHelper | None = None,
     workers: int = 4,
     steps: int | None = None,
     **scenario: Any,
@@ -46,7 +47,7 @@ def simulated(
         lease_s=30.0,
         **scenario,
     )
-    autoscaler = Autoscaler(InlineHelper(), rules)
+    autoscaler = Autoscaler(helper or InlineHelper(), rules)
     simulation = Simulation(scene, asked(goal), plan(8, workers), autoscaler=autoscaler)
     if steps is None:
         simulation.run()
@@ -80,6 +81,21 @@ def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) ->
     (line,) = forecast_lines(run, finished.now)
     assert line.startswith("forecast: was to end at")
     assert "; it ended at " in line
+
+
+def test_an_answer_that_comes_late_is_not_told() -> None:
+    """A busy machine answers after half of the run; by then the question is too old."""
+
+    class Late(InlineHelper):
+        looks = 0
+
+        def answer(self) -> dict[str, Any] | None:
+            self.looks += 1
+            return super().answer() if self.looks % 300 == 0 else None
+
+    helper = Late()
+    assert forecasts(simulated(helper=helper)) == []
+    assert len(helper.asked) > 1
 
 
 def test_off_says_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from cerebro.data import durable
 from cerebro.data.manifests import PartitionManifest, ShardManifest, Source
+from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import (
     PARTITION_FILE,
     complete_shards,
@@ -73,6 +75,22 @@ def test_changed_bytes_are_found_when_asked_for(tmp_path: Path) -> None:
     assert len(find_partitions(tmp_path)) == 1
     assert find_partitions(tmp_path, verify_bytes=True) == []
     assert [shard.index for shard in complete_shards(folder)] == [1]
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_shard_that_is_newer_than_its_manifest_is_checked(tmp_path: Path, is_damaged: bool) -> None:
+    """A changed byte is never trained on; a restored copy has another time and the same rows."""
+    manifest = write_partition(tmp_path, [2, 3])
+    path = tmp_path / manifest.shards[1].file
+    if is_damaged:
+        _flip_a_byte(path)
+    newer = (tmp_path / PARTITION_FILE).stat().st_mtime_ns + 1
+    os.utime(path, ns=(newer, newer))
+    if not is_damaged:
+        assert MappedRows.open([tmp_path]).num_rows == 5
+        return
+    with pytest.raises(ShardCorruptError, match=path.name):
+        MappedRows.open([tmp_path])
 
 
 def test_shards_of_another_source_are_left_out(tmp_path: Path) -> None:
