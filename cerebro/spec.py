@@ -1,4 +1,9 @@
-"""The templates a user fills in (names: seed thesis, figure 3.2). No device, no file, no schedule appears in them."""
+"""The classes a user implements: `ETLSpec` and `SubEpochSpec`, and the arguments of their methods.
+
+`ETLSpec` turns rows of metadata into tensors. `SubEpochSpec` creates, trains and tests models. `DataLoader` and
+`Checkpoint` are the interfaces that `SubEpochSpec` methods get. No device, file or schedule appears here: workers
+choose them. Class and method names follow the Cerebro papers (seed thesis, figure 3.2).
+"""
 
 from __future__ import annotations
 
@@ -12,21 +17,30 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader as TorchLoader
 
 Mode = Literal["train", "valid", "test", "predict"]
+"""Split of a row."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A metric that is a quotient of two sums over rows: `train` and `test` may return it in place of a number.
+    """A metric that is the quotient of two sums over rows.
 
-    Of several sub-epochs, partitions and ranks both terms are added, so that the metric is that of all rows, to the
-    last count, however they are cut. A number is averaged instead, weighted by rows, which for these is another value::
+    `train` and `test` may return a `Ratio` instead of a number. Cerebro adds numerators and denominators over
+    sub-epochs, partitions and ranks, so the metric is exact for all rows. Plain numbers are averaged, weighted by rows,
+    which is wrong for metrics such as precision::
 
         {"precision": Ratio(tp, tp + fp), "f1": Ratio(2 * tp, 2 * tp + fp + fn), "loss": Ratio(summed_loss, tokens)}
 
-    Searches, stop rules, tables and pages see its number.
+    Searches, stop rules, tables and pages use `value`.
 
     Attributes:
-        numerator, denominator: numbers, or arrays or tensors of one element; finite, and the denominator not negative.
+        numerator: finite number, or array or tensor with one element.
+        denominator: as `numerator`, and not negative.
+
+    Example:
+        >>> Ratio(1, 2) + Ratio(2, 2)
+        Ratio(numerator=3, denominator=4)
+        >>> (Ratio(1, 2) + Ratio(2, 2)).value
+        0.75
     """
 
     numerator: Any
@@ -34,25 +48,25 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """Its number. Where both terms are 0 there was nothing to count, and it is 0."""
+        """The quotient as a float; 0.0 if the denominator is 0."""
         numerator, denominator = float(self.numerator), float(self.denominator)
         return numerator / denominator if denominator else 0.0
 
     def __add__(self, other: Ratio) -> Ratio:
-        """Of the rows of both."""
+        """Combine the rows of two ratios."""
         return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
 
 
 Metrics = Mapping[str, "float | Ratio"]
-"""What `train` and `test` return, by name."""
+"""Metrics by name, as `train` and `test` return them."""
 
 
 class Validation(NamedTuple):
-    """Metrics of a model after one of its epochs: `DataLoader.validation`.
+    """Validation metrics of a model after one epoch.
 
     Attributes:
-        epoch: number of the validated epoch, from 0.
-        metrics: that `test` returned, by name; of a `Ratio` its number.
+        epoch: validated epoch, from 0.
+        metrics: values that `test` returned, by name. A `Ratio` appears as its `value`.
     """
 
     epoch: int
@@ -60,37 +74,40 @@ class Validation(NamedTuple):
 
 
 class DataLoader(Protocol):
-    """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device.
+    """Batches that `train`, `test` and `predict` iterate over.
+
+    Each batch is ``(inputs, outputs)`` on the device of the models. ``len(dataloader)`` is the number of batches.
 
     Attributes:
-        num_rows: that are iterated over: of this partition or, in `test` and `predict`, of all of the split.
-            ``len(dataloader)`` is the number of batches.
-        rank, ranks: where several processes train the model together, number of this one, from 0, and how many there
-            are. Each is handed its share of every batch: there, `num_rows` and `ids` are of its own rows, all else is
-            of the whole batches. 0 and 1 otherwise. For side effects, such as what is printed once.
-        epoch, epochs: number of the model's current epoch, from 0, and of all its epochs. In `test` and `predict`,
-            `epoch` is the last trained epoch. Tables and figures count epochs from 1.
-        sub-epoch, sub-epochs: number of this sub-epoch in the model's training, from 0; of so many in all epochs.
-        step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all sub-epochs.
-            Before the first batch of a sub-epoch, it is that batch's; after the last one, the next sub-epoch's first. A
-            loop that is left early leaves it where it is. Each further pass over the same sub-epoch counts from the
-            sub-epoch's first batch again. Sizes of partitions, and the order in which the model visits them, are taken
-            into account. In `test` and `predict`, which are no part of the training, the count is of their own batches.
-        validation: the newest `Validation` of the model when this sub-epoch was assigned; `None` before the first one,
-            without a split `valid`, and in `test` and `predict`. Workers validate an epoch while they train the next:
-            its first sub-epochs may have the metrics of an epoch earlier. The log notes the epoch, and a replay passes
-            the same metrics.
-        is_lent: whether the batch at hand has fewer rows than there are ranks, and this rank was handed one that is
-            another rank's. Leave it out of what you count.
-        ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the
-            first batch; after the last one, that one's.
+        num_rows: rows in one pass: the partition in `train`, the whole split in `test` and `predict`.
+        epoch: current epoch of the model, from 0. In `test` and `predict`: the last trained epoch. Tables and figures
+            count epochs from 1.
+        epochs: epochs that the model trains for in all.
+        sub_epoch: current sub-epoch of the model, from 0, counted over all epochs.
+        sub_epochs: sub-epochs that the model trains for in all.
+        step: current batch of the model, from 0, counted over all sub-epochs. Before the first batch it is that batch's
+            number; after the last batch, the number of the next sub-epoch's first batch. A second pass over the
+            partition counts from the same number again. In `test` and `predict`, counted from 0 in this call.
+        total_steps: batches of all sub-epochs. It follows the partitions' sizes and the model's order of partitions.
+        rank: number of this process among the model's processes, from 0. Use it for side effects, such as
+            printing once.
+        ranks: processes that train the model together. Default 1. Each process gets a share of every batch:
+            `num_rows` and `ids` describe this share, the other attributes the whole batches.
+        validation: latest `Validation` of the model when this sub-epoch was assigned. `None` before the first one,
+            without a split `valid`, and in `test` and `predict`. Workers validate an epoch while they train the next,
+            so the first sub-epochs of an epoch may still have the metrics of the epoch before last. A replay passes the
+            same values.
+        is_lent: True if the batch has fewer rows than there are ranks, and this rank got a row of another rank. Don't
+            count such rows in metrics.
+        ids: ids of the rows in the current batch, in order (column ``id`` of the metadata). Empty before the first
+            batch; unchanged after the last one.
 
-    A learning rate that falls as a cosine over the whole training, wherever the model trains::
+    A learning rate with cosine decay over the whole training::
 
         for images, labels in dataloader:
-            share = dataloader.step / dataloader.total_steps
+            progress = dataloader.step / dataloader.total_steps
             for group in optimizer.param_groups:
-                group["lr"] = hyperparams["lr"] * (1 + math.cos(math.pi * share)) / 2
+                group["lr"] = hyperparams["lr"] * (1 + math.cos(math.pi * progress)) / 2
     """
 
     num_rows: int
@@ -106,12 +123,12 @@ class DataLoader(Protocol):
 
     @property
     def ids(self) -> list[Any]:
-        """Ids of the rows of the current batch."""
+        """Ids of the rows in the current batch, in order."""
         ...
 
     @property
     def is_lent(self) -> bool:
-        """Whether the rows of the current batch are another rank's."""
+        """True if the rows of the current batch were read for another rank, too."""
         ...
 
     def __iter__(self) -> Any: ...
@@ -119,186 +136,235 @@ class DataLoader(Protocol):
     def __len__(self) -> int: ...
 
     def report(self, **values: Any) -> None:
-        """Show numbers of the batch at hand while the sub-epoch runs: kept at most once a second, by name."""
+        """Show live metrics of the current batch.
+
+        Cheap: a tensor is read from the GPU only if a report is due, at most once a second.
+
+        Args:
+            **values: numbers, or tensors with one element, by name.
+
+        Example::
+
+            dataloader.report(loss=loss)
+        """
         ...
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values that add up over the batches of the sub-epoch, kept by savepoints; to be called before the loop,
-        once::
+        """Keep running totals in savepoints. Call it once, before the loop.
+
+        Args:
+            values: initial values: tensors, numbers, strings, or dicts, lists and tuples with such items.
+
+        Returns:
+            A dict to update in the loop: `values`, or the stored totals if the sub-epoch continues from a savepoint.
+
+        Raises:
+            SpecError: a value cannot be stored, the loop has begun, or this is the second call.
+
+        Example::
 
             total = dataloader.progress({"loss": 0.0})
             for images, labels in dataloader:
                 ...
                 total["loss"] += loss.item() * len(labels)
-
-        Args:
-            values: as they are at the start: tensors, numbers, strings, and dicts, lists and tuples of them.
-
-        Returns:
-            A dict to change: `values`, or what they had become where the sub-epoch goes on from a savepoint.
-
-        Raises:
-            SpecError: a value cannot be stored, or it is too late, or the second call.
         """
         ...
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
-        """Say that this sub-epoch can go on from a savepoint; to be called before the loop, once.
+        """Declare that this sub-epoch can continue from a savepoint. Call it once, before the loop.
 
-        Not needed where `checkpoint.track` has the optimizer and nothing else lives in variables from batch to batch.
+        Not needed if `checkpoint.track` has the optimizer and no other variable carries state from batch to batch.
 
         Args:
-            hook: called before a savepoint is taken, to put into `checkpoint` what is not tracked.
-            every: batches; one is taken only after a multiple of so many, as where gradients of so many are added up.
+            hook: called before each savepoint. It writes untracked state into `checkpoint`.
+            every: batches between savepoints, for example the number of batches of an accumulated gradient. Default 1.
 
         Raises:
-            SpecError: `every` is no whole number from 1, or it is too late, or the second call.
+            SpecError: `every` is not a positive integer, the loop has begun, or this is the second call.
+
+        Example::
+
+            dataloader.savepoint(every=4)  # gradients of 4 batches are accumulated
         """
         ...
 
     def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> TorchLoader[Any]:
-        """These batches as a `torch.utils.data.DataLoader`, for a library that asks for one::
+        """Wrap these batches in a `torch.utils.data.DataLoader`, for libraries that require one.
 
-            trainer_of_a_library.fit(model, dataloader.as_torch(lambda inputs, labels: {**inputs, "labels": labels}))
-
-        A pass over it is a pass over the sub-epoch. ``len(loader)`` counts batches, ``len(loader.dataset)`` rows. Items
-        of its `dataset` are whole batches, on the models' device. The sub-epoch's random numbers stay the same if a
-        library seeds all generators before its loop. A savepoint would not have the library's own state, so such a
-        sub-epoch has none, unless `savepoint` says that it can.
+        One pass over the loader is one pass over the sub-epoch. ``len(loader)`` counts batches, ``len(loader.dataset)``
+        rows; items of `dataset` are whole batches on the models' device. The random numbers of the sub-epoch stay the
+        same if the library seeds all generators. Such a sub-epoch has no savepoints, because they would lack the
+        library's state; call `savepoint` to allow them.
 
         Args:
-            arrange: makes of a batch's inputs and outputs what the library takes; left out: the pair of them.
+            arrange: converts ``(inputs, outputs)`` of a batch into the library's batch. Default: the pair itself.
+
+        Returns:
+            A loader of whole batches.
+
+        Example::
+
+            trainer.fit(model, dataloader.as_torch(lambda inputs, labels: {**inputs, "labels": labels}))
         """
         ...
 
 
 class Checkpoint(MutableMapping[str, Any]):
-    """What lives across the sub-epochs of a model, saved with its modules; empty in its first sub-epoch.
+    """Values that are saved with a model between its sub-epochs.
 
-    Values are tensors, numbers, strings, and dicts, lists, tuples and sets with such items. `OrderedDict` and `Counter`
-    keep their types, NumPy's scalars become Python's numbers. A sub-epoch that keeps another type, such as an array, an
-    enum or a dataclass, fails when it ends, and the error names the value. `track` objects with a `state_dict()`.
+    A mutable mapping, empty in the first sub-epoch. Values may be tensors, numbers, strings, or dicts, lists, tuples
+    and sets with such items; `OrderedDict` and `Counter` keep their types, NumPy scalars become Python numbers. Any
+    other type, such as an array, an enum or a dataclass, fails the sub-epoch, and the error names the value. For
+    objects with a `state_dict()`, such as optimizers, use `track`.
+
+    Example::
+
+        checkpoint["best_loss"] = min(loss, checkpoint.get("best_loss", math.inf))
     """
 
     @abstractmethod
     def track(self, **objects: Any) -> None:
-        """Restore what was saved of these objects under these names, and from now on save it with the model.
+        """Restore objects from the last checkpoint, then save them with every checkpoint.
 
-        To be called in `train` before the loop over `dataloader`, once for each object::
+        Call it in `train` before the loop over `dataloader`, once per object. In `test` and `predict` it only restores.
+
+        If a hyperparameter of the model was changed, values that the object was created with keep their new value. A
+        learning rate schedule whose length changed, as after `Experiment.extend_model`, continues at its step on the
+        new curve; create it with `dataloader.total_steps` and track it together with its optimizer.
+
+        Args:
+            **objects: objects with `state_dict` and `load_state_dict`, by name: optimizers, schedulers, scalers,
+                modules.
+
+        Raises:
+            SpecError: an object cannot be tracked or does not accept its saved state. The checkpoint is unchanged.
+
+        Example::
 
             optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
             checkpoint.track(optimizer=optimizer)
-
-        A schedule of another length than before, as after `Experiment.extend_model`, continues at its step on the new
-        curve. Make it with `dataloader.total_steps`, and track it together with its optimizer.
-
-        A value that the object was made with stays as it is where it is another one than before because a
-        hyper-parameter of the model was changed. In `test` and `predict` objects are restored only.
-
-        Args:
-            objects: by name, each with `state_dict` and `load_state_dict`: optimizers, schedulers, scalers, modules.
-
-        Raises:
-            SpecError: an object cannot be tracked, or does not take what was saved; nothing is lost by it.
         """
 
 
 class ETLSpec:
-    """How a row of metadata becomes tensors: `row_preprocessor`, or `batch_preprocessor` for many rows in one call.
+    """Turns rows of metadata into tensors.
+
+    Implement `row_preprocessor`, or `batch_preprocessor` to convert many rows per call.
 
     Attributes:
-        is_feature_download: metadata columns whose values name objects that must lie in `object_dir` before
-            `row_preprocessor` sees the row. Columns not named here are values only.
-        batch_rows: most rows that `batch_preprocessor` is given in one call.
-        misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
-        fitted: what `fit` returned for the data set; set before `initialize_worker`, in every process.
+        is_feature_download: metadata columns whose values name objects. Cerebro downloads these objects to `object_dir`
+            before it calls `row_preprocessor`. Default: none.
+        batch_rows: maximum number of rows per call of `batch_preprocessor`. Default 4096.
+        misc_dir: folder with the `misc` files of the dataset locators. Set before `initialize_worker`.
+        fitted: return value of `fit` for the data set, in every process. Set before `initialize_worker`.
+
+    Example::
+
+        class DigitsETL(ETLSpec):
+            def __init__(self):
+                self.is_feature_download = ["image"]
+
+            def row_preprocessor(self, row, mode, object_dir):
+                with Image.open(f"{object_dir}/{row['image']}") as image:
+                    pixels = np.asarray(image, dtype=np.float32)[None] / 255
+                return pixels, None if mode == "predict" else row["label"]
     """
 
     fitted: Any = None
     batch_rows: int = 4096
-    is_feature_download: list[str] = []  # noqa: RUF012 - a default that users replace in __init__, as the thesis has it
+    is_feature_download: list[str] = []  # noqa: RUF012 - a default that users replace in __init__
     misc_dir: str = ""
 
     def fit(self, batches: Iterator[RecordBatch], object_dir: str) -> Any:
-        """Statistics of the training rows: called once for a data set, on one worker, before rows are preprocessed.
+        """Compute statistics of the training rows, such as means or a vocabulary. Optional.
 
-        Optional. What it returns is `fitted` from then on, in this spec and in every `SubEpochSpec` that trains on the
-        data set: means, a vocabulary. What it changes in `self` is lost; `initialize_worker` was not called::
+        Called once per data set, on one worker, before rows are preprocessed and before `initialize_worker`. The return
+        value becomes `fitted` in this spec and in every `SubEpochSpec` that trains on the data set. Changes of `self`
+        are lost.
+
+        Args:
+            batches: metadata rows of the training split, each row once, in an order that does not depend on the
+                workers. ``batch.to_pylist()`` returns them as dicts. A batch has up to `batch_rows` rows, or up to 256
+                if objects are downloaded. With `fraction`, only the sampled rows. Rows with missing objects are
+                skipped.
+            object_dir: folder with the objects of the current batch.
+
+        Returns:
+            Any picklable value of at most 256 MiB. After 600 s without a new batch the call counts as hung.
+
+        Example::
 
             def fit(self, batches, object_dir):
                 counts = collections.Counter()
                 for batch in batches:
                     counts.update(batch["word"].to_pylist())
                 return {word: number for number, (word, _) in enumerate(counts.most_common(10_000))}
-
-        Args:
-            batches: all rows of the training split, and no others, each once: metadata rows, up to `batch_rows` at a
-                time (256 where objects have to be copied), in an order that does not depend on the workers.
-                ``batch.to_pylist()`` has them as dicts. With a `fraction`, the rows that it draws. A row whose objects
-                cannot be fetched is left out.
-            object_dir: folder that holds the objects of the rows of the batch at hand.
-
-        Returns:
-            Anything that can be pickled, up to 256 MiB. Between two batches, and after the last one, it may take
-            600 s: then it counts as hung.
         """
         raise NotImplementedError
 
     def initialize_worker(self) -> None:
-        """Called once in each process that preprocesses rows, before the first row."""
+        """Load shared resources. Optional.
+
+        Called once per process, before its first row.
+        """
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """One row as ``(input, output)``.
+        """Convert one row to ``(input, output)``.
 
         Args:
-            row: the metadata row, a dict of plain values; ``row["id"]`` is unique.
-            mode: the split the row belongs to.
-            object_dir: folder that holds the row's objects.
+            row: metadata row, a dict of plain values; ``row["id"]`` is unique.
+            mode: split of the row: ``"train"``, ``"valid"``, ``"test"`` or ``"predict"``.
+            object_dir: folder with the objects of the row.
 
         Returns:
-            Input and output; each a tensor, an array, a number, or a dict or tuple of them, with the same shapes and
-            dtypes for every row. Where the first axis of an array has another length in each row, it is marked:
-            `cerebro.ragged`. In mode ``predict`` the output may be `None`.
+            Input and output. Each is a tensor, an array, a number, or a dict or tuple with such items, with equal
+            shapes and dtypes in all rows. Wrap an array whose first axis differs in length in `cerebro.ragged`. In mode
+            ``"predict"`` the output may be `None`.
+
+        Raises:
+            Exception: Cerebro records the row as failed; see `max_failed` of `Experiment.run_etl`.
         """
         raise NotImplementedError
 
     def batch_preprocessor(self, batch: RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """Many rows as ``(inputs, outputs)``, for tables, whose columns NumPy and Arrow compute on as a whole.
+        """Convert many rows to ``(inputs, outputs)``, with vectorised NumPy or Arrow code.
 
-        Where a spec has this method, `row_preprocessor` is not called. What a row becomes must not depend on the rows
-        beside it: where the method raises, it is called again with halves of the batch, until the rows that it fails
-        for stand alone::
+        If a spec has this method, `row_preprocessor` is not called. The result for a row must not depend on the other
+        rows of the batch: after an exception, the method is called again with halves of the batch, to isolate the
+        failing rows.
+
+        Args:
+            batch: up to `batch_rows` metadata rows; column ``id`` is unique. Read only.
+            mode: split of the rows: ``"train"``, ``"valid"``, ``"test"`` or ``"predict"``.
+            object_dir: folder with the objects of the rows.
+
+        Returns:
+            Inputs and outputs. Each is a tensor, an array, a `cerebro.Ragged`, an Arrow list array of numbers, or a
+            dict or tuple with such items, with one entry per row on the first axis. In mode ``"predict"`` the outputs
+            may be `None`.
+
+        Example::
 
             def batch_preprocessor(self, batch, mode, object_dir):
                 numbers = np.stack([batch["age"].to_numpy(), batch["hours"].to_numpy()], axis=1)
                 return numbers.astype(np.float32), batch["label"].to_numpy()
-
-        Args:
-            batch: up to `batch_rows` metadata rows; column ``id`` is unique. Not to be changed.
-            mode: the split the rows belong to.
-            object_dir: folder that holds the rows' objects.
-
-        Returns:
-            Inputs and outputs; each a tensor, an array, or a dict or tuple of them, with one entry for each row of the
-            batch on the first axis; or a `cerebro.Ragged`, or one of Arrow's arrays of lists of numbers, with a row for
-            each. In mode ``predict`` the outputs may be `None`.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What a technique cannot find out by itself about a model; all optional.
+    """Facts about a model that a parallel technique cannot infer; all optional.
 
     Attributes:
-        blocks: classes of the modules that are repeated, such as a transformer's layer: what is sharded, recomputed or
-            streamed at a time.
-        loss: how the loss of a batch comes from its rows: their ``"mean"`` or their ``"sum"``.
-        terms: of a batch's (inputs, outputs), over how many terms its loss is a mean where these are not its rows: in
-            a language model the tokens that count.
-        methods: names of methods beside `forward` that use parameters.
-        stages: names of modules, in order, whose calls one after another are the model's forward.
-        tensor_plan: module name pattern -> how it is split between devices: ``"colwise"`` or ``"rowwise"``.
+        blocks: classes of repeated modules, such as transformer layers: the units of sharding, recomputation and
+            streaming.
+        loss: how the loss of a batch combines its rows: ``"mean"`` (default) or ``"sum"``.
+        terms: function of ``(inputs, outputs)`` that returns the number of terms in the mean loss, if that is not the
+            number of rows. For a language model: the number of tokens in the loss.
+        methods: names of methods other than `forward` that use parameters.
+        stages: names of modules, in order, whose consecutive calls make up the model's forward pass.
+        tensor_plan: module name pattern -> ``"colwise"`` or ``"rowwise"``, the split of its weights between devices.
     """
 
     blocks: tuple[type, ...] = ()
@@ -310,23 +376,57 @@ class Hints:
 
 
 class SubEpochSpec:
-    """How a model is made, trained for a sub-epoch, tested, and asked for predictions.
+    """Creates, trains and evaluates models.
+
+    Implement `create_models` and `train`; `test` if there is a validation split or you call `run_test`; `predict` if
+    you call `run_predict`.
 
     Attributes:
-        misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
-        fitted: what `ETLSpec.fit` returned for the data set; set before `initialize_worker`.
+        misc_dir: folder with the `misc` files of the dataset locators. Set before `initialize_worker`.
+        fitted: return value of `ETLSpec.fit` for the data set. Set before `initialize_worker`.
+
+    Example::
+
+        class DigitsSpec(SubEpochSpec):
+            def create_models(self, hyperparams):
+                return [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))]
+
+            def train(self, models, checkpoint, dataloader, hyperparams):
+                (network,) = models
+                optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+                checkpoint.track(optimizer=optimizer)
+                for images, labels in dataloader:
+                    loss = torch.nn.functional.cross_entropy(network(images), labels)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                return {"last_loss": loss.item()}
+
+            def test(self, models, checkpoint, dataloader, hyperparams):
+                (network,) = models
+                correct = sum(int((network(images).argmax(1) == labels).sum()) for images, labels in dataloader)
+                return {"accuracy": correct / dataloader.num_rows}
     """
 
     misc_dir: str = ""
     fitted: Any = None
 
     def initialize_worker(self) -> None:
-        """Load what all models need, before the first one; called again for each task if it opens files or threads."""
+        """Load resources that all models share. Optional.
+
+        Called before the first model of each process; once per task if it opens files or starts threads.
+        """
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """The modules of one training configuration, randomly initialised; seeds are set before the call.
+        """Create the modules of one configuration, with random weights.
 
-        Cerebro puts them on a device, saves and restores them.
+        Random seeds are set before the call. Cerebro moves the modules to a device, saves them and restores them.
+
+        Args:
+            hyperparams: configuration of the model, by name.
+
+        Returns:
+            PyTorch modules. `train`, `test` and `predict` receive them in the same order.
         """
         raise NotImplementedError
 
@@ -337,17 +437,17 @@ class SubEpochSpec:
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """Train on one partition, once.
+        """Train the models on one partition, for one pass.
 
         Args:
-            models: what `create_models` returned, in training mode, with the state of the sub-epoch before.
-            checkpoint: lives across sub-epochs: `Checkpoint.track` your optimizer here.
+            models: modules of `create_models` in training mode, with the state after the previous sub-epoch.
+            checkpoint: values that live across sub-epochs; track the optimizer here.
             dataloader: shuffled batches of this partition.
-            hyperparams: the configuration.
+            hyperparams: configuration of the model, by name.
 
         Returns:
-            Metrics of this sub-epoch by name, the same names for every partition. Over an epoch numbers are averaged,
-            weighted by rows; a `Ratio` is put together exactly.
+            Metrics of this sub-epoch, with the same names for every partition. Over an epoch, numbers are averaged,
+            weighted by rows; a `Ratio` is exact.
         """
         raise NotImplementedError
 
@@ -358,16 +458,34 @@ class SubEpochSpec:
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """Metrics on the rows of `dataloader`, as `train` returns them; models are in evaluation mode and gradients are
-        off.
+        """Compute metrics. Models are in evaluation mode, gradients are off.
 
-        The rows are the whole split, in validation and test alike, so that a metric may be of any kind, such as an AUC.
-        A test on training data is done partition by partition: see `Ratio`.
+        The rows are the whole split, so any metric is possible, such as an AUC. Only `run_test(split="train")` calls
+        this method once per partition; return a `Ratio` for exact metrics there.
+
+        Args:
+            models: modules of `create_models` with trained state.
+            checkpoint: values of the trained model, read only.
+            dataloader: batches of the split, in order.
+            hyperparams: configuration of the model, by name.
+
+        Returns:
+            Metrics by name.
         """
         raise NotImplementedError
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
-        """What a technique cannot find out by itself; only asked for where a sub-epoch may use one. Optional."""
+        """Describe the models to parallel techniques. Optional.
+
+        Called only if a sub-epoch may use more than the technique ``"single"``.
+
+        Args:
+            models: modules of `create_models`.
+            hyperparams: configuration of the model, by name.
+
+        Returns:
+            Facts that a technique cannot infer. Default: none.
+        """
         return Hints()
 
     def predict(
@@ -377,11 +495,24 @@ class SubEpochSpec:
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Any | Iterable[Any]:
-        """Predictions for the rows of `dataloader`, in their order.
+        """Predict outputs for the rows of `dataloader`, in their order.
+
+        Args:
+            models: modules of `create_models` with trained state, in evaluation mode.
+            checkpoint: values of the trained model, read only.
+            dataloader: batches of the split, in order.
+            hyperparams: configuration of the model, by name.
 
         Returns:
-            An array or tensor with one entry per row, a `cerebro.Ragged`, a list of numbers or texts, a dict of such
-            columns, or an iterable (say, a generator) that yields one of these per batch. What is yielded, and a column
-            of a dict, may be a list of arrays, too, one for each row.
+            One entry per row: an array or tensor, a `cerebro.Ragged`, a list of numbers or strings, or a dict of such
+            columns. Or an iterable, such as a generator, of one of these per batch. A yielded value or dict column may
+            also be a list of arrays, one per row.
+
+        Example::
+
+            def predict(self, models, checkpoint, dataloader, hyperparams):
+                (network,) = models
+                for images, _ in dataloader:
+                    yield {"digit": network(images).argmax(1)}
         """
         raise NotImplementedError

@@ -59,7 +59,7 @@ def give(
         among: worker -> its devices that may be given something; all if left out.
         is_overdue: only those that have waited for long.
     """
-    if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.audit:
+    if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
         return
     asked = {str(task.key) for task in run.open.values()} | {step.task for step in draft.steps}
     for audit in run.audits.due():

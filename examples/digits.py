@@ -223,7 +223,7 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     result.leaderboard().to_csv(output / "leaderboard.csv")
     result.history().to_csv(output / "history.csv", index=False)
-    result.visits().to_csv(output / "visits.csv", index=False)
+    result.sub_epochs().to_csv(output / "sub_epochs.csv", index=False)
     predictions.to_csv(output / "predictions.csv")
     result.report(output / "report.html")
     accuracy = float(test["accuracy"][result.best.id])

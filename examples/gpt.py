@@ -290,7 +290,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(
-        f"\n{result.leaderboard().to_string()}\n\n{result.parallel_plans().to_string()}\n\n{result.visits().to_string()}\n"
+        f"\n{result.leaderboard().to_string()}\n\n{result.parallel_plans().to_string()}\n\n{result.sub_epochs().to_string()}\n"
     )
     least = "" if arguments.data else f"; no model has a loss below {np.log(SUCCESSORS):.3f}"
     print(f"done in {time.monotonic() - began:.0f} s{least}")

@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
 
     study = Study.open(options.file, output=options.output)
     if options.dry_run:
-        print(study.try_out())
+        print(study.dry_run())
         return 0
     try:
         study.run(lambda told: print(told, flush=True))

@@ -1,4 +1,4 @@
-"""What users give to `run_etl`, `run_fit` and `try_out`, checked.
+"""What users give to `run_etl`, `run_fit` and `dry_run`, checked.
 
 What is wrong is told at once, by the user's own words for it, before anything is sent.
 """
@@ -122,7 +122,7 @@ _SETTINGS = (
     "planner",
     "hang_timeout_s",
     "max_attempts",
-    "audit",
+    "verify",
 )
 
 
@@ -168,11 +168,10 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
     rules_of_run(settings.get("failure_rules", ()))
-    audit = settings.get("audit", 0.0)
-    if not isinstance(audit, int | float) or not 0 <= audit <= 1:
+    verify = settings.get("verify", 0.0)
+    if not isinstance(verify, int | float) or not 0 <= verify <= 1:
         raise DataError(
-            f"audit is {audit!r}, expected the share of the sub-epochs that is done once more, from 0 to 1, such as "
-            f"0.01"
+            f"verify is {verify!r}, expected the fraction of sub-epochs to compute again, from 0 to 1, such as 0.01"
         )
     if scheduler not in POLICIES:
         raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
@@ -219,12 +218,12 @@ def check_dry_run(
     Raises:
         SpecError, DataError, SearchSpaceError: what is wrong.
     """
-    check_etl_spec(etl, "try_out")
+    check_etl_spec(etl, "dry_run")
     if rows < 1:
         raise DataError(f"rows is {rows}, expected at least 1")
     if spec is None:
         return {}
-    check_spec(spec, SubEpochSpec, "try_out", _needed(is_validated=is_validated))
+    check_spec(spec, SubEpochSpec, "dry_run", _needed(is_validated=is_validated))
     if hyperparams is None:
         raise SearchSpaceError("no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}")
     return first_configuration(hyperparams)

@@ -208,7 +208,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
-        audit: float = 0.0,
+        verify: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
         techniques: Named | None = None,
         gpus: Sequence[int] | None = None,
@@ -281,7 +281,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             "planner": planner,
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
-            "audit": audit,
+            "verify": verify,
             "failure_rules": failure_rules,
             "search": search,
             "stop": stop,
@@ -367,7 +367,7 @@ class Experiment(CommandsMixin, RegistryMixin):
 
     # --- without the cluster ---------------------------------------------------------------------
 
-    def try_out(
+    def dry_run(
         self,
         etl: ETLSpec,
         spec: SubEpochSpec | None = None,

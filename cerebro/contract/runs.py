@@ -86,8 +86,8 @@ class FitRequest(Contract):
     """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
     """When it is to end and what it may cost. Absent: nothing is asked for."""
-    audit: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
-    """Share of the sub-epochs that are done once more, by another worker, and compared. Absent: none is."""
+    verify: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
+    """Fraction of sub-epochs that a second worker computes again, to detect faulty hardware."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
     """What follows from failures whose log has something in it. Absent: there are none."""
 

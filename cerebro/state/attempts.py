@@ -272,13 +272,13 @@ def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str
     run, task, _, model, _ = concerned
     if task.key.kind == "audit":
         audits.see_redo(run.audits, event, workers)
-    elif task.key.kind == "train" and model is not None and run.fit_request.audit and run.plan is not None:
+    elif task.key.kind == "train" and model is not None and run.fit_request.verify and run.plan is not None:
         audits.see_commit(
             run.audits,
             task,
             model,
             seed=run.fit_request.seed,
-            share=run.fit_request.audit,
+            share=run.fit_request.verify,
             dataset=run.plan.dataset,
             committed=run.counts.sub_epochs,
             workers=workers,

@@ -39,11 +39,11 @@ def lines(audits: Audits) -> list[str]:
     parts = [f"{counts[state]} {noun}" for state, noun in nouns.items() if counts[state]]
     if differing := findings(audits):
         parts.append(f"{len(differing)} {'differs' if len(differing) == 1 else 'differ'}")
-    parts += [f"{number} not audited ({why})" for why, number in audits.unaudited.items()]
+    parts += [f"{number} not verified ({why})" for why, number in audits.unaudited.items()]
     if not parts:
         return []
-    found = [f"audits: {', '.join(parts)}"]
+    found = [f"verification: {', '.join(parts)}"]
     found += [f"{audit.sub_epoch}: {told(audit)}" for audit in differing]
     if audits.is_hopeless:
-        found.append("nothing more is audited: the code does not repeat itself")
+        found.append("no further sub-epoch is verified: the code gives another result each time")
     return found

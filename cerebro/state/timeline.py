@@ -197,15 +197,14 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     models = [model for model in run.models.values() if not model.is_cut_short]
     if any(model.inherited or model.epochs != models[0].epochs for model in models):
         raise InstanceError(
-            f"models of {run.id} are trained for different numbers of epochs, or go on from others, so its visits are "
-            "no schedule of one problem: `visits()` has them all, `cerebro status` makespan, bound and idle time"
+            f"the models of {run.id} train for different numbers of epochs or continue from others, so {run.id} has no "
+            "single schedule. `result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"
         )
     index = {model.id: position for position, model in enumerate(models)}
     if run.archived_until:
         raise InstanceError(
-            f"older sub-epochs of {run.id} are archived, so the fold has no schedule of all of them: `visits()` reads "
-            f"them "
-            "from the log, `cerebro status` tells makespan, bound and idle time"
+            f"older sub-epochs of {run.id} are compacted, so the state has no schedule of all of them. "
+            "`result.sub_epochs()` reads them from the log; `cerebro status` shows makespan and idle time"
         )
     visits = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
     if not visits:

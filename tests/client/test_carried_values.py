@@ -150,7 +150,7 @@ def test_a_direct_request_with_nan_is_refused(value: str) -> None:
         ChoiceOf.model_validate_json(f'{{"values": [{value}]}}')
 
 
-@pytest.mark.parametrize("field", ["hang_timeout_s", "audit", "goal.finish_by", "goal.worker_hours"])
+@pytest.mark.parametrize("field", ["hang_timeout_s", "verify", "goal.finish_by", "goal.worker_hours"])
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
 def test_a_direct_request_has_finite_settings(field: str, value: str) -> None:
     """Settings of a fit are finite as well."""

@@ -1,4 +1,4 @@
-"""`Experiment.try_out`: what workers would do, on a few rows, in this process, without a trace."""
+"""`Experiment.dry_run`: what workers would do, on a few rows, in this process, without a trace."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
 def test_everything_is_tried(locators: Locators) -> None:
     """Rows of each split, a batch, two sub-epochs with a checkpoint between them, a test and predictions; told in
     lines."""
-    found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION)
+    found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION)
     assert {split: (tried.rows, tried.of) for split, tried in found.rows.items()} == {
         "train": (8, 20),
         "valid": (5, 5),
@@ -184,28 +184,28 @@ class Fitted(Linear):
 
 def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
     """Before all else, and both specs have what it returned; without training rows there is nothing to fit."""
-    found = experiment(locators).try_out(Fitting(), Fitted(), CONFIGURATION)
+    found = experiment(locators).dry_run(Fitting(), Fitted(), CONFIGURATION)
     assert found.steps[0].name == "fit"
     assert "of 8 rows" in found.steps[0].found
     assert (found.parameters, found.skipped) == (9, {})
-    assert experiment(locators).try_out(Fitting()).steps[0].name == "fit"
+    assert experiment(locators).dry_run(Fitting()).steps[0].name == "fit"
     with pytest.raises(SpecError, match="sees the rows of the split 'train', and none is located"):
-        experiment(Locators(valid=locators.valid, misc=locators.misc)).try_out(Fitting())
+        experiment(Locators(valid=locators.valid, misc=locators.misc)).dry_run(Fitting())
 
 
 def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     """Methods that are not needed, data that are not there, and rows of a large batch."""
     only = Locators(train=locators.train, misc=locators.misc)
-    found = experiment(only).try_out(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
+    found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
     assert found.metrics == {"train": {"rows": 6.0}}
     assert set(found.skipped) == {"test", "predict", "a whole batch"}
     assert "6 rows were tried of batch_size 32" in repr(found)
-    assert experiment(only).try_out(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
+    assert experiment(only).dry_run(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
 
 
 def test_sub_epochs_know_where_they_are(locators: Locators) -> None:
     """The second of two, in the second epoch, as on a worker: all count from 0."""
-    found = experiment(locators).try_out(Arrays(), Placed(), CONFIGURATION)
+    found = experiment(locators).dry_run(Arrays(), Placed(), CONFIGURATION)
     assert found.metrics["train"] == {
         "epoch": 1.0, "epochs": 2.0, "sub_epoch": 1.0, "sub_epochs": 2.0, "step": 2.0, "total_steps": 4.0
     }  # fmt: skip
@@ -223,7 +223,7 @@ def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.M
     np.random.seed(2)
     torch.manual_seed(3)
     etl, training, path, modules = Arrays(), Linear(), list(sys.path), set(sys.modules)
-    experiment(locators).try_out(etl, training, CONFIGURATION)
+    experiment(locators).dry_run(etl, training, CONFIGURATION)
     assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
     assert (etl.scale, etl.misc_dir, training.sub_epochs) == (1.0, "", 0)
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -253,7 +253,7 @@ def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path:
     (tmp_path / "code/nets_of_mine.py").write_text(
         "import torch\n\ndef net():\n    return torch.nn.Linear(2, 3)\n"
     )
-    found = experiment(locators, pack(tmp_path / "code")).try_out(Arrays(), Imports(), CONFIGURATION)
+    found = experiment(locators, pack(tmp_path / "code")).dry_run(Arrays(), Imports(), CONFIGURATION)
     assert found.parameters == 9
     assert "nets_of_mine" not in sys.modules
 
@@ -261,7 +261,7 @@ def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path:
 def test_failed_rows_are_told(locators: Locators) -> None:
     """All of those that were tried, each in a line, the first with the user's frames."""
     with pytest.raises(RowError, match=r"2 of the first 8 rows of split 'train' failed") as caught:
-        experiment(locators).try_out(Arrays(broken=(2, 5)))
+        experiment(locators).dry_run(Arrays(broken=(2, 5)))
     text = str(caught.value)
     assert "  row 2: ValueError: cannot read 2\n  row 5: ValueError: cannot read 5\n" in text
     assert "in row_preprocessor" in text
@@ -284,7 +284,7 @@ def test_what_would_fail_on_a_worker_fails_here(
 ) -> None:
     """With the same type of error, and the step in a note."""
     with pytest.raises(error, match=message) as caught:
-        experiment(locators).try_out(Arrays(), Linear(wrong), CONFIGURATION)
+        experiment(locators).dry_run(Arrays(), Linear(wrong), CONFIGURATION)
     assert wrong == "exit" or "of the dry run" in "".join(caught.value.__notes__)
 
 
@@ -292,22 +292,22 @@ def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) 
     """Metadata that cannot be used, a configuration that is missing or incomplete."""
     one = experiment(locators)
     with pytest.raises(SearchSpaceError, match="no hyperparams"):
-        one.try_out(Arrays(), Linear())
+        one.dry_run(Arrays(), Linear())
     with pytest.raises(SearchSpaceError, match="lacks 'batch_size'"):
-        one.try_out(Arrays(), Linear(), {"lr": 0.1})
+        one.dry_run(Arrays(), Linear(), {"lr": 0.1})
     with pytest.raises(SpecError, match=r"OnlyTrained has no method 'test'"):
-        one.try_out(Arrays(), OnlyTrained(), CONFIGURATION)
+        one.dry_run(Arrays(), OnlyTrained(), CONFIGURATION)
     (tmp_path / "valid.csv").write_text("id,label\n1,2\n")
     with pytest.raises(
         SpecError, match=r"names the column 'array', but the metadata of 'valid' has only id, label"
     ):
-        one.try_out(Arrays())
+        one.dry_run(Arrays())
     (tmp_path / "valid.csv").write_text("x,label\n1,2\n")
     with pytest.raises(MetadataError, match="has no column 'id'"):
-        one.try_out(Arrays())
+        one.dry_run(Arrays())
     (tmp_path / "valid.csv").unlink()
     with pytest.raises(LocatorError, match=r"valid\.csv does not exist"):
-        one.try_out(Arrays())
+        one.dry_run(Arrays())
 
 
 class Summed(Linear):
@@ -328,21 +328,21 @@ class Summed(Linear):
 @pytest.mark.processes
 def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
     """In processes of their own; one that would train another model says what differs."""
-    found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
+    found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
     assert [step.found for step in found.steps if step.name == "ddp-2"] == [
         "the gradients and the model of one device"
     ]
     with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
-        experiment(locators).try_out(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])
+        experiment(locators).dry_run(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])
 
 
 def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:
     """With the choices there are."""
     one = experiment(locators)
     with pytest.raises(SpecError, match=r"no technique 'dpp'"):
-        one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
     with pytest.raises(SpecError, match=r"ddp cannot be tried on \[1\] devices: it takes 2 or more"):
-        one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
 
 
 class Lazy(Linear):
@@ -354,7 +354,7 @@ class Lazy(Linear):
 
 def test_lazy_modules_are_tried(locators: Locators) -> None:
     """Their weights are counted once they are there."""
-    found = experiment(locators).try_out(Arrays(), Lazy(), CONFIGURATION)
+    found = experiment(locators).dry_run(Arrays(), Lazy(), CONFIGURATION)
     assert found.parameters == 9
     assert "parameters: 0, and 2 lazy tensors" in repr(found)
 
@@ -368,11 +368,11 @@ class Normalised(Linear):
 
 def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
     """The warning does not depend on the number of rows tried. `drop_last` avoids it."""
-    found = experiment(locators).try_out(Arrays(), Normalised(), CONFIGURATION)
+    found = experiment(locators).dry_run(Arrays(), Normalised(), CONFIGURATION)
     (warning,) = found.warnings
     assert "batch normalization cannot train on one row" in warning
     assert f"warning: {warning}" in repr(found)
-    dropping = experiment(locators).try_out(Arrays(), Normalised(), {**CONFIGURATION, "drop_last": True})
+    dropping = experiment(locators).dry_run(Arrays(), Normalised(), {**CONFIGURATION, "drop_last": True})
     assert dropping.warnings == ()
 
 
@@ -392,7 +392,7 @@ class Untracked(Linear):
 
 def test_training_without_effect_is_foreseen(locators: Locators) -> None:
     """The dry run trains two sub-epochs. The second one changes nothing."""
-    found = experiment(locators).try_out(Arrays(), Untracked(), CONFIGURATION)
+    found = experiment(locators).dry_run(Arrays(), Untracked(), CONFIGURATION)
     assert [text.partition(":")[0] for text in found.warnings] == [
         "the state of Adam (such as momenta) is not saved, and begins anew in each sub-epoch",
         "no weight changed in this sub-epoch",

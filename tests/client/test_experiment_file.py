@@ -182,7 +182,7 @@ def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatc
     """And takes no name: the code that it shows to be wrong can be mended."""
     monkeypatch.setattr("cerebro.client.experiment.connect", None)
     study = opened(folder, GOOD[: GOOD.index("fit:")])
-    assert "nothing was sent" in repr(study.try_out(rows=1))
+    assert "nothing was sent" in repr(study.dry_run(rows=1))
 
 
 def test_code_may_have_a_folder_of_its_own(folder: Path) -> None:
@@ -235,14 +235,14 @@ def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
 def test_a_fit_may_have_failure_rules_and_audits(folder: Path) -> None:
     """Rules are calls, as in a notebook; a mistake in one is told with its line."""
     rules = "test: true\n"
-    asked = """  audit: 0.01
+    asked = """  verify: 0.01
   failure_rules:
     - FailureRule("solver", "cusolver.*failed", "retry_elsewhere")
 test: true
 """
     (folder / "e.yaml").write_text(GOOD.replace(rules, asked))
     fit: Any = read(folder / "e.yaml").fit
-    assert fit.audit == 0.01
+    assert fit.verify == 0.01
     assert fit.failure_rules == [FailureRule("solver", "cusolver.*failed", "retry_elsewhere")]
     assert read(folder / "e.yaml").etl.whole["failure_rules"] == ()
     (folder / "e.yaml").write_text(GOOD.replace(rules, asked.replace("FailureRule", "FailRule")))

@@ -256,8 +256,8 @@ def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
     experiment = Experiment.__new__(Experiment)
     experiment._session = opened(story.log, story.zero)
     vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
-    with pytest.raises(DataError, match=r"audit is .*, expected the share of the sub-epochs .* from 0 to 1"):
-        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", audit=share)
+    with pytest.raises(DataError, match=r"verify is .*, expected the fraction of sub-epochs .* from 0 to 1"):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", verify=share)
 
 
 @pytest.mark.parametrize(

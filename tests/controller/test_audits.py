@@ -28,14 +28,14 @@ def everywhere(workers: int, partitions: int = 3) -> dict[str, list[int]]:
 def simulate(
     scenario: Scenario,
     *,
-    audit: float = 1.0,
+    verify: float = 1.0,
     models: int = 4,
     epochs: int = 2,
     partitions: int = 3,
     seed: int = 0,
 ) -> Simulation:
     scenario.device_kind = "cpu"
-    asked = request(models, epochs).model_copy(update={"audit": audit, "seed": seed})
+    asked = request(models, epochs).model_copy(update={"verify": verify, "seed": seed})
     made = Simulation(scenario, asked, plan(models, partitions))
     made.run(limit=50_000)
     return made
@@ -89,7 +89,7 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
 
 def test_without_being_asked_for_nothing_is_done_again() -> None:
     """The share is 0 by default."""
-    simulation = simulate(Scenario(replicas=everywhere(3)), audit=0.0)
+    simulation = simulate(Scenario(replicas=everywhere(3)), verify=0.0)
     assert redos(simulation) == []
     assert fitted(simulation).audits.known == {}
 
@@ -158,8 +158,8 @@ def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
 def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
     """A tenth of the sub-epochs at most, with the same models trained; the makespan grows by less than that and a
     sub-epoch."""
-    without = simulate(Scenario(replicas=everywhere(3, 6)), audit=0.0, models=8, epochs=3, partitions=6)
-    with_audits = simulate(Scenario(replicas=everywhere(3, 6)), audit=0.1, models=8, epochs=3, partitions=6)
+    without = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.0, models=8, epochs=3, partitions=6)
+    with_audits = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.1, models=8, epochs=3, partitions=6)
     sub_epochs = 8 * 3 * 6
     done = redos(with_audits)
     assert 0 < len(done) <= 0.2 * sub_epochs
@@ -225,10 +225,10 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
 @pytest.mark.slow
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
     """Which sub-epochs are audited is the same in every life, and each redo is committed once."""
-    expected = fitted(simulate(Scenario(replicas=everywhere(3)), audit=0.4)).audits
+    expected = fitted(simulate(Scenario(replicas=everywhere(3)), verify=0.4)).audits
     for number in range(0, 60, 3):
         scenario = Scenario(replicas=everywhere(3), crash_before=frozenset({number, number + 1}))
-        simulation = simulate(scenario, audit=0.4)
+        simulation = simulate(scenario, verify=0.4)
         run = fitted(simulation)
         done = [event.task for event in redos(simulation)]
         assert len(set(done)) == len(done)
@@ -250,7 +250,7 @@ def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
         return None
 
     scenario = Scenario(replicas=everywhere(2, 4), outcome=look, device_kind="cpu")
-    asked = request(4, 2).model_copy(update={"audit": 1.0})
+    asked = request(4, 2).model_copy(update={"verify": 1.0})
     simulation = Simulation(scenario, asked, plan(4, 4))
     simulation.run(limit=50_000)
     assert any(len(names) > 3 for _, names in kept)
@@ -272,7 +272,7 @@ def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, sh
         outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages],
         crash_before=crashes,
     )
-    simulation = simulate(scenario, audit=share)
+    simulation = simulate(scenario, verify=share)
     state: ExperimentState = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=2, partitions=3)
     assert {audit.wrong for audit in state.runs["fit-1"].audits.known.values()} <= {"", *bad}

@@ -171,7 +171,7 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     clones = [model for model in run.models.values() if model.inherited]
     assert clones
     result = FitResult(ended("pbt"), run, None)  # type: ignore[arg-type]
-    visits = result.visits()
+    visits = result.sub_epochs()
     assert len(visits) == run.counts.sub_epochs
     assert not visits.duplicated(["ended", "worker"]).any()
     board = result.leaderboard().set_index("model")

@@ -49,7 +49,7 @@ def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab, spec: type[TinyTra
     lab = own_lab(workers=3)
     experiment = lab.prepared()
     hold_everything(lab, 3)
-    result = lab.result(lab.fit(experiment, spec(), tags="abcdef", epochs=4, audit=1.0), experiment)
+    result = lab.result(lab.fit(experiment, spec(), tags="abcdef", epochs=4, verify=1.0), experiment)
     assert result.failures() == {}
     audits = lab.log(experiment).state().runs["fit-1"].audits.known.values()
     done = [audit for audit in audits if audit.redos]

@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_waits_half_a_minute_for_a_batch(lab: Lab, prepare
     with pytest.warns(UserWarning, match="was stopped by"):
         result = lab.result(fit, experiment)
     assert list(result.leaderboard()["state"]) == ["stopped", "stopped"]
-    assert sorted(result.visits()["sub_epoch"]) == [0, 0]
+    assert sorted(result.sub_epochs()["sub_epoch"]) == [0, 0]
     assert all(process is not None and processes.wait_gone(process, DEADLINE_S) for process in held)
     again = lab.fit(experiment, TinyTraining(), tags="a", epochs=1)
     assert lab.result(again, experiment).failures() == {}

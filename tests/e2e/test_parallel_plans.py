@@ -96,7 +96,7 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one(own_lab: MakeLab) ->
     assert [(e.task, e.failure.kind, e.failure.place) for e in failed] == [
         ("fit-3/train/m01/e1/p0", FailureKind.OUT_OF_MEMORY, "device")
     ]
-    visits = mixed.visits()
+    visits = mixed.sub_epochs()
     assert {
         (model, parallel_plan, len(devices))
         for model, parallel_plan, devices in zip(

@@ -89,6 +89,6 @@ def test_captions_are_trained_on_and_predicted(lab: Lab) -> None:
         assert np.shape(row["boxes"]) == ((len(words), 2) if words else (0,))
         assert len(row["scores.all"]) == 3
         assert row["scores.best"] == 0
-    tried = experiment.try_out(CaptionETL(), Captioning(), {"lr": 0.1, "batch_size": 4})
+    tried = experiment.dry_run(CaptionETL(), Captioning(), {"lr": 0.1, "batch_size": 4})
     assert tried.batch["input.words"] == "int64 (4, any)"
     assert tried.batch["output.0"] == "float32 (4, any, 2)"

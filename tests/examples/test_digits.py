@@ -20,7 +20,7 @@ from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, find_running
 
 ROOT = Path(__file__).resolve().parents[2]
-LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "report.html"}
+LEFT = {"leaderboard.csv", "history.csv", "sub_epochs.csv", "predictions.csv", "report.html"}
 TIMEOUT_S = 200
 
 

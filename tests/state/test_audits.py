@@ -43,7 +43,7 @@ class Audited(Story):
     def __init__(self, *, workers: int = 3, partitions: int = 2) -> None:
         super().__init__(workers=workers)
         self.fit(epochs=2, partitions=partitions, hyperparams={"m00": {"batch_size": 8}})
-        self.run.request = self.run.fit_request.model_copy(update={"audit": 1.0})
+        self.run.request = self.run.fit_request.model_copy(update={"verify": 1.0})
         for worker in self.state.workers.values():
             worker.kinds |= {"audit", f"{COMPUTES}here"}
             worker.device = DeviceKind(kind="cpu", name="1 core")
@@ -167,7 +167,7 @@ def test_the_end_of_a_run_ends_its_audits() -> None:
     assert story.audit(sub_epoch(1, 1)).state is AuditState.WAITING
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert told(story.audit(sub_epoch(1, 1))).startswith("not done: ")
-    assert lines(story.run.audits)[0] == "audits: 1 came to nothing, 1 differs"
+    assert lines(story.run.audits)[0] == "verification: 1 came to nothing, 1 differs"
 
 
 def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
@@ -321,5 +321,7 @@ def test_an_audit_that_came_to_nothing_says_why() -> None:
     audits = Audits(unaudited={"no other worker held the partition": 3})
     audits.draw(made())
     audits.drop(sub_epoch(1, 0), "could not be done again: KeyError")
-    assert lines(audits) == ["audits: 1 came to nothing, 3 not audited (no other worker held the partition)"]
+    assert lines(audits) == [
+        "verification: 1 came to nothing, 3 not verified (no other worker held the partition)"
+    ]
     assert lines(Audits()) == []

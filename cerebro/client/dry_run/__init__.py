@@ -33,7 +33,7 @@ def dry_run(
     rows: int,
     parallel_plans: Sequence[tuple[Technique, int]] = (),
 ) -> DryRun:
-    """Try user code; see `cerebro.Experiment.try_out`.
+    """Try user code; see `cerebro.Experiment.dry_run`.
 
     Args:
         archive: bytes of a code archive by its hash.

@@ -45,7 +45,7 @@ class TriedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What `Experiment.try_out` found; nothing failed, else there would be an error.
+    """What `Experiment.dry_run` found; nothing failed, else there would be an error.
 
     Attributes:
         rows: per split.

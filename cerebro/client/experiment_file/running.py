@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cerebro.client.dry_run import DryRun
 
-_LEFT = ("leaderboard.csv", "history.csv", "visits.csv", "test.csv", "predictions.csv", "report.html")
+_LEFT = ("leaderboard.csv", "history.csv", "sub_epochs.csv", "test.csv", "predictions.csv", "report.html")
 Say = Callable[[str], None]
 """Told what has happened, a line or some at a time."""
 
@@ -113,7 +113,7 @@ class Study:
         """Created, or found again."""
         return Experiment(self.file.name, locators=self.file.locators, code=self.code, folder=self.folder)
 
-    def try_out(self, *, rows: int = 8) -> DryRun:
+    def dry_run(self, *, rows: int = 8) -> DryRun:
         """The first rows of each split and one batch of them, in this process; there need be no cluster."""
         from cerebro.client.dry_run import dry_run
 
@@ -155,7 +155,7 @@ class Study:
         say(f"\nleaderboard of {result.run}\n{result.leaderboard().to_string()}\n")
         self._keep("leaderboard", result.leaderboard())
         self._keep("history", result.history(), index=False)
-        self._keep("visits", result.visits(), index=False)
+        self._keep("sub_epochs", result.sub_epochs(), index=False)
         result.report(self.output / "report.html")
         for name, part, call in (
             ("test", self.file.test, experiment.run_test),

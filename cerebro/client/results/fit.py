@@ -11,8 +11,8 @@ import pandas as pd
 from cerebro.client.files import Files
 from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
+from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
 from cerebro.client.results.tables import beside, cell
-from cerebro.client.results.visits import Wanted, visits_table
 from cerebro.commands.chosen import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
@@ -190,7 +190,7 @@ class FitResult(FitFigures):
                     rows.append(beside(facts, model.validations[epoch], "metric"))
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
-    def visits(
+    def sub_epochs(
         self,
         *,
         since: float | None = None,
@@ -218,14 +218,14 @@ class FitResult(FitFigures):
         Raises:
             LostEventsError: a part of the log that is needed cannot be read.
         """
-        wanted = Wanted(
+        selection = Selection(
             since=-math.inf if since is None else since,
             until=math.inf if until is None else until,
             epochs=(epochs,) if isinstance(epochs, int) else epochs,
         )
         created = self._record.created if self._record is not None else 0.0
         pages = LogPages(self._events, kept=0) if self._events is not None else None
-        return visits_table(self._run, wanted, pages, Log(self._state.name, created, self._state.seq))
+        return sub_epoch_table(self._run, selection, pages, Log(self._state.name, created, self._state.seq))
 
     def parallel_plans(self) -> pd.DataFrame:
         """The ways to train each model, those first that are tried first: how many sub-epochs ran so, the mean time of
@@ -266,12 +266,12 @@ class FitResult(FitFigures):
         columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "process_start", "idle"]
         return pd.DataFrame(rows, columns=columns).set_index("epoch")
 
-    def audits(self) -> pd.DataFrame:
+    def verifications(self) -> pd.DataFrame:
         """One row per sub-epoch that was done once more to compare it: the worker that trained it, those that did it
         again (`redone_by`), whether states were compared to the bit (`exact`; else metrics to 1e-3), what came of it
         (``waiting``, ``equal``, ``differs``, ``judged``, ``dropped``), the worker that computed wrongly, if that was
         found (`wrong`), and all of it in words. Which sub-epochs were drawn and not audited, and why, is in
-        ``attrs["unaudited"]``."""
+        ``attrs["unverified"]``."""
         rows = [
             {
                 "model": audit.sub_epoch.model,
@@ -279,7 +279,7 @@ class FitResult(FitFigures):
                 "epoch": audit.visit.epoch,
                 "partition": audit.visit.partition,
                 "worker": audit.visit.worker,
-                "redone_by": tuple(redo.worker for redo in audit.redos),
+                "reexecuted_by": tuple(redo.worker for redo in audit.redos),
                 "exact": audit.redos[0].is_exact if audit.redos else None,
                 "state": str(audit.state),
                 "wrong": audit.wrong,
@@ -293,14 +293,14 @@ class FitResult(FitFigures):
             "epoch",
             "partition",
             "worker",
-            "redone_by",
+            "reexecuted_by",
             "exact",
             "state",
             "wrong",
             "note",
         ]
         frame = pd.DataFrame(rows, columns=columns)
-        frame.attrs["unaudited"] = dict(self._run.audits.unaudited)
+        frame.attrs["unverified"] = dict(self._run.audits.unaudited)
         return frame
 
     def schedule(self) -> tuple[Problem, Schedule]:

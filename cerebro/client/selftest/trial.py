@@ -84,7 +84,7 @@ def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
         raise TrialError("models failed: " + "; ".join(f"{model}: {why}" for model, why in failures.items()))
     partitions = range(len(experiment.state().datasets[etl.dataset].plan.splits["train"]))
     expected = set(itertools.product(result.leaderboard()["model"], range(1, EPOCHS + 1), partitions))
-    visits = result.visits()
+    visits = result.sub_epochs()
     committed = list(zip(visits["model"], visits["epoch"], visits["partition"], strict=True))
     accuracy = result.best.value
     assert accuracy is not None  # by which it is the best

@@ -48,7 +48,7 @@ def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> t
     kept = ExperimentState(name="one", archive_after=None)  # type: ignore[call-arg, unused-ignore]
     for event in made.log:
         kept.apply(event)
-    expected = FitResult(kept, kept.runs["fit-1"], files).visits()
+    expected = FitResult(kept, kept.runs["fit-1"], files).sub_epochs()
     return FitResult(made.state, made.run, files, events=Whole(made.log)), expected
 
 
@@ -56,10 +56,10 @@ def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> t
 def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of sub-epochs among it; the fold alone has less, and says so."""
     result, expected = results(seed, monkeypatch)
-    pd.testing.assert_frame_equal(sorted_(result.visits()), sorted_(expected))
+    pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
     without = FitResult(archived(seed).state, archived(seed).run, MountedFiles(Volumes.from_environment({})))
     with pytest.raises(LostEventsError, match="attach"):
-        without.visits()
+        without.sub_epochs()
 
 
 def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
@@ -81,8 +81,8 @@ def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.Mon
         whole.apply(event)
     monkeypatch.setattr(log_pages, "PAGE", last)
     files = MountedFiles(Volumes.from_environment({}))
-    found = FitResult(state, state.runs["fit-1"], files, events=Whole(log)).visits()
-    expected = FitResult(whole, whole.runs["fit-1"], files).visits()
+    found = FitResult(state, state.runs["fit-1"], files, events=Whole(log)).sub_epochs()
+    expected = FitResult(whole, whole.runs["fit-1"], files).sub_epochs()
     assert len(found) == len(expected)
 
 
@@ -113,7 +113,7 @@ def test_a_sub_epoch_is_there_once_that_was_done_again_from_far_behind(
             made.tell(epoch_report(made.state, made.run, len(made.run.epochs) + 1))
     assert made.model("m00").archived_epochs > 4
     result, expected = both(made, monkeypatch, page=10)
-    pd.testing.assert_frame_equal(sorted_(result.visits()), sorted_(expected))
+    pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
 
 
 def lose(made: History, name: str, *, sub_epochs: int) -> None:
@@ -134,12 +134,12 @@ def lose(made: History, name: str, *, sub_epochs: int) -> None:
 def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By epochs or by time: the same rows; a sub-epoch has its number or none."""
     result, expected = results(seed, monkeypatch)
-    of_epochs = sorted_(result.visits(epochs=range(2, 4)))
+    of_epochs = sorted_(result.sub_epochs(epochs=range(2, 4)))
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
-    of_one = sorted_(result.visits(epochs=2))
+    of_one = sorted_(result.sub_epochs(epochs=2))
     pd.testing.assert_frame_equal(of_one, sorted_(expected[expected["epoch"] == 2]))
     since, until = (float(expected["ended"].quantile(share)) for share in (0.2, 0.4))
-    found = sorted_(result.visits(since=since, until=until))
+    found = sorted_(result.sub_epochs(since=since, until=until))
     inside = sorted_(expected[expected["ended"].between(since, until)])
     known = found["sub_epoch"].notna()
     assert (found["sub_epoch"][known] == inside["sub_epoch"][known]).all()
@@ -162,6 +162,6 @@ def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.M
     )
     since, until = made.log[150].time, made.log[200].time
     sub_epochs = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
-    assert 0 < len(result.visits(since=since, until=until)) <= len(sub_epochs) + 1
+    assert 0 < len(result.sub_epochs(since=since, until=until)) <= len(sub_epochs) + 1
     with pytest.raises(LostEventsError):
-        result.visits(until=made.log[40].time)
+        result.sub_epochs(until=made.log[40].time)

@@ -20,22 +20,22 @@ def test_the_audits_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: V
     for name in ("worker-1", "worker-2"):
         story.state.workers[name].replicas = set()
     story.trains(sub_epoch(2, 0), 0)
-    found = fit_result(story, volumes).audits()
+    found = fit_result(story, volumes).verifications()
     assert list(found["state"]) == ["equal", "judged"]
     assert list(found["sub_epoch"]) == [0, 1]
     assert list(found["wrong"]) == ["", "worker-0"]
-    assert list(found["redone_by"]) == [("worker-1",), ("worker-1", "worker-2")]
+    assert list(found["reexecuted_by"]) == [("worker-1",), ("worker-1", "worker-2")]
     assert list(found["exact"]) == [True, True]
     assert found["note"][0] == "equal to the bit on worker-1"
-    assert found.attrs["unaudited"] == {"no other worker held the partition": 1}
+    assert found.attrs["unverified"] == {"no other worker held the partition": 1}
     lines = state_lines(story.state, now=story.time)
-    assert "  audits: 1 equal, 1 differs, 1 not audited (no other worker held the partition)" in lines
+    assert "  verification: 1 equal, 1 differs, 1 not verified (no other worker held the partition)" in lines
     assert any(line.startswith("  fit-1/train/m00/e1/p1: worker-0 computed wrongly") for line in lines)
 
 
 def test_without_audits_the_table_is_empty(volumes: Volumes) -> None:
     """With its columns."""
     story = Audited()
-    found = fit_result(story, volumes).audits()
+    found = fit_result(story, volumes).verifications()
     assert len(found) == 0
     assert "wrong" in found.columns

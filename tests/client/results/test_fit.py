@@ -86,8 +86,8 @@ def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
     assert (row["epochs"], row["epochs (hyper-parameter)"]) == (1, 99)
     (epoch,) = result.history().to_dict("records")
     assert (epoch["seconds"], epoch["seconds (metric)"]) == (4.0, 7.0)
-    assert list(result.visits()["attempt"]) == [1, 1]
-    assert list(result.visits()["attempt (metric)"]) == [3.0, 3.0]
+    assert list(result.sub_epochs()["attempt"]) == [1, 1]
+    assert list(result.sub_epochs()["attempt (metric)"]) == [3.0, 3.0]
 
 
 def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
@@ -97,7 +97,7 @@ def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
     story.run.models.clear()
     result = fit_result(story, volumes)
     assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
-    assert len(result.leaderboard()) == len(result.history()) == len(result.visits()) == 0
+    assert len(result.leaderboard()) == len(result.history()) == len(result.sub_epochs()) == 0
     assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "process_start", "idle"]
     assert result.failures() == {}
     with pytest.raises(RunFailedError, match="no model finished an epoch"):
@@ -127,7 +127,7 @@ def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
     story.train(1, 1, loss=1.0)
     story.train(1, 0, model="m01", loss=2.0)
     story.train(1, 0, loss=3.0)
-    visits = fit_result(story, volumes).visits()
+    visits = fit_result(story, volumes).sub_epochs()
     assert list(
         visits[["model", "sub_epoch", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
     ) == [
@@ -151,7 +151,7 @@ def test_the_visits_tell_devices_and_memory(volumes: Volumes) -> None:
         checkpoint=CheckpointRef(name="c", checksum="-", size=1),
     )
     story.run.models["m00"].visits.append(used)
-    visits = fit_result(story, volumes).visits()
+    visits = fit_result(story, volumes).sub_epochs()
     (row,) = visits[(visits["model"] == "m00") & (visits["sub_epoch"] == before)].to_dict("records")
     assert (row["devices"], row["peak_bytes"], row["peak_gpu_bytes"]) == ((1,), 7 << 30, 3 << 30)
     others = visits[visits["peak_bytes"].isna()]

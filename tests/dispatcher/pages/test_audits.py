@@ -28,7 +28,7 @@ def audited_story(*, differs: bool) -> Story:
         )
         story.tell(joined)
     models: tuple[Hyperparameters, ...] = ({"batch_size": 32},)
-    request = FitRequest(code=CODE, models=models, epochs=1, metric="loss", mode="min", audit=1.0)
+    request = FitRequest(code=CODE, models=models, epochs=1, metric="loss", mode="min", verify=1.0)
     story.tell(RunRequested(run="fit-1", request=request, author="ada"))
     plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
     story.tell(RunStarted(run="fit-1", plan=plan))
@@ -46,7 +46,9 @@ def test_the_page_counts_sub_epochs_that_came_out_equal(bench: Bench, browser: B
     """Quietly: it is as it should be."""
     bench.store.add(audited_story(differs=False))
     source = browser.get("/experiments/digits").text
-    assert "audits: 1 equal (sub-epochs done once more by another worker, and compared)" in text_of(source)
+    assert "verification: 1 equal (sub-epochs computed again by another worker and compared)" in text_of(
+        source
+    )
     assert 'class="card failure" data-key="audits"' not in source
 
 
@@ -56,7 +58,7 @@ def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, 
     source = browser.get("/experiments/digits").text
     page = text_of(source)
     assert 'class="card failure" data-key="audits"' in source
-    assert "audits: 1 differs" in page
+    assert "verification: 1 differs" in page
     assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the sub-epoch" in page
     assert "worker-2 and worker-3 agree. What m00 has learned since then comes from it" in page
 

@@ -23,7 +23,7 @@ _ROWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Selection:
     """Which visits: those that ended between two times, seconds of the store's clock, in these epochs."""
 
     since: float = -math.inf
@@ -35,7 +35,7 @@ class Wanted:
         return self.since <= visit.ended <= self.until and (self.epochs is None or visit.epoch in self.epochs)
 
 
-def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> pd.DataFrame:
+def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> pd.DataFrame:
     """One row per committed sub-epoch, in order.
 
     Raises:
@@ -43,8 +43,8 @@ def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> 
     """
     found: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    for name, sub_epoch, visit in chain(_kept(run), _archived(run, wanted, pages, log)):
-        if wanted.has(visit):
+    for name, sub_epoch, visit in chain(_kept(run), _archived(run, selection, pages, log)):
+        if selection.has(visit):
             rows.append(_row(name, sub_epoch, visit))
         if len(rows) == _ROWS:
             found.append(pd.DataFrame(rows))
@@ -69,8 +69,8 @@ def _kept(run: Run) -> Iterator[_Numbered]:
             yield model.id, sub_epoch, visit
 
 
-def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
-    since, until = _stretch(run, wanted)
+def _archived(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
+    since, until = _stretch(run, selection)
     if not run.archived_until or since > until:
         return
     if pages is None:
@@ -93,14 +93,16 @@ def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Ite
     yield from reading.rest()
 
 
-def _stretch(run: Run, wanted: Wanted) -> tuple[float, float]:
-    """Of the log, that has sub-epochs which are wanted and archived; none: it ends before it begins."""
-    since, until = max(wanted.since, run.origin), min(wanted.until, run.archived_until)
-    if wanted.epochs is None:
+def _stretch(run: Run, selection: Selection) -> tuple[float, float]:
+    """Of the log, that has sub-epochs which are selection and archived; none: it ends before it begins."""
+    since, until = max(selection.since, run.origin), min(selection.until, run.archived_until)
+    if selection.epochs is None:
         return since, until
     begins, ends = [math.inf], [-math.inf]
     for model in run.models.values():
-        epochs = [epoch for epoch in wanted.epochs if model.inherited_epochs < epoch <= model.archived_epochs]
+        epochs = [
+            epoch for epoch in selection.epochs if model.inherited_epochs < epoch <= model.archived_epochs
+        ]
         if epochs:
             begins.append(_end_of(model, min(epochs) - 1))
             ends.append(_end_of(model, max(epochs)))
