@@ -276,8 +276,8 @@ class VolumeError(_OfVolumeError):
     """A volume cannot be read or written now: it is read-only, away, or refuses access."""
 
 
-class ShardCorruptError(RetryableError):
-    """A data shard's bytes do not match its checksum."""
+class ShardCorruptError(_OfVolumeError):
+    """A data shard's bytes do not match its checksum. Another copy, or preprocessing again, gives the rows."""
 
 
 class CheckpointCorruptError(RetryableError):

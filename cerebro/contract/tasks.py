@@ -115,7 +115,7 @@ class FailureKind(StrEnum):
     CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the sub-epoch before is redone
     STORAGE_FULL = "storage_full"  # a volume is full: the run pauses
     REQUIREMENTS = "requirements"  # pip failed: fails the run
-    DATA = "data"  # rows or shards are unusable: fails the run
+    DATA = "data"  # rows are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
     UNAVAILABLE = "unavailable"  # an object store or a volume did not answer: worth another attempt
     NOT_APPLICABLE = (

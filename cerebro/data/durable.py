@@ -186,11 +186,12 @@ def verify(path: Path, written: Written) -> None:
         with volume_errors_named(path, also=NO_MEMORY):  # an error of a read names no file
             found = checksum(path)
     except OSError as error:
-        raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
+        raise ShardCorruptError.at(f"{path} cannot be read ({error}): it must be made again", path) from error
     if found != written:
-        raise ShardCorruptError(
+        raise ShardCorruptError.at(
             f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
-            f"but {written.num_bytes} with {written.checksum} were written: it must be made again"
+            f"but {written.num_bytes} with {written.checksum} were written: it must be made again",
+            path,
         )
 
 

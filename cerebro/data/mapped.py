@@ -292,18 +292,19 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
             pa.memory_map(str(path)) as file,
         ):  # what was read stays mapped after the file is closed
             if file.size() != shard.written.num_bytes:
-                raise ShardCorruptError(
+                raise ShardCorruptError.at(
                     f"{path} has {file.size()} bytes, but {shard.written.num_bytes} were written: its partition must "
-                    "be preprocessed again"
+                    "be preprocessed again",
+                    path,
                 )
             reader = pa.ipc.open_file(file)
             chunks = [_chunk(reader.get_batch(i), fields) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ShardCorruptError(
-            f"{path} cannot be read ({error}): its partition must be preprocessed again"
+        raise ShardCorruptError.at(
+            f"{path} cannot be read ({error}): its partition must be preprocessed again", path
         ) from error
     if sum(len(chunk.ids) for chunk in chunks) != shard.rows_out:
-        raise ShardCorruptError(f"{path} does not have the {shard.rows_out} rows of its manifest")
+        raise ShardCorruptError.at(f"{path} does not have the {shard.rows_out} rows of its manifest", path)
     return chunks
 
 

@@ -116,10 +116,11 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
         with volume_errors_named(folder):
             size = path.stat().st_size
     except OSError as error:
-        raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
+        raise ShardCorruptError.at(f"{path} cannot be read ({error}): it must be made again", path) from error
     if size != shard.written.num_bytes:
-        raise ShardCorruptError(
-            f"{path} has {size} bytes, but {shard.written.num_bytes} were written: it must be made again"
+        raise ShardCorruptError.at(
+            f"{path} has {size} bytes, but {shard.written.num_bytes} were written: it must be made again",
+            path,
         )
 
 
@@ -135,8 +136,8 @@ def _check_twice(folder: Path, shard: ShardManifest, *, verify_bytes: bool) -> N
         except VolumeError as error:
             if not _is_input_output(error):
                 raise
-            raise ShardCorruptError(
-                f"{error.path} gave two input/output errors in a row: preprocess its rows again"
+            raise ShardCorruptError.at(
+                f"{error.path} gave two input/output errors in a row: preprocess its rows again", error.path
             ) from error
 
 
@@ -199,7 +200,9 @@ def read_json(path: Path) -> dict[str, Any]:
             value = json.loads(path.read_bytes())
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ShardCorruptError(f"{path} is not a manifest ({error}): it must be made again") from error
+        raise ShardCorruptError.at(
+            f"{path} is not a manifest ({error}): it must be made again", path
+        ) from error
     if version != SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version}, expected {SCHEMA_VERSION}: preprocess the data again"

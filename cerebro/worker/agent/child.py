@@ -89,15 +89,17 @@ def failure_of(
     if fault is Blame.DEVICE:
         kind = FailureKind.DEVICE
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
+    is_of_volume = isinstance(error, errors.StorageFullError | errors.VolumeError | errors.ShardCorruptError)
+    volume = getattr(error, "path", "") if is_of_volume else ""
+    if isinstance(error, errors.ShardCorruptError) and volume:
+        kind = FailureKind.UNAVAILABLE  # another worker may hold a good copy; else the run pauses
     rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
     return Failure(
         kind=kind,
         message=message,
         traceback=text_of(error),
         needs_bytes=needs,
-        volume=getattr(error, "path", "")
-        if isinstance(error, errors.StorageFullError | errors.VolumeError)
-        else "",
+        volume=volume,
         rows_failed=rows_failed,
         place=place,
         peak_bytes=_peak_bytes(error, place),

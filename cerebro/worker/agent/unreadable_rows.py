@@ -31,11 +31,11 @@ def explained(failure: Failure, body: TaskBody | None, volumes: Volumes) -> Fail
         return failure
     try:
         _read(body, volumes)
-    except VolumeError as error:
+    except (VolumeError, ShardCorruptError) as error:
         return failure.model_copy(
             update={"kind": FailureKind.UNAVAILABLE, "message": str(error), "volume": error.path}
         )
-    except (ShardCorruptError, DataError) as error:
+    except DataError as error:
         return failure.model_copy(update={"kind": FailureKind.DATA, "message": str(error)})
     return failure
 

@@ -181,6 +181,7 @@ def test_messages_arrive_whole_and_in_order() -> None:
         (errors.StorageFullError("x"), FailureKind.STORAGE_FULL),
         (errors.ObjectStoreError("x"), FailureKind.UNAVAILABLE),
         (errors.ShardCorruptError("x"), FailureKind.DATA),
+        (errors.ShardCorruptError.at("x", "/volumes/x"), FailureKind.UNAVAILABLE),
         (errors.DataError("x"), FailureKind.DATA),
         (MemoryError(), FailureKind.OUT_OF_MEMORY),
     ],

@@ -67,10 +67,10 @@ def test_rows_that_cannot_be_read_are_their_volumes_failure(
 
 @pytest.mark.processes
 def test_a_shard_that_became_shorter_while_it_was_read_is_named(agents: Agents, tmp_path: Path) -> None:
-    """The kernel ends the process; the run fails for its data instead of losing one model after another."""
+    """The kernel ends the process; the failure is the volume's, so the run uses another copy or pauses."""
     folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).partition("d", "train", 0)
     shard = folder / write_partition(folder, [2]).shards[0].file
     agents.start()
     kind, message = agents.failure(agents.give(0, f"truncate {shard}"))
-    assert kind is FailureKind.DATA
+    assert kind is FailureKind.UNAVAILABLE
     assert f"{shard} has 0 bytes" in message
