@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.figure import Figure
 from benchmarks.services import ControlPlane
-from dispatcher.pages.rendering import TABS
+from dispatcher.pages.live_pages import TABS
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page, ViewportSize

@@ -1,1 +1,1 @@
-"""The dispatcher: the web page that takes code and dataset locators and lists experiments."""
+"""The dispatcher: web page, read API, and entrance for clients outside the cluster."""

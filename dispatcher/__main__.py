@@ -1,4 +1,4 @@
-"""Start the dispatcher: wiring only."""
+"""Entry point: create the application and the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
             _log.warning("%s", warning)
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
-    retry_for_s = settings.retry_for_s  # of a store that hangs as of one that is away
+    retry_for_s = settings.retry_for_s  # limits both an unavailable and a hanging store
     store = KvsClient(
         settings.server,
         settings.token,
@@ -47,8 +47,8 @@ def main() -> None:
             host=settings.host,
             port=settings.port,
             threads=settings.threads,
-            # The server takes a body in before the app sees it, and refuses without a page: some room for the
-            # page's own refusal, not the gigabyte of its default.
+            # The server reads a body before the application sees it, and refuses larger ones without a page. Leave
+            # room for the page's own refusal, but less than the default of 1 GiB.
             max_body_bytes=2 * MAX_UPLOAD_BYTES,
         )
         if settings.health_bind:

@@ -1,4 +1,4 @@
-"""The WSGI application: puts guard, pages and problems together. No globals, no effects at import."""
+"""The WSGI application: creates shared objects and registers all routes. No globals, no effects at import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dispatcher.checkpoints import page as checkpoints
 from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster import page as cluster
 from dispatcher.cluster.disks import Disks
-from dispatcher.cluster.reading import Cluster
+from dispatcher.cluster.snapshot import Cluster
 from dispatcher.code import page as code
 from dispatcher.commands import page as commands
 from dispatcher.curves import page as curves
@@ -37,21 +37,22 @@ from dispatcher.experiments.catalogue import Catalogue
 from dispatcher.history import page as history
 from dispatcher.logs import page as logs
 from dispatcher.logs import stacks
-from dispatcher.logs.reading import LogReader
+from dispatcher.logs.log_reader import LogReader
 from dispatcher.metrics import Metrics
+from dispatcher.model_forms import page as model_forms
 from dispatcher.models import model_page
 from dispatcher.models import page as models
 from dispatcher.overview import page as overview
 from dispatcher.overview import report
-from dispatcher.pages import problems, rendering
+from dispatcher.pages import live_pages, problems
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
 from dispatcher.pages.poll_cache import TRUSTED_S, PollCache
 from dispatcher.pages.statics import Statics, plotly
-from dispatcher.reading.from_log import PastStore
-from dispatcher.reading.reader import Reader
-from dispatcher.reading.store import Store
+from dispatcher.read_models.from_log import PastStore
+from dispatcher.read_models.reader import Reader
+from dispatcher.read_models.store import Store
 from dispatcher.registry import page as registry
 from dispatcher.rungs import page as rungs
 from dispatcher.schedule import page as schedule
@@ -59,12 +60,11 @@ from dispatcher.services import Services
 from dispatcher.settings import Settings
 from dispatcher.start import page as start
 from dispatcher.tabs.tabs import Tabs
-from dispatcher.terms import page as terms
 
 _log = logging.getLogger(__name__)
 
 _PAGES = (
-    *(experiments, commands, terms, cluster, account),
+    *(experiments, commands, model_forms, cluster, account),
     *(
         overview,
         models,
@@ -83,12 +83,12 @@ _PAGES = (
         registry,
     ),
 )
-"""Features with pages of their own, in the blueprint ``pages``."""
+"""Features with pages, in the blueprint ``pages``."""
 _PARTS: tuple[Callable[[Flask, Services], None], ...] = (
     start.register,
     api.register,
 )
-"""What else has routes."""
+"""Further routes."""
 
 
 def create_app(
@@ -98,10 +98,11 @@ def create_app(
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Flask:
-    """The application over `store`, which all its threads share."""
-    app = Flask("dispatcher", template_folder=".", static_folder=None)  # both lie beside the routes
+    """Create the application over `store`, which all threads share."""
+    # Templates and static files are next to the routes.
+    app = Flask("dispatcher", template_folder=".", static_folder=None)
     app.url_map.converters["name"] = NameConverter
-    app.url_map.merge_slashes = False  # an address is a page or is none
+    app.url_map.merge_slashes = False  # an address with double slashes does not exist
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     reader = Reader(store, clock=clock, monotonic=monotonic)
@@ -119,7 +120,7 @@ def create_app(
         files=files.Files(
             settings.volumes,
             settings.sent_files,
-            partial(_note, store) if settings.has_users else None,
+            partial(_note_audit, store) if settings.has_users else None,
             monotonic=monotonic,
         ),
         logs=LogReader(settings.volumes),
@@ -129,8 +130,8 @@ def create_app(
         monotonic=monotonic,
     )
     metrics.install(app)
-    app.extensions["cerebro-background"] = reader.background  # whoever serves the app starts it
-    app.extensions["cerebro-metrics"] = metrics  # for the port that only the cluster reaches
+    app.extensions["cerebro-background"] = reader.background  # the server starts it
+    app.extensions["cerebro-metrics"] = metrics  # for the server at `Settings.health_bind`
     app.extensions["cerebro-disks"] = services.disks
     app.extensions["cerebro-lost"] = services.lost
     identities = Identities(store, monotonic) if settings.has_users else None
@@ -142,11 +143,11 @@ def create_app(
         sessions,
         identities=identities,
         id_tokens=id_tokens,
-        note=partial(_note, store),
+        note=partial(_note_audit, store),
     )
     guard.install(app)
     rights.install(app, reader)
-    _give_templates(app, services)
+    _install_templates(app, services)
     _add_probes(app)
     trusted_s = FRESH_S if settings.has_users else TRUSTED_S
     polls = PollCache(app.wsgi_app, metrics, monotonic, trusted_s)
@@ -154,7 +155,7 @@ def create_app(
     blueprint, tabs = Blueprint("pages", __name__), Tabs(services)
     for page in _PAGES:
         page.register(blueprint, tabs)
-    rendering.install(app)
+    live_pages.install(app)
     app.register_blueprint(blueprint)
     for register in _PARTS:
         register(app, services)
@@ -165,18 +166,18 @@ def create_app(
     return app
 
 
-def _note(store: Store, what: str) -> None:
-    """Put a sign-in or a download into the audit list. Neither is refused because the store is away."""
+def _note_audit(store: Store, what: str) -> None:
+    """Add an entry to the audit log. An unavailable store must not prevent a sign-in or a download."""
     try:
         store.note_audit(what)
     except CerebroError as error:
         _log.warning("audit entry lost by=%s what=%s why=%s", g.get("name", ""), what, error)
 
 
-def _give_templates(app: Flask, services: Services) -> None:
+def _install_templates(app: Flask, services: Services) -> None:
     files = Statics(Path(app.root_path))
     files.install(app)
-    # Else the first reader would wait for it. zlib lets other threads run meanwhile.
+    # Compress in advance, so that the first reader does not wait. zlib releases the interpreter lock.
     services.reader.background.submit("plotly", lambda: len(plotly()) > 0)
 
     @app.context_processor
@@ -196,7 +197,7 @@ def _give_templates(app: Flask, services: Services) -> None:
 def _add_probes(app: Flask) -> None:
     @app.get("/health")
     def health() -> ResponseReturnValue:
-        # What tells a client that this is not the store itself, and where the store's API is.
+        # Identifies a dispatcher to clients, and tells the prefix of the store's API.
         return jsonify(status="ok", api=gateway.PREFIX)
 
     @app.get("/live")

@@ -1,6 +1,6 @@
-"""What the dispatcher counts of itself, for Prometheus: ``GET /metrics``, behind the token like every page.
+"""Prometheus metrics of the dispatcher: ``GET /metrics``, which needs the token like every page.
 
-Labels are names of routes, never addresses: their number is bounded by the program.
+Labels contain names of routes, not addresses, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from cerebro.runtime.health import EXPOSITION_TYPE, registry
 
 VIEWER_S = 60.0
-"""Who has asked for anything within this time counts as a viewer."""
+"""A session counts as a viewer for this many seconds after a request."""
 COUNTED = "cerebro.counted"
-"""Where the environment of a request holds what it is counted as, once it was answered."""
+"""Key in the WSGI environment of an answered request for its `Counted`."""
 _MAX_VIEWERS = 10_000
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a request is counted as; `viewer` is empty unless a person asked."""
+    """Labels of a request. `viewer` is empty unless a person sent it."""
 
     route: str
     method: str
@@ -34,17 +34,17 @@ class Counted:
 
 
 class Metrics:
-    """Counters of one application. Safe for several threads.
+    """Metrics of one application. Safe for several threads.
 
     Args:
         monotonic: seconds that never go back.
-        is_away: whether the store does not answer.
+        is_away: returns True while the store does not answer.
     """
 
     def __init__(self, monotonic: Callable[[], float], is_away: Callable[[], bool]) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._seen: dict[bytes, float] = {}
+        self._viewers: dict[bytes, float] = {}
         self.registry = registry()
         self._requests = Counter(
             "cerebro_dispatcher_requests",
@@ -61,7 +61,7 @@ class Metrics:
         )
         viewers = Gauge(
             "cerebro_dispatcher_viewers",
-            "Sessions that asked for anything within the last minute.",
+            "Sessions with a request within the last minute.",
             registry=self.registry,
         )
         viewers.set_function(self.viewers)
@@ -73,20 +73,20 @@ class Metrics:
         outage.set_function(lambda: float(is_away()))
 
     def install(self, app: Flask) -> None:
-        """Count every request from now on, and add the route."""
+        """Count all requests, and add the route."""
         app.before_request(self._begin)
         app.after_request(self._end)
         app.add_url_rule("/metrics", "metrics", self._answer)
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def viewers(self) -> float:
-        """Sessions seen within the last `VIEWER_S` seconds."""
+        """Return the number of sessions within the last `VIEWER_S` seconds."""
         with self._lock:
             self._forget()
-            return float(len(self._seen))
+            return float(len(self._viewers))
 
     def _answer(self) -> Response:
         return Response(self.exposition(), content_type=EXPOSITION_TYPE)
@@ -98,7 +98,7 @@ class Metrics:
         is_person = g.get("identity") in ("session", "proxy")
         counted = Counted(
             route=request.endpoint or "none",
-            # A method is whatever the caller sends: what no route takes is one word.
+            # Callers may send any method, so requests without a route share one label.
             method=request.method if request.endpoint else "any",
             viewer=f"{session.get('csrf', '')}{g.get('name', '')}" if is_person else "",
         )
@@ -107,20 +107,20 @@ class Metrics:
         return response
 
     def count(self, counted: Counted, status: int, seconds: float | None) -> None:
-        """A request was answered, in so many seconds if that is known."""
+        """Count an answered request, with its duration if known."""
         self._requests.labels(counted.route, counted.method, f"{status // 100}xx").inc()
         if seconds is not None:
             self._seconds.labels(counted.route).observe(seconds)
         if counted.viewer:
-            self._saw(counted.viewer)
+            self._add_viewer(counted.viewer)
 
-    def _saw(self, viewer: str) -> None:
+    def _add_viewer(self, viewer: str) -> None:
         with self._lock:
-            if len(self._seen) >= _MAX_VIEWERS:
+            if len(self._viewers) >= _MAX_VIEWERS:
                 self._forget()
-            if len(self._seen) < _MAX_VIEWERS:
-                self._seen[hashlib.sha256(viewer.encode()).digest()[:16]] = self._monotonic()
+            if len(self._viewers) < _MAX_VIEWERS:
+                self._viewers[hashlib.sha256(viewer.encode()).digest()[:16]] = self._monotonic()
 
     def _forget(self) -> None:
         oldest = self._monotonic() - VIEWER_S
-        self._seen = {viewer: time for viewer, time in self._seen.items() if time >= oldest}
+        self._viewers = {viewer: time for viewer, time in self._viewers.items() if time >= oldest}

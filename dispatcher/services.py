@@ -1,4 +1,4 @@
-"""What all routes share, made once: settings, the store, what was read of it, and what is measured beside."""
+"""Objects that all routes share, created once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from cerebro.state.log_pages import LogPages
 from dispatcher.api.files import Files
 from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster.disks import Disks
-from dispatcher.cluster.reading import Cluster
+from dispatcher.cluster.snapshot import Cluster
 from dispatcher.experiments.catalogue import Catalogue
-from dispatcher.logs.reading import LogReader
+from dispatcher.logs.log_reader import LogReader
 from dispatcher.metrics import Metrics
 from dispatcher.pages.answers import Answers
-from dispatcher.reading.reader import Reader
-from dispatcher.reading.store import Store
+from dispatcher.read_models.reader import Reader
+from dispatcher.read_models.store import Store
 from dispatcher.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Handed to every `register`. Safe for several threads."""
+    """Argument of every `register`. Safe for several threads."""
 
     settings: Settings
     store: Store
@@ -34,7 +34,7 @@ class Services:
     files: Files
     logs: LogReader
     past: LogPages
-    """Older parts of logs of events."""
+    """Older parts of event logs."""
     metrics: Metrics
     clock: Callable[[], float]
     """Seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""Settings of the dispatcher: the only reader of its environment variables."""
+"""Settings of the dispatcher. Only this module reads its environment variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class GroupRights(Contract):
-    """What a group of the identity provider is here."""
+    """Role and projects of a group of the identity provider."""
 
     role: PersonRole
     projects: tuple[Name, ...] = ()
@@ -36,14 +36,15 @@ _GROUPS: TypeAdapter[dict[str, GroupRights]] = TypeAdapter(dict[str, GroupRights
 
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
-    """Whose ID tokens are believed, and what their claims mean.
+    """Accepted ID tokens, and the meaning of their claims.
 
     Attributes:
-        issuer: of the tokens, exactly (``CEREBRO_OIDC_ISSUER``). audience: the client's id at the provider
-            (``CEREBRO_OIDC_AUDIENCE``). jwks_url: of its keys; by default its discovery document names it
-            (``CEREBRO_OIDC_JWKS_URL``). header: in which the proxy hands them on (``CEREBRO_OIDC_HEADER``).
+        issuer: exact issuer of the tokens (``CEREBRO_OIDC_ISSUER``).
+        audience: id of the client at the provider (``CEREBRO_OIDC_AUDIENCE``).
+        groups: group -> rights, ``*`` for everybody with a token (``CEREBRO_OIDC_GROUPS``, JSON).
+        jwks_url: address of its keys; default: from its discovery document (``CEREBRO_OIDC_JWKS_URL``).
+        header: header with the forwarded token (``CEREBRO_OIDC_HEADER``).
         name_claim, groups_claim: ``CEREBRO_OIDC_NAME_CLAIM``, ``CEREBRO_OIDC_GROUPS_CLAIM``.
-        groups: group -> what it is here, ``*`` for all who have a token (``CEREBRO_OIDC_GROUPS``, as JSON).
     """
 
     issuer: str
@@ -57,33 +58,32 @@ class Oidc:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the dispatcher is told.
+    """Settings of the dispatcher.
 
     Attributes:
         host, port: address to listen on (``CEREBRO_BIND``).
         server: base URL of kvs_api (``CEREBRO_SERVER``, required).
-        token: bearer token of kvs_api, with which people sign in as well, unless there are users (``CEREBRO_TOKEN``,
-            required).
+        token: token for kvs_api; without users mode also the sign-in token (``CEREBRO_TOKEN``, required).
         link_tensorboard, link_notebook, link_grafana: addresses shown as links (``CEREBRO_LINK_TENSORBOARD``,
-            ``CEREBRO_LINK_NOTEBOOK``, ``CEREBRO_LINK_GRAFANA``); no link without them.
-        auth_header, auth_proxies: a proxy in front signs people in and names them in this header
-            (``CEREBRO_AUTH_HEADER``); believed only of these addresses (``CEREBRO_AUTH_PROXIES``: addresses or
-            networks, commas between), so the proxy must take the header out of what it is sent.
-        public_hosts: further names under which browsers may reach the page (``CEREBRO_PUBLIC_HOSTS``,
-            commas between). is_https: a proxy in front speaks TLS, so cookies are for TLS only
-            (``CEREBRO_HTTPS=1``). retry_for_s: how long one call waits for a store that is away: a page
-            should say so soon. threads: requests served at once; of these, handed_on at most are calls of
-            clients outside to the store, blocked_reads of which wait for news, and sent_files send them a
-            file: the rest is for pages.
-        health_bind: host:port of a second server, for metrics and for containers' health commands
-            (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
-        tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).
-        has_object_store: locators are looked at in the object store of the environment (``AWS_ENDPOINT_URL``), also
-            where its address is not public, and others than this machine's user reach the page
-            (``CEREBRO_OBJECT_STORE=1``).
-        has_users: people sign in as themselves, and may do what their roles say (``CEREBRO_AUTH_MODE=users``); `token`
-            is the dispatcher's own then. oidc: ID tokens of whom a proxy signs in; `None`: there is no such proxy.
-        volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.runtime.volumes`).
+          ``CEREBRO_LINK_NOTEBOOK``, ``CEREBRO_LINK_GRAFANA``).
+        auth_header: header with the user's name, set by an authenticating proxy (``CEREBRO_AUTH_HEADER``). The
+          proxy must remove this header from incoming requests.
+        auth_proxies: addresses or networks of such proxies, separated by commas (``CEREBRO_AUTH_PROXIES``).
+        public_hosts: additional host names of the page, separated by commas (``CEREBRO_PUBLIC_HOSTS``).
+        is_https: a proxy terminates TLS, so cookies require TLS (``CEREBRO_HTTPS=1``).
+        retry_for_s: maximum seconds to retry a call to the store. Short, so pages report an outage soon.
+        threads: number of concurrent requests.
+        forwarded_calls: maximum number of concurrent requests forwarded to the store.
+        blocked_reads: maximum number of forwarded requests that wait for news.
+        sent_files: maximum number of concurrent file transfers. The remaining threads serve pages.
+        health_bind: host:port of a server for metrics and container health checks, without token
+          (``CEREBRO_HEALTH_BIND``); default: off.
+        tells_metrics: False if that server has no metrics (``CEREBRO_HEALTH_METRICS=0``).
+        has_object_store: allow locators in the object store at ``AWS_ENDPOINT_URL`` even if its address is not public
+          and other users reach the page (``CEREBRO_OBJECT_STORE=1``).
+        has_users: users mode: everybody has a token, and roles limit rights (``CEREBRO_AUTH_MODE=users``).
+        oidc: settings of ID tokens; None without such a proxy.
+        volumes: mounted volumes, read-only (``CEREBRO_VOLUMES``, see `cerebro.runtime.volumes`).
     """
 
     host: str
@@ -99,7 +99,7 @@ class Settings:
     is_https: bool = False
     retry_for_s: float = 3.0
     threads: int = 40
-    handed_on: int = 28
+    forwarded_calls: int = 28
     blocked_reads: int = 24
     sent_files: int = 8
     health_bind: str = ""
@@ -111,10 +111,10 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the page: whoever uses it may ask what the machine's own user may.
+        """True if only this machine's user can reach the page. Locators may then name all files of this user.
 
-        Listening on loopback is not enough: a proxy beside it lets others in, and each of the settings that one
-        needs says that it is there.
+        Loopback is not sufficient, because a proxy on the same machine may admit others. Each setting for a proxy
+        shows that one exists.
         """
         is_proxied = bool(self.oidc or self.auth_header or self.public_hosts or self.is_https)
         return self.host in _LOOPBACK and not is_proxied
@@ -124,18 +124,16 @@ class Settings:
         """Read and check the environment.
 
         Raises:
-            ClusterError: names the variable, what it should be and what it was.
+            ClusterError: a variable is invalid; the message has its name, the expected and the actual value.
         """
         host, port = _address(environment.get("CEREBRO_BIND", DEFAULT_BIND))
         token = environment.get("CEREBRO_TOKEN", "").strip()
         if not token:
-            raise ClusterError(
-                "CEREBRO_TOKEN is not set: set it, because the dispatcher does not run without the cluster's token"
-            )
+            raise ClusterError("CEREBRO_TOKEN is not set: set it to the cluster's token")
         server = _link(environment, "CEREBRO_SERVER")
         if server is None:
             raise ClusterError(
-                "CEREBRO_SERVER is not set: give the address of kvs_api, like http://127.0.0.1:7070"
+                "CEREBRO_SERVER is not set: set it to the address of kvs_api, like http://127.0.0.1:7070"
             )
         header, proxies = _proxy(environment)
         names = environment.get("CEREBRO_PUBLIC_HOSTS", "").split(",")
@@ -166,8 +164,8 @@ def _has_users(environment: Mapping[str, str]) -> bool:
         raise ClusterError(f"CEREBRO_AUTH_MODE is {mode!r}, expected token or users")
     if mode == "users" and environment.get("CEREBRO_AUTH_HEADER", "").strip():
         raise ClusterError(
-            "CEREBRO_AUTH_HEADER names people by a bare header, which is not believed where there are users: have the "
-            "proxy hand on the ID token (CEREBRO_OIDC_ISSUER), and leave the header out"
+            "CEREBRO_AUTH_HEADER names people by a bare header, which users mode does not accept: make the proxy "
+            "forward the ID token (CEREBRO_OIDC_ISSUER), and remove CEREBRO_AUTH_HEADER"
         )
     return mode == "users"
 
@@ -179,8 +177,8 @@ def _oidc(environment: Mapping[str, str]) -> Oidc | None:
     audience = environment.get("CEREBRO_OIDC_AUDIENCE", "").strip()
     if not audience:
         raise ClusterError(
-            "CEREBRO_OIDC_AUDIENCE is not set: give the id of the client at the provider, because a token that was "
-            "made for another client must open nothing"
+            "CEREBRO_OIDC_AUDIENCE is not set: set it to the id of the client at the provider, because tokens of "
+            "other clients must be refused"
         )
     header = environment.get("CEREBRO_OIDC_HEADER", "").strip() or "Authorization"
     if not _HEADER.fullmatch(header):
@@ -194,10 +192,10 @@ def _oidc(environment: Mapping[str, str]) -> Oidc | None:
         ) from cause
     if not groups:
         raise ClusterError(
-            "CEREBRO_OIDC_GROUPS is empty: say what at least one group is, else nobody gets in"
+            "CEREBRO_OIDC_GROUPS is empty: give at least one group a role, otherwise nobody can sign in"
         )
     return Oidc(
-        # Exactly as it was given: issuers are compared letter by letter, a slash at the end included.
+        # Unmodified: issuers are compared exactly, including a trailing slash.
         issuer=environment["CEREBRO_OIDC_ISSUER"].strip(),
         audience=audience,
         groups=groups,
@@ -243,6 +241,6 @@ def _link(environment: Mapping[str, str], name: str) -> str | None:
         return None
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        # It becomes a link on a page: `javascript:` must not.
+        # The value becomes a link on a page, so reject `javascript:`.
         raise ClusterError(f"{name} is {value!r}, expected an address that starts with http:// or https://")
     return value.rstrip("/")

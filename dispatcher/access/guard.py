@@ -1,9 +1,9 @@
-"""Who may do what: hosts, sign-in, forms and response headers, for every route at once.
+"""Checks before every route: host name, identity, form token, and security headers on the response.
 
-Closed by default: a route is open only if it is named in `_OPEN`. A request is somebody's by one of three proofs, kept
-in `g.identity`: a session, the bearer token, or the word of an authenticating proxy. The token is never stored in a
-browser: a session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the token
-changes, or when its user signs out (`dispatcher.access.sessions`).
+Closed by default: only routes in `_OPEN` work without an identity. A request proves its identity by a session
+cookie, a bearer token, or a header of an authenticating proxy; `g.identity` says which. Browsers never store the
+token: the session cookie is signed with a key derived from it. So sessions survive restarts, and end when the token
+changes or the user signs out (`dispatcher.access.sessions`).
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from dispatcher.settings import Settings
 _log = logging.getLogger(__name__)
 
 MAX_UPLOAD_BYTES = 33 * 1024 * 1024
-"""A whole start form: an archive of 32 MiB and the fields beside it."""
+"""Largest start form: an archive of 32 MiB plus the other fields."""
 MAX_FORM_BYTES = 64 * 1024
-"""Any other form."""
+"""Largest other form."""
 MAX_API_BYTES = 48 * 1024 * 1024
-"""Anything sent to the store; its routes have limits of their own below this."""
+"""Largest body of the store's API. Each of its routes has a lower limit."""
 SESSION_S = 7 * 24 * 3600
-LONGEST_NAME = 100
-"""Characters of what a person is called."""
+MAX_NAME_LENGTH = 100
+"""Maximum length of a person's name."""
 VIEWS = f"{PREFIX}/views/"
-"""Below it is the read API: for programs with the token, and for the page's own scripts with the session."""
+"""Address prefix of the read API: programs use the token, the page's own scripts the session."""
 
 _PROBES = frozenset({"health", "live"})
 _OPEN = frozenset({"sign_in", "static"}) | _PROBES
-_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start", "pages.terms"})
-"""Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
+_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start", "pages.model_form"})
+"""Endpoints that check `g.is_form_ours` themselves, so they can show the form again with the typed values."""
 _TAKES_UPLOADS = frozenset({"start", "start_check"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_OWN_SITE = frozenset({"same-origin", "none"})
-"""`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
+_TRUSTED_SITES = frozenset({"same-origin", "none"})
+"""`Sec-Fetch-Site` of requests by this page's scripts and of typed addresses."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERYWHERE = EVERYWHERE | {"0.0.0.0"}
 _HEADERS = {
-    # The hash: of the one style element that plotly.js makes by itself. Images: its heat maps, and what it saves.
+    # The hash allows the one style element that plotly.js creates. `img-src` allows its heat maps and saved images.
     "Content-Security-Policy": "default-src 'none'; "
     "style-src 'self' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='; script-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -79,7 +79,7 @@ _HEADERS = {
 
 
 class Guard:
-    """The checks around every request of one app."""
+    """Authentication and request checks of one app."""
 
     def __init__(
         self,
@@ -95,18 +95,19 @@ class Guard:
         self._id_tokens, self._note = id_tokens, note
         self._id_header = settings.oidc.header if settings.oidc is not None else ""
         self._token = _digest(settings.token)
-        own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
-        self._hosts = _LOOPBACK | own | settings.public_hosts
+        bind_host = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
+        self._hosts = _LOOPBACK | bind_host | settings.public_hosts
         self._is_everywhere = settings.host in _EVERYWHERE
         self._key = hmac.new(
             settings.token.encode(), b"cerebro dispatcher session 1", hashlib.sha256
         ).digest()
-        self._cookie = f"cerebro-{settings.port}"  # cookies know no ports: two clusters on one machine
+        # Browsers share cookies between ports: two clusters on one machine need two names.
+        self._cookie = f"cerebro-{settings.port}"
         self._is_https = settings.is_https
         self._auth_header, self._auth_proxies = settings.auth_header, settings.auth_proxies
 
     def install(self, app: Flask) -> None:
-        """Configure sessions and put the checks before, the headers after every request."""
+        """Configure sessions, and register the checks and response headers."""
         app.config.update(
             SECRET_KEY=self._key,
             SESSION_COOKIE_NAME=self._cookie,
@@ -121,33 +122,34 @@ class Guard:
         app.after_request(self.harden)
         app.jinja_env.globals["csrf_token"] = csrf_token
 
-    def is_token(self, given: str) -> bool:
-        """Whether `given` is the token; takes the same time for every wrong one."""
-        return hmac.compare_digest(_digest(given), self._token)
+    def is_token(self, token: str) -> bool:
+        """True if `token` is the cluster's token. Compares in constant time."""
+        return hmac.compare_digest(_digest(token), self._token)
 
     def check(self) -> BaseResponse | None:
-        """Refuse the request, or say in `g` who it is from; runs before every route, unknown ones
-        included."""
+        """Refuse the request, or store its identity in `g`. Runs before every route, unknown addresses included."""
         g.request_id = secrets.token_hex(4)
         g.identity, g.name, g.principal, g.acts_for = None, "", None, ""
         g.is_form_ours = False
         if request.endpoint in _PROBES:
-            return None  # they say nothing worth protecting
+            return None  # probes reveal nothing worth protecting
         is_view = request.path.startswith(VIEWS)
         if request.path.startswith(f"{PREFIX}/") and not is_view:
             return self._check_program()
-        named, id_token = self._named_by_proxy(), self._id_token()
-        is_program = not named and not id_token and "Authorization" in request.headers
-        if not (is_view and is_program) and not self._is_own(host_name(request.headers.get("Host", ""))):
+        proxy_user, id_token = self._proxy_user(), self._id_token()
+        is_program = not proxy_user and not id_token and "Authorization" in request.headers
+        if not (is_view and is_program) and not self._is_allowed_host(
+            host_name(request.headers.get("Host", ""))
+        ):
             abort(421)
         if is_program:
             refusal = self._bearer()
             if refusal is not None:
                 return refusal
         elif id_token and request.endpoint != "static":
-            self._be_of(id_token)
-        elif named:
-            g.identity, g.name = "proxy", named
+            self._identify_by_id_token(id_token)
+        elif proxy_user:
+            g.identity, g.name = "proxy", proxy_user
         elif session.get("is_signed_in") is True and request.endpoint != "static":
             self._resume()
         if g.identity is None and request.endpoint not in _OPEN:
@@ -163,7 +165,7 @@ class Guard:
         return None
 
     def harden(self, response: Response) -> Response:
-        """Add the security headers; pages are never cached."""
+        """Add the security headers. Forbid caching of pages."""
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
         if request.endpoint != "static":
@@ -172,8 +174,7 @@ class Guard:
         return response
 
     def _check_program(self) -> BaseResponse | None:
-        """The store's API is for programs: neither cookies nor names of hosts mean anything there, nor a proxy's word:
-        the token alone counts."""
+        """Check a request to the store's API. Only the bearer token counts: no cookie, host name or proxy header."""
         refusal = self._bearer()
         if refusal is None:
             request.max_content_length = MAX_API_BYTES
@@ -182,8 +183,11 @@ class Guard:
         return refusal
 
     def _bearer(self) -> BaseResponse | None:
-        """Take the token that a program sends, or refuse it. A right one is never made to wait: behind a proxy all
-        callers have one address. Another scheme, such as a proxy's own, is no try at the token."""
+        """Check the bearer token of a program.
+
+        Never delay a valid token: behind a proxy all callers share one address. Another scheme, such as a proxy's
+        own credentials, does not count as a wrong token.
+        """
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             return unauthorized()
@@ -193,7 +197,7 @@ class Guard:
             return None
         if self.identities is not None:
             try:
-                self._be(self.identities.of_token(given.strip()), "bearer")
+                self._identify(self.identities.from_token(given.strip()), "bearer")
             except (UnauthorizedError, ForbiddenError) as error:
                 why = str(error)
             else:
@@ -202,27 +206,25 @@ class Guard:
             return too_many(wait_s)
         return unauthorized(why)
 
-    def _be(self, known: Known, identity: str) -> None:
-        """Let the request be somebody's."""
+    def _identify(self, known: Known, identity: str) -> None:
         g.identity, g.principal, g.acts_for = identity, known.principal, known.acts_for
         g.name = known.principal.name
 
     def _id_token(self) -> str:
-        """The ID token that a proxy hands on; empty if there is none, or nobody's would be believed."""
+        """Return the ID token from the proxy's header, or an empty text."""
         if self._id_tokens is None:
             return ""
         given = request.headers.get(self._id_header, "").removeprefix("Bearer ").strip()
         return given if is_jwt(given) else ""
 
-    def _be_of(self, id_token: str) -> None:
-        """Let the request be that of whom a proxy has signed in."""
+    def _identify_by_id_token(self, id_token: str) -> None:
         assert self._id_tokens is not None
         try:
-            known, is_new = self._id_tokens.of(id_token)
+            known, is_new = self._id_tokens.verify(id_token)
         except IdTokenError as error:
             _log.warning("sign-in refused address=%s why=%s", request.remote_addr, error)
             raise
-        self._be(known, "oidc")
+        self._identify(known, "oidc")
         if is_new:
             self._note(f"signed in by ID token from {request.remote_addr}")
 
@@ -235,7 +237,7 @@ class Guard:
             g.identity, g.name = "session", str(session.get("name", ""))
             return
         try:
-            self._be(self.identities.of_session(str(session.get("acts_for", ""))), "session")
+            self._identify(self.identities.from_session(str(session.get("acts_for", ""))), "session")
         except (UnauthorizedError, ForbiddenError) as error:
             _log.warning("session ended address=%s why=%s", request.remote_addr, error)
             session.clear()
@@ -278,56 +280,62 @@ class Guard:
         if isinstance(identity, str):
             self.sessions.end(identity)
 
-    def _is_own(self, host: str) -> bool:
-        """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
-        name server, which is what the check is against (DNS rebinding)."""
+    def _is_allowed_host(self, host: str) -> bool:
+        """True if a page may be opened under this host name.
+
+        The check prevents DNS rebinding. Numeric addresses are safe, because no name server can redirect them.
+        """
         return host in self._hosts or (self._is_everywhere and _is_number(host))
 
-    def _named_by_proxy(self) -> str:
-        """Whom a proxy says this is; empty if none does, or one that is not believed."""
+    def _proxy_user(self) -> str:
+        """Return the user that a trusted proxy names, or an empty text."""
         given = request.headers.get(self._auth_header, "") if self._auth_header else ""
         if not given:
             return ""
         try:
             address = ipaddress.ip_address(request.remote_addr or "")
         except ValueError:
-            return ""  # a socket file, say
+            return ""  # the server listens on a Unix socket
         address = getattr(address, "ipv4_mapped", None) or address
         return person(given) if any(address in network for network in self._auth_proxies) else ""
 
 
 def csrf_token() -> str:
-    """The form token of this session and, behind a proxy, of the person that it names; made at its first use.
+    """Return the form token of this session, and behind a proxy of its user. Creates it at first use.
 
-    A session's cookie can be read by whoever has it, and be planted in another browser: the server's key is in the
-    token, so that nobody can make one for somebody else.
+    An attacker can copy a session cookie or plant it in another browser. So the form token is an HMAC with the
+    server's key over the session and the user.
     """
     if "csrf" not in session:
         session["csrf"] = secrets.token_urlsafe(32)
     identity = g.get("identity")
-    whose = g.name if identity in ("proxy", "oidc") else ""
+    user = g.name if identity in ("proxy", "oidc") else ""
     if identity == "oidc":
-        whose += f" {g.principal.identity}"  # two may have one name
+        user += f" {g.principal.identity}"  # names are not unique
     key = current_app.secret_key
     assert isinstance(key, bytes)
-    return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"{session['csrf']} {user}".encode(), hashlib.sha256).hexdigest()
 
 
 def _check_site() -> None:
-    """Refuse what another site made the browser ask for. An old browser says nothing of it; a program has no need."""
-    if g.identity != "bearer" and request.headers.get("Sec-Fetch-Site", "same-origin") not in _OWN_SITE:
+    """Refuse requests that another site triggered. Old browsers and programs send no `Sec-Fetch-Site`."""
+    if g.identity != "bearer" and request.headers.get("Sec-Fetch-Site", "same-origin") not in _TRUSTED_SITES:
         abort(403)
 
 
 def _check_reads() -> None:
-    """A token may be for something else than reading, and a service has no business on a page."""
+    """Refuse services, and tokens without the scope `read`."""
     who = g.principal
     if who is not None and (who.kind == "service" or not who.may(Scope.READ)):
-        raise ForbiddenError(f"{who.name} is no person" if who.kind == "service" else who.lacks(Scope.READ))
+        raise ForbiddenError(
+            f"{who.name} is a service and cannot open pages"
+            if who.kind == "service"
+            else who.lacks(Scope.READ)
+        )
 
 
 def _check_form() -> None:
-    # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
+    # A browser attaches the cookie to requests from any site, but never the bearer token.
     given = request.form.get("csrf", "")
     is_ours = "csrf" in session and hmac.compare_digest(_digest(given), _digest(csrf_token()))
     g.is_form_ours = g.identity == "bearer" or is_ours
@@ -336,23 +344,23 @@ def _check_form() -> None:
 
 
 def acts_for() -> str:
-    """For whom the store is asked now, where there are users: the one whose request this is."""
+    """Return the identity of the current request for the store (`ACTS_FOR`), or an empty text."""
     return str(g.get("acts_for", "")) if has_request_context() else ""
 
 
 def person(name: str) -> str:
-    """Clean a person's name for logs and pages: one short line, and never a service's name."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
+    """Clean a person's name: one short line, never a service's name."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:MAX_NAME_LENGTH]
     return f"{plain} (a person)" if reserved_names.reason(plain) else plain
 
 
-def who() -> str:
-    """Who acts, for the log: the name, else how it was proved who it is."""
+def author() -> str:
+    """Return the author of a command for the log: name, else kind of identity."""
     return g.name or {"bearer": "a program", "session": "the web page"}.get(g.identity, "")
 
 
 def local_path(target: str, default: str) -> str:
-    """`target` if it is a path on this page, else `default`: a sign-in must not lead elsewhere."""
+    """Return `target` if it is a path on this page, else `default`. Prevents open redirects after sign-in."""
     parts = urlsplit(target) if target.isprintable() and "\\" not in target else None
     if parts is None or parts.scheme or parts.netloc or not target.startswith("/") or target.startswith("//"):
         return default

@@ -1,7 +1,6 @@
-"""Who somebody is, where there are users: asked of the store by their token, and remembered for a second.
+"""Resolve tokens and sessions to users, through the store, with a cache of one second.
 
-What a session or a program may is never decided here: the store says who it is, and refuses what it may not
-(`cerebro.contract.identity`).
+Only in users mode. The store decides about rights (`cerebro.contract.identity`).
 """
 
 from __future__ import annotations
@@ -16,66 +15,66 @@ from cerebro.contract.identity import OPERATOR_WORD, TOKEN, Principal, operator_
 from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0
-"""The store believes a token for two seconds more: so one that is revoked opens nothing within 5 s."""
+"""Seconds to cache an answer. The store caches tokens for 2 s more, so a revoked token fails within 5 s."""
 _MAX_KNOWN = 10_000
 
 
 class Known(NamedTuple):
-    """Who it is, and by which word the dispatcher acts for them at the store (`ACTS_FOR`)."""
+    """A user, and the value of `ACTS_FOR` in requests of this user to the store."""
 
     principal: Principal
     acts_for: str
 
     @property
     def token(self) -> str:
-        """Which token it is, for the audit list."""
+        """Id of the token, for the audit log. Never the secret."""
         return OPERATOR_WORD if self.acts_for.startswith(f"{OPERATOR_WORD} ") else self.acts_for
 
 
 class WhoIs(Protocol):
-    """The store's answer to the question who somebody is; see `KvsClient.whoami`."""
+    """The part of `KvsClient` that resolves tokens."""
 
     def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
-        """Of a token, or of whom a session stands for."""
+        """Return the user of a token, or of a session."""
 
 
 class Identities:
-    """Asks who somebody is. Safe for several threads."""
+    """Cached lookups of users. Safe for several threads."""
 
     def __init__(self, store: WhoIs, monotonic: Callable[[], float]) -> None:
         self._store, self._monotonic = store, monotonic
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, tuple[float, Known]] = OrderedDict()
 
-    def of_token(self, secret: str) -> Known:
-        """Whose token it is.
+    def from_token(self, secret: str) -> Known:
+        """Return the user of a token.
 
         Raises:
-            UnauthorizedError: nobody's, or it has ended: says which.
-            ForbiddenError: it is a service's.
-            StoreUnavailableError: the store is away, and nobody has come with it before.
+            UnauthorizedError: the token is unknown or expired; the message says which.
+            ForbiddenError: the token is a service's.
+            StoreUnavailableError: the store is away and the token is not cached.
         """
         found = TOKEN.fullmatch(secret)
         word = f"token {found[1]}" if found else operator_word(secret)
-        return self._asked(secret, lambda: Known(self._store.whoami(token=secret), word))
+        return self._lookup(secret, lambda: Known(self._store.whoami(token=secret), word))
 
-    def of_session(self, acts_for: str) -> Known:
-        """Who has signed in with a token. Raises: as `of_token`."""
-        return self._asked(f" {acts_for}", lambda: Known(self._store.whoami(acts_for=acts_for), acts_for))
+    def from_session(self, acts_for: str) -> Known:
+        """Return the user who signed in. Raises the same errors as `from_token`."""
+        return self._lookup(f" {acts_for}", lambda: Known(self._store.whoami(acts_for=acts_for), acts_for))
 
-    def _asked(self, by: str, ask: Callable[[], Known]) -> Known:
-        # Secrets are not kept, not even in memory.
-        key, now = hashlib.sha256(by.encode("utf-8", "surrogatepass")).digest(), self._monotonic()
+    def _lookup(self, credential: str, fetch: Callable[[], Known]) -> Known:
+        # Cache a hash of the secret, never the secret.
+        key, now = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).digest(), self._monotonic()
         with self._lock:
             at, known = self._known.get(key, (float("-inf"), None))
         if known is not None and now < at + FRESH_S:
             return known
         try:
-            found = ask()
+            found = fetch()
         except StoreUnavailableError:
             if known is None:
                 raise
-            return known  # nothing can be revoked either while the store is away
+            return known  # while the store is away, no token can be revoked
         with self._lock:
             self._known[key] = now, found
             self._known.move_to_end(key)

@@ -1,8 +1,8 @@
-"""Who a browser is, by the ID token that an authenticating proxy hands on (OpenID Connect Core 1.0, section 3.1.3.7).
+"""Verify ID tokens that an authenticating proxy forwards (OpenID Connect Core 1.0, section 3.1.3.7).
 
-The token itself is believed, not the proxy. This module checks signature, issuer, audience, kind and times, so a
-forged header is refused. The settings map groups of the identity provider to a role and
-projects. `dispatcher.access.oidc_keys` has the keys.
+The token is trusted, not the proxy: signature, issuer, audience, type and times are checked, so a forged header
+fails. Settings map the groups of the identity provider to a role and projects. `dispatcher.access.oidc_keys` has the
+keys.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _LOGOUT = "http://schemas.openid.net/event/backchannel-logout"
 
 
 def is_jwt(text: str) -> bool:
-    """Whether it looks like an ID token: tokens of ours never do."""
+    """True if `text` has the form of an ID token. Cerebro's own tokens never do."""
     return text.startswith("ey") and text.count(".") == 2
 
 
 class IdTokens:
-    """Checks ID tokens. Safe for several threads.
+    """Verifier of ID tokens. Safe for several threads.
 
     Args:
-        clock: seconds since the epoch. monotonic: seconds that never go back.
+        clock: seconds since the epoch.
+        monotonic: seconds that never go back.
     """
 
     def __init__(
@@ -65,33 +66,32 @@ class IdTokens:
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, tuple[float, VerifiedKey, Known]] = OrderedDict()
 
-    def of(self, token: str) -> tuple[Known, bool]:
-        """Whose ID token it is, and whether it is seen for the first time.
+    def verify(self, token: str) -> tuple[Known, bool]:
+        """Return the user of an ID token, and whether the token is new.
 
         Raises:
-            IdTokenError: it is not believed: says which claim, what was expected and what was found.
-            OidcUnavailableError: the provider is away, and its keys are not known.
+            IdTokenError: the token is invalid; the message names the claim, and the expected and actual value.
+            OidcUnavailableError: the provider is away and its keys are not cached.
         """
         if len(token) > _LONGEST:
             raise refused(f"the ID token has {len(token)} characters, expected {_LONGEST} at most")
         digest, now = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest(), self._clock()
         with self._lock:
-            before = self._known.get(digest)
-        if before is not None and now < before[0] and self._keys.has(before[1]):
-            return before[2], False
-        claims, key = self._checked(token, now)
+            cached = self._known.get(digest)
+        if cached is not None and now < cached[0] and self._keys.has(cached[1]):
+            return cached[2], False
+        claims, key = self._verified_claims(token, now)
         principal = principal_of(claims, self._settings)
-        # In ASCII, as a header is: a name may be in any script.
+        # Headers are ASCII; names may be in any script.
         found = Known(principal, json.dumps(principal.model_dump(mode="json")))
         with self._lock:
             self._known[digest] = min(float(claims["exp"]), now + _BELIEVED_S), key, found
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-        return found, before is None
+        return found, cached is None
 
-    def _checked(self, token: str, now: float) -> tuple[Mapping[str, Any], VerifiedKey]:
-        """Return the claims of a valid token, and the key that has signed it."""
-        import jwt  # with its cryptography, where there is a provider alone
+    def _verified_claims(self, token: str, now: float) -> tuple[Mapping[str, Any], VerifiedKey]:
+        import jwt  # loads cryptography, needed only with an identity provider
 
         try:
             header = jwt.get_unverified_header(token)
@@ -109,10 +109,12 @@ class IdTokens:
         except jwt.MissingRequiredClaimError as cause:
             raise refused(f"the claim {cause.claim} is missing") from cause
         except jwt.InvalidIssuerError as cause:
-            raise refused(f"iss is not {self._settings.issuer!r}: it is another provider's") from cause
+            raise refused(
+                f"iss is not {self._settings.issuer!r}: another provider issued the token"
+            ) from cause
         except jwt.InvalidAudienceError as cause:
             raise refused(
-                f"aud is not {self._settings.audience!r}: it was made for another client"
+                f"aud is not {self._settings.audience!r}: it was issued to another client"
             ) from cause
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as cause:
             raise refused(f"it cannot be read ({cause})") from cause
@@ -126,7 +128,7 @@ class IdTokens:
         audience, wanted = claims["aud"], self._settings.audience
         has_several = isinstance(audience, list) and len(audience) > 1
         if "azp" in claims and claims["azp"] != wanted:
-            raise refused(f"azp is {claims['azp']!r}, expected {wanted!r}: it was made for another client")
+            raise refused(f"azp is {claims['azp']!r}, expected {wanted!r}: it was issued to another client")
         if has_several and "azp" not in claims:
             raise refused(f"aud names several clients, and azp none of them, expected {wanted!r}")
 
@@ -140,11 +142,11 @@ def _check_header(header: Mapping[str, Any]) -> None:
         raise refused(f"typ is {kind!r}, expected JWT: it is another kind of token than an ID token")
     for name in ("crit", "b64", "zip"):
         if name in header:
-            raise refused(f"its header has {name}, which ID tokens have not")
+            raise refused(f"its header has {name}, which ID tokens must not have")
 
 
 def _check_kind(claims: Mapping[str, Any]) -> None:
-    """Refuse access, refresh and logout tokens, which providers sign with the same keys."""
+    """Refuse access, refresh and logout tokens: providers sign them with the same keys."""
     for name, wanted in (("typ", "ID"), ("token_use", "id")):
         if name in claims and claims[name] != wanted:
             raise refused(
@@ -167,7 +169,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
         if now < time_s - _LEEWAY_S:
             raise refused(f"{name} is in {time_s - now:.0f} s: the clocks of provider and cluster differ")
     if expires < made:
-        raise refused("exp is before iat: it never was valid")
+        raise refused("exp is before iat: the token was never valid")
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float:
@@ -179,29 +181,31 @@ def _time(claims: Mapping[str, Any], name: str) -> float:
 
 
 def principal_of(claims: Mapping[str, Any], settings: Oidc) -> Principal:
-    """Who the claims of a checked token are about. Pure.
+    """Return the user that verified claims describe. Pure.
 
     Raises:
-        IdTokenError: a claim is missing, or none of the groups is known here: names it.
+        IdTokenError: a claim is missing, or no group of the user has a role; the message names it.
     """
     name = claims.get(settings.name_claim)
     if not isinstance(name, str) or not name.strip():
-        raise refused(f"the claim {settings.name_claim} is missing, which has the name (auth.oidc.nameClaim)")
+        raise refused(
+            f"the claim {settings.name_claim} is missing: it must contain the name (auth.oidc.nameClaim)"
+        )
     if settings.name_claim == "email" and claims.get("email_verified", True) is not True:
-        raise refused(f"email_verified is not true: anybody could have said to be {name!r}")
+        raise refused(f"email_verified is not true: anybody could claim to be {name!r}")
     groups = claims.get(settings.groups_claim)
     if isinstance(groups, str):
         groups = [groups]
     if not isinstance(groups, list) or not all(isinstance(each, str) for each in groups):
         raise refused(
-            f"the claim {settings.groups_claim} is missing, which has the groups (auth.oidc.groupsClaim): have the "
-            "provider put it into ID tokens"
+            f"the claim {settings.groups_claim} is missing: it must contain the groups (auth.oidc.groupsClaim). Make "
+            "the provider add it to ID tokens"
         )
     rights = [settings.groups[each] for each in dict.fromkeys([*groups, "*"]) if each in settings.groups]
     if not rights:
         raise refused(
             f"none of the groups in the claim {settings.groups_claim} has a role here (auth.oidc.groups): "
-            f"{', '.join(groups[:10]) or 'there is none'}"
+            f"{', '.join(groups[:10]) or 'the claim is empty'}"
         )
     role = max((each.role for each in rights), key=RANK.index)
     projects = dict.fromkeys(project for each in rights for project in each.projects)
@@ -221,5 +225,5 @@ def principal_of(claims: Mapping[str, Any], settings: Oidc) -> Principal:
 
 
 def _identity(issuer: str, subject: str) -> str:
-    """Hash `iss` and `sub`: only this pair is unique and never reassigned (OpenID Connect Core, 5.7)."""
+    """Hash `iss` and `sub`. Only this pair is unique and never reassigned (OpenID Connect Core, 5.7)."""
     return f"oidc:{hashlib.sha256(json.dumps([issuer, subject]).encode()).hexdigest()[:32]}"

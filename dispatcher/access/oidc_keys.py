@@ -1,7 +1,7 @@
-"""The keys of an identity provider (JSON Web Key Set, RFC 7517), and the check of a token's signature.
+"""Public keys of an identity provider (JWKS, RFC 7517), and verification of signatures.
 
-A key is believed for signatures alone, with an algorithm of its kind, and if it is long enough. Keys are read again
-every few minutes, so a withdrawn key is refused soon. While the provider is away, its last keys stay valid.
+A key verifies only signatures of its algorithm, and only if it is long enough. The key set is read again every
+few minutes, so a withdrawn key fails soon. While the provider is away, its last keys stay valid.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ _KINDS = {
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "OKP",
 }  # fmt: skip
 ALGORITHMS = tuple(_KINDS)
-"""Signature algorithms with a public key: not ``none``, and not HMAC, because the dispatcher has no shared secret."""
+"""Signature algorithms with a public key. Excludes ``none``, and HMAC because the dispatcher has no shared secret.
+"""
 LEAST_RSA_BITS = 2048
 """RFC 7518, section 3.3."""
 FRESH_S = 300.0
-"""Seconds until the keys are read again: a withdrawn key is believed until then."""
-_ASK_AGAIN_S = 30.0
-"""Least seconds between two requests for the keys, however often tokens name unknown keys."""
+"""Seconds between two reads of the key set, and so the longest time that a withdrawn key stays valid."""
+_RETRY_S = 30.0
+"""Minimum seconds between two requests for keys, however often tokens name unknown keys."""
 _ANSWER_S = 5.0
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 100
 _MOST_TRIED = 10
-"""Most keys to try for a token without a key id."""
+"""Maximum number of keys to try for a token without a key id."""
 _EDWARDS = ("Ed25519", "Ed448")
 
 
@@ -54,7 +55,7 @@ class OidcUnavailableError(StoreUnavailableError):
 
 
 def refused(why: str) -> IdTokenError:
-    """Make the error for a refused token."""
+    """Create the error for a refused token."""
     return IdTokenError(f"the proxy's ID token is not believed: {why}")
 
 
@@ -63,7 +64,7 @@ class VerifiedKey:
     """A key that has signed a token.
 
     Attributes:
-        name: the whole key as JSON, to find the key in a later set.
+        name: the key as JSON, which identifies it in a later key set.
     """
 
     name: str
@@ -71,7 +72,7 @@ class VerifiedKey:
 
 
 class Keys:
-    """The keys of one provider. Safe for several threads: one thread reads, others use known keys without waiting.
+    """Key set of one provider. Safe for several threads: one thread reads, others use cached keys without waiting.
 
     Args:
         monotonic: seconds that never go back.
@@ -85,9 +86,9 @@ class Keys:
             retries=False,
             timeout=urllib3.Timeout(_ANSWER_S),
         )
-        self._asking = threading.Lock()
+        self._reading = threading.Lock()
         self._keys: dict[str, Mapping[str, Any]] = {}
-        self._read, self._asked = float("-inf"), float("-inf")
+        self._read, self._requested = float("-inf"), float("-inf")
         self._problem = ""
 
     def has(self, key: VerifiedKey) -> bool:
@@ -99,23 +100,24 @@ class Keys:
         """Return the key that has signed a token.
 
         Args:
-            identity: the ``kid`` of its header, if it has one. algorithm: its ``alg``, one of `ALGORITHMS`.
+            identity: the ``kid`` of the token's header, if present.
+            algorithm: the ``alg`` of the token's header, one of `ALGORITHMS`.
 
         Raises:
             IdTokenError: no key of the provider has signed the token.
-            OidcUnavailableError: the provider is away, and the key is not known.
+            OidcUnavailableError: the provider is away and the key is not cached.
         """
         import jwt
 
-        found = self._of(identity)
+        found = self._with_id(identity)
         self._refresh(is_missing=not found)
-        if not (found := self._of(identity)):
+        if not (found := self._with_id(identity)):
             if self._problem:
                 raise OidcUnavailableError(
-                    f"the keys of {self._settings.issuer} cannot be read ({self._problem}): people sign in again when "
-                    "it answers; the cluster's own token opens the page meanwhile"
+                    f"the keys of {self._settings.issuer} cannot be read ({self._problem}): people can sign in when "
+                    "it answers; until then use the cluster's own token"
                 )
-            raise refused(f"kid is {identity!r}, which is no key of {self._settings.issuer}")
+            raise refused(f"kid is {identity!r}, which is not a key of {self._settings.issuer}")
         unfit = ""
         for name, each in list(found.items())[:_MOST_TRIED]:
             if why := why_unfit(each, algorithm):
@@ -131,31 +133,31 @@ class Keys:
                 unfit = f"it cannot be used ({error})"
         if unfit:
             raise refused(f"the key {identity!r} of {self._settings.issuer} does not sign ID tokens: {unfit}")
-        raise refused("its signature is wrong: no key of the provider has signed it")
+        raise refused("its signature is wrong: no key of the provider has signed the token")
 
-    def _of(self, identity: object) -> dict[str, Mapping[str, Any]]:
-        """Return the keys with that id, or all keys if a token names no id."""
+    def _with_id(self, identity: object) -> dict[str, Mapping[str, Any]]:
+        """Return the keys with this id, or all keys for a token without an id."""
         keys = self._keys
         return {name: each for name, each in keys.items() if identity is None or each.get("kid") == identity}
 
     def _refresh(self, *, is_missing: bool) -> None:
         """Read the keys again if they are old or one is missing. Only a missing key waits for another thread's read."""
         now = self._monotonic()
-        if not (is_missing or now > self._read + FRESH_S) or now <= self._asked + _ASK_AGAIN_S:
-            if is_missing and self._asking.locked():
-                with self._asking:  # another thread asks just now
+        if not (is_missing or now > self._read + FRESH_S) or now <= self._requested + _RETRY_S:
+            if is_missing and self._reading.locked():
+                with self._reading:  # another thread is reading them
                     return
             return
-        if not self._asking.acquire(blocking=is_missing):
+        if not self._reading.acquire(blocking=is_missing):
             return
         try:
-            if now > self._asked + _ASK_AGAIN_S:
-                self._asked = now
-                self._ask(now)
+            if now > self._requested + _RETRY_S:
+                self._requested = now
+                self._read_keys(now)
         finally:
-            self._asking.release()
+            self._reading.release()
 
-    def _ask(self, now: float) -> None:
+    def _read_keys(self, now: float) -> None:
         try:
             address = self._settings.jwks_url or self._discovered()
             listed = self._json(address).get("keys")
@@ -173,7 +175,7 @@ class Keys:
         address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
         document = self._json(address)
         if document.get("issuer") != issuer:
-            raise ValueError(f"{address} is of the issuer {document.get('issuer')!r}, expected {issuer!r}")
+            raise ValueError(f"{address} names the issuer {document.get('issuer')!r}, expected {issuer!r}")
         found = document.get("jwks_uri")
         if not isinstance(found, str):
             raise ValueError(f"{address} names no jwks_uri")
@@ -191,32 +193,31 @@ class Keys:
             raise ValueError(f"{address} answered {answer.status}")
         found = json.loads(content)
         if not isinstance(found, dict):
-            raise ValueError(f"{address} answered no object")
+            raise ValueError(f"{address} did not answer with a JSON object")
         return found
 
 
 def why_unfit(key: Mapping[str, Any], algorithm: str) -> str:
-    """Return why a key cannot sign ID tokens by an algorithm, as the end of a sentence, else an empty text. Pure."""
+    """Return the reason why a key cannot verify an algorithm, or an empty text. Pure."""
     if key.get("use", "sig") != "sig":
         return f"its use is {key['use']!r}, expected 'sig'"
     operations = key.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
-        return f"its key_ops are {operations!r}, expected 'verify' among them"
+        return f"its key_ops are {operations!r}, expected 'verify' in the list"
     if key.get("alg", algorithm) != algorithm:
         return f"its alg is {key['alg']!r}, and the token's is {algorithm!r}"
     kind = _KINDS[algorithm]
     has = key.get("crv") if key.get("kty") == "EC" else key.get("kty")
     if has != kind or (kind == "OKP" and key.get("crv") not in _EDWARDS):
-        return f"it is of the kind {has!r}, which does not sign by {algorithm}"
+        return f"its type is {has!r}, which cannot verify {algorithm}"
     if kind == "RSA" and (bits := _bits(key.get("n"))) < LEAST_RSA_BITS:
         return f"it has {bits} bits, expected {LEAST_RSA_BITS} or more"
     if kind == "RSA" and _bits(key.get("e")) < 2:
-        return "its exponent is 1, so everybody can sign by it"
+        return "its exponent is 1, so anybody can forge its signatures"
     return ""
 
 
 def _bits(number: object) -> int:
-    """Length of a number in base64url; 0 if it is none."""
     from jwt.utils import base64url_decode
 
     try:
@@ -226,7 +227,7 @@ def _bits(number: object) -> int:
 
 
 def _public(listed: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield public keys only. A set may also list shared secrets, which never sign ID tokens here."""
+    """Yield public keys only. A set may also list shared secrets, which must never verify ID tokens."""
     for each in listed:
         if isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP"):
             yield each

@@ -1,4 +1,4 @@
-"""Answers to those who are not let in: a browser is led to the sign-in, a program told what to send."""
+"""Responses to unauthenticated requests: a redirect to the sign-in for browsers, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dispatcher.api.gateway import problem
 
 
 def is_browser() -> bool:
-    """Whether a person looks at the answer: browsers ask for HTML by name when they open a page."""
+    """True if a browser opens a page. Browsers name HTML in `Accept`."""
     return "text/html" in request.headers.get("Accept", "") and g.get("identity") != "bearer"
 
 
 def refused() -> BaseResponse:
-    """Nobody has signed in: a browser is led to where one does."""
+    """Answer a request without identity: redirect a browser to the sign-in, refuse a program."""
     if not is_browser():
         return unauthorized()
     if request.method not in ("GET", "HEAD"):
-        abort(401)  # a page that says how to send the form again: a redirect would lose what was typed
+        abort(401)  # the 401 page explains how to send the form again; a redirect would lose the typed values
     target = request.full_path.rstrip("?")
     return redirect(f"{url_for('sign_in')}?next={quote(target, safe='/')}", 303)
 
 
 def unauthorized(why: str = "") -> BaseResponse:
-    """A program has no token, or a wrong one; `why`, if the store has said."""
+    """Answer 401 to a program with a missing or wrong token. `why` is the store's reason, if known."""
     message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
     given = request.headers.get("Authorization", "")
     if is_jwt(given.removeprefix("Bearer ").strip()):
@@ -41,7 +41,7 @@ def unauthorized(why: str = "") -> BaseResponse:
 
 
 def too_many(wait_s: float) -> BaseResponse:
-    """Whoever guesses has to wait."""
+    """Answer 429 after too many wrong tokens."""
     left_s = math.ceil(wait_s)
     message = f"too many wrong tokens came from this address: try again in {left_s} s"
     answer = problem(429, "TooManyRequests", message)

@@ -1,6 +1,6 @@
-"""What a page offers to who looks at it: nothing that the store would refuse them.
+"""Controls that a page offers to the current user.
 
-The store decides (`kvs_api`); this is so that nobody is shown a button in vain. Where there are no users, everybody is
+The store (`kvs_api`) enforces rights; this module only hides buttons that would fail. Without users, everybody is
 offered everything.
 """
 
@@ -15,34 +15,34 @@ from cerebro.commands.rules import CommandKind
 from cerebro.contract.identity import Owned, Principal, Scope
 from cerebro.errors import CerebroError
 from cerebro.state import ExperimentState, Model, Run
-from dispatcher.reading.reader import Reader
+from dispatcher.read_models.reader import Reader
 
 
 def install(app: Flask, reader: Reader) -> None:
-    """Find out, before each request about an experiment, whether who asks may steer it."""
+    """Before each request about an experiment, find out if the user may steer it."""
 
     @app.before_request
-    def look() -> None:
+    def load_rights() -> None:
         who = principal()
         name = (request.view_args or {}).get("name")
         if who is None:
             return
         g.may_steer = who.may(Scope.CREATE)
         if isinstance(name, str):
-            with suppress(CerebroError):  # the page itself says what is wrong
+            with suppress(CerebroError):  # the page itself reports the problem
                 g.may_steer = who.may_steer(reader.record(name))
 
     app.jinja_env.globals.update(may_steer=may_steer, may_create=may_create, principal=principal)
 
 
 def principal() -> Principal | None:
-    """Who asks; `None` where there are no users."""
+    """User of the current request; `None` without users mode."""
     found: Principal | None = g.get("principal") if has_request_context() else None
     return found
 
 
 def may_steer(owned: Owned | None = None) -> bool:
-    """Whether who asks may give commands: to the experiment of this page, or to another one."""
+    """True if the user may command an experiment: `owned`, or this page's."""
     who = principal()
     if who is None:
         return True
@@ -50,20 +50,20 @@ def may_steer(owned: Owned | None = None) -> bool:
 
 
 def may_create() -> bool:
-    """Whether who asks may make experiments."""
+    """True if the user may create experiments."""
     who = principal()
     return who is None or who.may(Scope.CREATE)
 
 
-def offered(
+def allowed_commands(
     state: ExperimentState, run: Run | None = None, model: Model | None = None
 ) -> frozenset[CommandKind]:
-    """`cerebro.commands.rules.allowed`, of that what who asks may."""
+    """Return the commands of `cerebro.commands.rules.allowed` that the current user may give."""
     return rules.allowed(state, run, model) if may_steer() else frozenset()
 
 
-def seen_as() -> str:
-    """What a page's content depends on of who looks: those of whom it is the same may be sent the same."""
+def rights_key() -> str:
+    """Return a key of the user's rights. Users with equal keys may share a cached page."""
     who = principal()
     if who is None:
         return ""

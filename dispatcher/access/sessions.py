@@ -1,7 +1,7 @@
-"""Sign-in sessions that ended by signing out, for all copies of their cookies.
+"""Signed-out sessions, so that copies of their cookies stop working too.
 
-The store records ended sessions, for all processes of the page and across restarts. Each process caches an answer for a
-second. Earlier versions wrote cookies without an id, which cannot be signed out, so these cookies are refused.
+The store records them for all processes and across restarts. Each process caches an answer for a second. A cookie
+without a session id cannot be signed out, so it is refused.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0
 _AWAY_S = 5.0
-"""Seconds until a store that is away is asked again: each request may take seconds then."""
+"""Seconds until an unavailable store is asked again, because each request may take seconds."""
 _MAX_KNOWN = 10_000
 
 
 class EndedSessions(Protocol):
-    """The store's part; see `KvsClient`."""
+    """The part of `KvsClient` that records ended sessions."""
 
     def end_session(self, session: str) -> None:
         """Record that a session has ended."""
@@ -31,7 +31,7 @@ class EndedSessions(Protocol):
 
 
 class Sessions:
-    """Safe for several threads.
+    """Ids of sessions, and a cache of their state. Safe for several threads.
 
     Args:
         monotonic: seconds that never go back.
@@ -49,7 +49,7 @@ class Sessions:
         return session
 
     def end(self, session: str) -> None:
-        """End a session: here at once, elsewhere when caches expire.
+        """End a session: in this process at once, in others when their caches expire.
 
         Raises:
             StoreUnavailableError: the store is away, so other processes do not know.
@@ -58,10 +58,10 @@ class Sessions:
         self._store.end_session(session)
 
     def has_ended(self, session: str) -> bool:
-        """True if the session was signed out, here or at another process.
+        """True if the session was signed out, in any process.
 
         Raises:
-            StoreUnavailableError: the store is away, and this process has never seen the session.
+            StoreUnavailableError: the store is away, and this process does not know the session.
         """
         with self._lock:
             until, has_ended = self._known.get(session, (None, False))

@@ -1,4 +1,4 @@
-"""Signing in and out, and on to TensorBoard, which asks who comes (`cerebro.local.tensorboard`)."""
+"""Routes to sign in, sign out, and open TensorBoard, whose proxy checks a ticket (`cerebro.local.tensorboard`)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from dispatcher.services import Services
 _log = logging.getLogger(__name__)
 
 
-def _proved(guard: Guard, given: str) -> tuple[Known | None, str]:
-    """Who signs in by what was typed, where there are users; and why not, if not."""
+def _verify(guard: Guard, given: str) -> tuple[Known | None, str]:
+    """Return the user of a typed token (`None` without users mode), or an error message."""
     if guard.identities is None:
-        wrong = "This is not the cluster's token. Nothing is wrong with the connection."
+        wrong = "This is not the cluster's token. The connection works: check the token and try again."
         return None, "" if guard.is_token(given) else wrong
     try:
-        known = guard.identities.of_token(given)
+        known = guard.identities.from_token(given)
     except UnauthorizedError as error:
         return None, f"{str(error)[:1].upper()}{str(error)[1:]}."
     try:
-        guard.identities.of_session(known.acts_for)
+        guard.identities.from_session(known.acts_for)
     except (UnauthorizedError, ForbiddenError):
-        # The token is right, so it is the word for it that the store does not know.
+        # The token is valid, so the store does not understand the header `ACTS_FOR`.
         return None, (
-            "The token is right, but kvs_api is of another version than this page: upgrade both to the same one, "
+            "The token is valid, but kvs_api and this page have different versions: install the same version of both, "
             "then sign in again."
         )
     if known.principal.kind == "service" or not known.principal.may(Scope.READ):
-        return None, "This token is not for people: it is a service's, or does not read."
+        return (
+            None,
+            "This token cannot open pages: it is a service's token, or lacks the scope read. Use a token of yours.",
+        )
     return known, ""
 
 
@@ -59,18 +62,18 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
         if not g.is_form_ours:
             return _page(
                 target,
-                "This page was open for too long, or the browser keeps no cookies: send it again.",
+                "The sign-in form has expired, or the browser blocks cookies: allow cookies and send the form again.",
                 400,
             )
         address = request.remote_addr or ""
-        known, why = _proved(guard, request.form.get("token", "").strip())
+        known, why = _verify(guard, request.form.get("token", "").strip())
         if why:
-            # Never delay a right token: behind a proxy, other people's wrong tokens would lock everybody out.
+            # Never delay a valid token: behind a proxy, other people's wrong tokens would lock everybody out.
             wait_s = guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
             if wait_s:
-                left = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
-                return _page(target, f"{why} {left}", 429, wait_s)
+                advice = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
+                return _page(target, f"{why} {advice}", 429, wait_s)
             return _page(target, why, 401)
         if known is None:
             guard.begin_session(request.form.get("name", ""))
@@ -78,7 +81,7 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
             guard.begin_session(known.principal.name, known.acts_for)
             g.acts_for = known.acts_for
             services.store.note_audit(f"signed in by {known.token} from {address}")
-        services.reader.probe()  # the next page then says if the store is away: not the token's fault
+        services.reader.probe()  # the next page then reports an unavailable store, instead of blaming the token
         return redirect(target, 303)
 
     @app.get("/tensorboard")
@@ -88,27 +91,27 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
             abort(404)
         key = tickets.key_of(services.settings.token)
         ticket = tickets.issue(key, tickets.Kind.TICKET, services.clock())
-        # A page that goes on by itself, not a redirect: a browser that comes here from the sign-in follows none to
-        # another address, because forms of these pages are sent to these pages alone (Content-Security-Policy).
+        # Not a redirect: after the sign-in form, Content-Security-Policy (`form-action 'self'`) blocks redirects to
+        # other origins.
         return render_template("access/tensorboard.html", onward=f"{link}/?{tickets.PARAMETER}={ticket}")
 
     @app.post("/sign-out")
     def sign_out() -> ResponseReturnValue:
         forget_polls()
-        left: ResponseReturnValue
+        response: ResponseReturnValue
         try:
             guard.end_session()
         except StoreUnavailableError:
             why = (
-                "You are signed out in this browser. The store does not answer, so a copy of the session elsewhere is "
-                "still valid: sign in and out again when it does."
+                "You are signed out in this browser. The store does not answer, so copies of the session cookie "
+                "stay valid: sign in and out again when the store answers."
             )
-            left = _page(url_for("pages.experiments"), why, 503)
+            response = _page(url_for("pages.experiments"), why, 503)
         else:
-            left = redirect(url_for("sign_in"), 303)
-        answer = make_response(left)
+            response = redirect(url_for("sign_in"), 303)
+        answer = make_response(response)
         if link := services.settings.link_tensorboard:
-            # Cookies know no ports: this one was set by TensorBoard's guard, under the same host.
+            # Browsers share cookies between ports. TensorBoard's proxy has set this one under the same host name.
             answer.delete_cookie(
                 tickets.cookie_name(urlsplit(link).port), path="/", httponly=True, samesite="Lax"
             )

@@ -1,1 +1,1 @@
-"""Who one is, and one's tokens."""
+"""The page Account: the user's rights, quotas, and tokens for programs."""

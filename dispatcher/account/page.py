@@ -1,4 +1,4 @@
-"""The page Account: who one is and what one may, and tokens for programs: made, shown once, revoked."""
+"""The page Account: show rights and quotas, create tokens (shown once), revoke them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from dispatcher.access.rights import principal
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
 
-_SHOWN = (Scope.READ, Scope.CREATE, Scope.STEER, Scope.TOKENS, Scope.CLUSTER, Scope.ADMINISTER)
-"""Scopes that a token may be narrowed to."""
+_OFFERED_SCOPES = (Scope.READ, Scope.CREATE, Scope.STEER, Scope.TOKENS, Scope.CLUSTER, Scope.ADMINISTER)
+"""Scopes that a token may be restricted to."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -34,14 +34,16 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.get("/account")
     def account() -> ResponseReturnValue:
-        return _page(services, _somebody())
+        return _page(services, _current_user())
 
     @pages.post("/account/tokens")
     def make_token() -> ResponseReturnValue:
-        who = _somebody()
+        who = _current_user()
         try:
-            made = services.reader.ask(
-                partial(services.store.make_token, _asked(request.form, request.form.getlist("scope"))),
+            made = services.reader.call(
+                partial(
+                    services.store.make_token, _token_request(request.form, request.form.getlist("scope"))
+                ),
                 is_command=True,
             )
         except BadRequestError as error:
@@ -50,25 +52,25 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/account/tokens/revoke")
     def revoke_token() -> ResponseReturnValue:
-        _somebody()
+        _current_user()
         identity = request.form.get("token", "")[:100]
-        services.reader.ask(partial(services.store.revoke_token, identity), is_command=True)
+        services.reader.call(partial(services.store.revoke_token, identity), is_command=True)
         return redirect(url_for("pages.account"), 303)
 
 
-def _somebody() -> Principal:
-    """Who asks; there is no such page where there are no users."""
+def _current_user() -> Principal:
+    """Return the current user. Answer 404 without users mode."""
     who = principal()
     if who is None:
         abort(404)
     return who
 
 
-def _asked(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
-    """The token that a form asks for.
+def _token_request(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
+    """Return the token request in a form.
 
     Raises:
-        BadRequestError: a field makes no sense; names it.
+        BadRequestError: a field is invalid; the message names it.
     """
     fields: dict[str, object] = {"label": form.get("label", "").strip(), "days": form.get("days", "").strip()}
     if name := form.get("name", "").strip():
@@ -88,18 +90,18 @@ def _asked(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
 def _page(services: Services, who: Principal, *, made: MadeToken | None = None, problem: str = "") -> str:
     is_admin = who.may(Scope.ADMINISTER)
     tokens = (
-        services.reader.ask(partial(services.store.tokens, acts_for=g.acts_for))
+        services.reader.call(partial(services.store.tokens, acts_for=g.acts_for))
         if who.may(Scope.TOKENS)
         else ()
     )
     return render_template(
         "account/account.html",
         who=who,
-        scopes=[scope for scope in _SHOWN if who.may(scope)],
+        scopes=[scope for scope in _OFFERED_SCOPES if who.may(scope)],
         roles=RANK if is_admin else RANK[: RANK.index(who.role) + 1],
         role_scopes=SCOPES,
         tokens=tokens,
-        usages=services.reader.ask(services.store.quotas),
+        usages=services.reader.call(services.store.quotas),
         made=made,
         problem=problem,
         is_admin=is_admin,

@@ -1,1 +1,1 @@
-"""Which hyper-parameters matter."""
+"""The tab Analysis: four figures that show which hyper-parameters matter."""

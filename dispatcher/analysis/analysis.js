@@ -1,10 +1,10 @@
-// Brushes on parallel coordinates: dragging along an axis chooses a range of its values, which filters the table below
-// through the address (`brush`, a sentence of the filter language). Lines outside are dimmed, not taken away.
+// Brushes on parallel coordinates: dragging along an axis selects a range of values. The selection is stored in the
+// address (`brush`, an expression of the filter language) and filters the table below; other lines are dimmed.
 "use strict";
 (() => {
   const ID = "parallel";
-  const REACH_PX = 26; // from an axis to the pointer
-  const brushes = new Map(); // index of the axis -> [low, high] of its places, 0 to 1
+  const REACH_PX = 26; // maximum distance between axis and pointer
+  const brushes = new Map(); // axis index -> [low, high], positions from 0 to 1
   let axes = [];
   let dragged = null;
 
@@ -23,13 +23,13 @@
     return axis.is_reversed ? 1 - share : share;
   };
   const spread = (position, count) => (count > 1 ? position / (count - 1) : 0.5);
-  // Models that lack the hyper-parameter are a category of their own, which no value of the filter language names.
+  // Models without the hyper-parameter form a separate category; the filter language selects it by `is empty`.
   const categoriesOf = (axis) => axis.categories.map((label, at) => ({
     label, place: spread(at, axis.categories.length), isAbsent: at === axis.absent,
   }));
 
-  // An end of an axis is reached when the brush comes near: no value is lost to rounding.
-  const sentence = () => [...brushes].map(([index, [low, high]]) => {
+  // Widen the range slightly, so that rounding does not exclude values at its ends.
+  const expression = () => [...brushes].map(([index, [low, high]]) => {
     const axis = axes[index];
     const name = nameOf(axis);
     if (axis.kind === "category") {
@@ -65,8 +65,8 @@
 
   const isInside = (places) => [...brushes].every(([index, [low, high]]) => places[index] >= low - 1e-6 && places[index] <= high + 1e-6);
 
-  // Lines of a trace stand one after the other, with gaps between them.
-  const kept = (trace) => {
+  // A trace contains many lines, separated by null.
+  const selected = (trace) => {
     const found = { ...trace, x: [], y: [], customdata: [], hovertext: [] };
     let start = 0;
     trace.x.forEach((x, at) => {
@@ -90,7 +90,7 @@
       fillcolor: "rgba(80,140,230,.35)", line: { color: "rgb(80,140,230)", width: 1 },
     }));
     const layout = { ...spec.layout, shapes: [...(spec.layout.shapes || []), ...boxes] };
-    return { data: [...dimmed, ...spec.data.filter(isLine).map(kept)], layout };
+    return { data: [...dimmed, ...spec.data.filter(isLine).map(selected)], layout };
   };
 
   const at = (event, plot) => {
@@ -105,7 +105,7 @@
 
   const store = () => {
     const url = new URL(location.href);
-    const brush = sentence();
+    const brush = expression();
     if (brush) url.searchParams.set("brush", brush);
     else url.searchParams.delete("brush");
     url.searchParams.delete("page");

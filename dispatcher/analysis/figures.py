@@ -1,4 +1,4 @@
-"""The figures of hyper-parameters: take the models that are asked for, and have `cerebro.figures` draw."""
+"""Figures of hyper-parameters: select the models, then draw with `cerebro.figures`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cerebro.figures import Figure, ModelSummary, Theme
 from cerebro.figures.models import ranked, values_at
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
-from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.drawing import Drawing, empty_drawing, with_reason
+from dispatcher.read_models.read_model import ReadModel
 
 _Names = Annotated[str, StringConstraints(max_length=2000)]
-"""Names with commas between."""
+"""Names separated by commas."""
 
 MOST_DOTS = 2_000
-"""Models of a scatter figure: the best, beyond these."""
+"""Maximum number of models in a scatter figure; the best are drawn."""
 
 
 class ModelsFigureQuery(Contract):
-    """Which models of a fit run: those that fit `filter`."""
+    """Models of a fit run that match `filter`."""
 
     fit: str = Field("", max_length=60)
     filter: str = Field("", max_length=2000)
@@ -34,113 +34,118 @@ class ModelsFigureQuery(Contract):
 
 
 class ParallelQuery(ModelsFigureQuery):
-    """`names`: hyper-parameters, commas between; those that vary if empty. `log`: the objective's axis."""
+    """`names`: hyper-parameters separated by commas, by default all that vary. `log`: logarithmic objective."""
 
     names: _Names = ""
     log: bool = False
 
 
 class ScatterQuery(ParallelQuery):
-    """`epoch`: the objective there, so that models that are further do not look better; 0: at each one's best.
-    `columns`: panels beside each other; one suits a phone."""
+    """`epoch`: plot the objective at this epoch, so that models with more epochs do not look better; 0 plots the
+    best. `columns`: panels per row; one suits a phone.
+    """
 
     epoch: int = Field(0, ge=0, le=1_000_000)
     columns: int = Field(3, ge=1, le=10)
 
 
 class HeatmapQuery(ModelsFigureQuery):
-    """`x`, `y`: hyper-parameters; the first two that vary if empty."""
+    """`x`, `y`: hyper-parameters, by default the first two that vary."""
 
     x: str = Field("", max_length=200)
     y: str = Field("", max_length=200)
     epoch: int = Field(0, ge=0, le=1_000_000)
 
 
-def parallel(read_model: ReadModel, asked: ParallelQuery, now: float) -> Drawing:
-    """Parallel coordinates."""
+def parallel(read_model: ReadModel, query: ParallelQuery, now: float) -> Drawing:
+    """Draw parallel coordinates."""
 
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
-        names = _named(read_model, run, asked.names)
-        return partial(figures.parallel, rows, names=names, is_log=asked.log, total=len(run.models))
+        names = _named(read_model, run, query.names)
+        return partial(figures.parallel, rows, names=names, is_log=query.log, total=len(run.models))
 
-    return _drawing(read_model, asked, draw)
+    return _drawing(read_model, query, draw)
 
 
-def scatter(read_model: ReadModel, asked: ScatterQuery, now: float) -> Drawing:
-    """The objective over each hyper-parameter."""
+def scatter(read_model: ReadModel, query: ScatterQuery, now: float) -> Drawing:
+    """Draw the objective over each hyper-parameter."""
 
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
         return partial(
             figures.scatter,
             ranked(rows, run.fit_request.mode)[:MOST_DOTS],
-            names=_named(read_model, run, asked.names),
-            is_log=asked.log,
-            columns=asked.columns,
-            values=values_at(run, asked.epoch) if asked.epoch else None,
+            names=_named(read_model, run, query.names),
+            is_log=query.log,
+            columns=query.columns,
+            values=values_at(run, query.epoch) if query.epoch else None,
         )
 
-    return _drawing(read_model, asked, draw)
+    return _drawing(read_model, query, draw)
 
 
-def heatmap(read_model: ReadModel, asked: HeatmapQuery, now: float) -> Drawing:
-    """The best objective for each pair of values of two hyper-parameters."""
+def heatmap(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
+    """Draw the best objective for each pair of values of two hyper-parameters."""
 
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure] | None:
-        axes = _named(read_model, run, ",".join(filter(None, (asked.x, asked.y))))
+        axes = _named(read_model, run, ",".join(filter(None, (query.x, query.y))))
         rest = [name for name in read_model.table(run).varying if name not in axes]
         axes = (*axes, *rest)[:2]
         if len(axes) < 2:
             return None
-        values = values_at(run, asked.epoch) if asked.epoch else None
+        values = values_at(run, query.epoch) if query.epoch else None
         return partial(figures.heatmap, rows, x=axes[0], y=axes[1], values=values)
 
-    return _drawing(read_model, asked, draw, why="A heat map needs two hyper-parameters that vary.")
+    return _drawing(read_model, query, draw, why="A heat map needs two hyper-parameters that vary.")
 
 
-def importance(read_model: ReadModel, asked: ModelsFigureQuery, now: float) -> Drawing:
-    """Which hyper-parameters tell the best models from the others."""
-    run, rows = _rows(read_model, asked)
+def importance(read_model: ReadModel, query: ModelsFigureQuery, now: float) -> Drawing:
+    """Draw the importance of each hyper-parameter for the objective."""
+    run, rows = _select(read_model, query)
     if run is None:
-        return nothing()
+        return empty_drawing()
     mode = run.fit_request.mode
-    return explained(
-        lambda: figures.importance(figures.importance_of(rows, mode=mode), theme=asked.theme), ""
+    return with_reason(
+        lambda: figures.importance(figures.importance_of(rows, mode=mode), theme=query.theme), ""
     )
 
 
 def _drawing(
     read_model: ReadModel,
-    asked: ModelsFigureQuery,
+    query: ModelsFigureQuery,
     draw: Callable[[Run, Sequence[ModelSummary]], Callable[..., Figure] | None],
     *,
     why: str = "",
 ) -> Drawing:
-    """What `draw` makes of the models, in the theme; if it makes nothing of them, `why`."""
-    run, rows = _rows(read_model, asked)
+    """Draw the selected models, or return an empty figure with the reason."""
+    run, rows = _select(read_model, query)
     if run is None:
-        return nothing()
+        return empty_drawing()
     request, drawn = run.fit_request, draw(run, rows)
     if drawn is None:
-        return nothing(why)
+        return empty_drawing(why)
     if not rows:
         why = "No model fits the filter."
     elif all(row.best is None for row in rows):
         why = f"{request.metric!r} is known once a model has completed its first epoch."
     else:
         why = ""
-    return explained(lambda: drawn(metric=request.metric, mode=request.mode, theme=asked.theme), why)
+    return with_reason(lambda: drawn(metric=request.metric, mode=request.mode, theme=query.theme), why)
 
 
-def _rows(read_model: ReadModel, asked: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
-    run = read_model.fit(asked.fit)
+def _select(read_model: ReadModel, query: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
+    run = read_model.fit(query.fit)
     if run is None:
         return None, []
     table = read_model.table(run)
-    return run, matching(table.rows(), ModelQuery(filter=asked.filter), table.columns())
+    return run, matching(table.rows(), ModelQuery(filter=query.filter), table.columns())
 
 
 def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
-    """Hyper-parameters by name, with or without ``hp.``."""
+    """Return the named hyper-parameters. Accepts names with the prefix ``hp.``.
+
+    Raises:
+        BadRequestError: the run has no such hyper-parameter; the message lists the existing names.
+    """
     known = read_model.table(run).columns().hyperparameters
     wanted = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())
     found = [name if name in known else name.removeprefix("hp.") for name in wanted]

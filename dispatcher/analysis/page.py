@@ -1,4 +1,4 @@
-"""Which hyper-parameters matter: parallel coordinates, scatter, heat map, importance of one filtered set of models."""
+"""Route of the tab Analysis: parallel coordinates, scatter, heat map and importance."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cerebro.figures import varying
 from dispatcher.models.page import table
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -32,7 +32,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     run = read_model.fit(header.fit)
     if run is None:
         return {"view": None}
-    # A brush narrows the table below the figure; the figure keeps the other lines, dimmed.
+    # The brush filters only the table below the figure. The figure shows the other lines dimmed.
     both = " and ".join(f"({part})" for part in (chosen, brush) if part.strip())
     view, mistake = table(read_model, parsed_query(ModelQuery, filter=both, size=_ROWS))
     if mistake:
@@ -60,7 +60,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
 
 
 def _axes(names: tuple[str, ...]) -> tuple[str, str]:
-    """The two hyper-parameters of the heat map: those of the address if there are such, else the first two."""
+    """Return the axes of the heat map, by default the first two that vary."""
     x = request.args.get("x", "")
     x = x if x in names else next(iter(names), "")
     y = request.args.get("y", "")

@@ -1,8 +1,8 @@
-"""Files of the volumes for clients outside the cluster, read-only: ``GET /api/volumes/<volume>/<path>``.
+"""Read-only files of the volumes for clients outside the cluster: ``GET /api/volumes/<volume>/<path>``.
 
-User code writes to these volumes, so nothing in them is trusted: a path is walked folder by folder from the volume's
-root without following links, which leaves nothing to race for. A checkpoint with a base is sent as a whole. Training
-data is not served: it stays where it is.
+User code writes to these volumes, so a path may contain hostile links. It is opened folder by folder without
+following links, which leaves no race. A checkpoint with a frozen-weights file is sent as one file. Training data is
+not served: it stays on its worker.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SENT = (200, _PIECE_SENT)
 
 
 class Files:
-    """Serves files. Safe for several threads; at most `at_once` are sent at a time, since each occupies a thread.
+    """File server with at most `at_once` transfers, because each occupies a thread. Safe for several threads.
 
     Args:
-        note: told of each download, once, where there are users.
+        note: records a download in the audit log, once per download; `None` without users.
         monotonic: seconds that never go back.
     """
 
@@ -61,27 +61,30 @@ class Files:
         app.add_url_rule(f"{PREFIX}/volumes/<volume>/<path:path>", "volumes", self.view, methods=["GET"])
 
     def download(self, volume: str, path: str, name: str) -> Response:
-        """A file for a browser, which saves it under `name`; never shown as a page, whatever is in it."""
+        """Return a file that a browser saves as `name`. The browser never displays it, whatever its content."""
         response = self.view(volume, path)
         if response.status_code < _FAILED:
             response.headers.set("Content-Disposition", "attachment", filename=name)
         return response
 
     def view(self, volume: str, path: str) -> Response:
-        """A file, whole or one range of it; 404 for whatever is no plain file on that volume, 422 for a checkpoint that
-        cannot be put together."""
+        """Return a file or one range.
+
+        Answers 404 for everything except plain files of the volume, and 422 for a checkpoint that cannot be
+        assembled.
+        """
         if volume not in self._roots:
             abort(404)
         if not self._slots.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many files are being sent at once: try again")
         root, folder = self._roots[volume], path.rpartition("/")[0]
         try:
-            own = open_below(root, path)
-            file: io.BufferedReader | BasedFile = own
-            found = os.fstat(own.fileno())
+            opened = open_below(root, path)
+            file: io.BufferedReader | BasedFile = opened
+            found = os.fstat(opened.fileno())
             size = found.st_size
             if volume == "checkpoints":
-                whole = joined(own, lambda base: open_below(root, f"{folder}/{base}"))
+                whole = joined(opened, lambda base: open_below(root, f"{folder}/{base}"))
                 if whole is not None:
                     file, size = whole, whole.size
         except OSError as error:
@@ -93,12 +96,12 @@ class Files:
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
         body = _Sending(file, self._slots, size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
-        response = _described(response, found, size)
+        response = _with_range(response, found, size)
         if response.status_code in _SENT and request.method == "GET":
-            self._tell(f"{volume}/{path}", response)
+            self._record(f"{volume}/{path}", response)
         return response
 
-    def _tell(self, path: str, response: Response) -> None:
+    def _record(self, path: str, response: Response) -> None:
         if self._note is None:
             return
         is_piece = response.status_code == _PIECE_SENT
@@ -107,10 +110,10 @@ class Files:
 
 
 class _Sending(FileWrapper):
-    """The body of an answer: a file in pieces; its slot is free again once it is closed.
+    """Response body: a file in pieces. Frees its slot when closed.
 
     Args:
-        size: bytes of the file that were promised: a log may grow meanwhile.
+        size: bytes promised in the header; a log may grow during the transfer.
     """
 
     def __init__(
@@ -124,16 +127,16 @@ class _Sending(FileWrapper):
         return super().__next__()
 
     def close(self) -> None:
-        """Called by the server in every case."""
+        """Close the file. The server calls this in every case."""
         if not self.file.closed:
             super().close()
             self._slots.release()
 
 
-def _described(response: Response, found: os.stat_result, size: int) -> Response:
-    """With size and identity, and cut to the range that was asked for."""
+def _with_range(response: Response, found: os.stat_result, size: int) -> Response:
+    """Add size and ETag, and cut the response to the requested range."""
     response.content_length = size
-    # Files here are replaced as a whole, never changed in place (nor is the base of one); but for logs, which grow.
+    # Files are replaced as a whole, never changed in place; the same holds for frozen-weights files. Only logs grow.
     response.set_etag(generate_etag(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}".encode()))
     try:
         response.make_conditional(request, accept_ranges=True, complete_length=size)

@@ -1,9 +1,8 @@
-"""The store's API for clients outside the cluster: ``/api/...`` is handed on to kvs_api, the answer streamed back.
+"""Gateway for clients outside the cluster: forward ``/api/...`` to kvs_api.
 
-Only what a client needs is handed on: a caller here can request runs and follow them; it cannot report work, decide or
-lead. `guard` has checked the caller's token before; the store is asked with the dispatcher's own or, where there are
-users, with the caller's. Knows as little as
-possible of what is asked and answered.
+Only routes that a client needs are forwarded: a client can request runs and follow them, but not report work, decide
+or lead. `guard` has checked the token before. The request to the store carries the dispatcher's token, or the
+caller's in users mode. This module does not interpret requests and answers, except for waits and sizes.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from dispatcher.settings import Settings
 PREFIX = "/api"
 
 _SMALL, _LARGE = 8 << 20, 48 << 20
-"""Largest bodies: a request with thousands of configurations; encoded user code or a code archive."""
+"""Maximum body in bytes: a request with thousands of configurations; user code or a code archive."""
 
-HANDED_ON = (
+FORWARDED = (
     "GET /health",
     "GET /openapi.json",
     "GET /v1/experiments",
@@ -73,25 +72,28 @@ HANDED_ON = (
     "POST /v1/registry/{name}",
     "POST /v1/registry/{name}/aliases",
 )
-"""Method and path of the store's routes that clients need."""
+"""Method and path of the forwarded routes."""
 
 _WAIT_S = 5.0
-"""Longest wait of one read; who wants to wait longer asks again. It bounds how long an ending dispatcher is kept."""
+"""Longest wait of one read in seconds; clients repeat it. It bounds how long a stopping dispatcher waits."""
 _ANSWER_S = 25.0
-"""A store that is silent for longer counts as away: a little sooner than for the client, so that it is told why."""
+"""Read timeout of the store in seconds. Shorter than the client's, so the client learns the reason."""
 _PIECE = 64 << 10
 _UNAUTHORIZED = 401
 _REFUSED = "the store refuses the dispatcher's token: set the same CEREBRO_TOKEN for both and restart them"
-_KEPT = ("Content-Type", "Content-Length")
+_FORWARDED_HEADERS = ("Content-Type", "Content-Length")
 
 
 class Gateway:
-    """Hands requests on. Safe for several threads; of what is handed on at a time the number is bounded, and of that
-    again what waits for news: a store that is slow must not take the pages' threads."""
+    """Forwards requests. Safe for several threads.
+
+    Limits the number of concurrent requests, and within it the number of long polls, so that a slow store cannot
+    occupy the threads of the pages.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._server, self._has_users = settings.server, settings.has_users
-        self._slots = threading.BoundedSemaphore(settings.handed_on)
+        self._slots = threading.BoundedSemaphore(settings.forwarded_calls)
         self._long_poll_slots = threading.BoundedSemaphore(settings.blocked_reads)
         self._http = urllib3.PoolManager(
             maxsize=settings.threads, headers={"Authorization": f"Bearer {settings.token}"}, retries=False
@@ -99,7 +101,7 @@ class Gateway:
 
     def install(self, app: Flask) -> None:
         """Add the routes."""
-        for key in HANDED_ON:
+        for key in FORWARDED:
             method, path = key.split(" ")
             rule = path.replace("{name}", "<name:name>").replace("{sha256}", "<string(length=64):sha256>")
             rule = rule.replace("{token}", "<string(length=16):token>")
@@ -115,44 +117,42 @@ class Gateway:
                 return problem(413, "BadRequestError", f"{request.method} {request.path}: {size}")
             address = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
             if path != "/v1/watch":
-                return self._ask(address)
-            return self._wait(address)
+                return self._forward_query(address)
+            return self._forward_watch(address)
 
         return view
 
-    def _ask(self, path: str) -> Response:
-        """A request whose wait, if it has one, is in its address."""
+    def _forward_query(self, path: str) -> Response:
         query = request.args.to_dict()
         wait_s = _number(query.get("wait_s", ""))
         if wait_s > _WAIT_S:
             query["wait_s"] = str(_WAIT_S)
         address = path + "?" * bool(query) + "&".join(f"{quote(k)}={quote(v)}" for k, v in query.items())
-        return self._bounded(wait_s, lambda: self._hand_on(address, request.stream, request.content_length))
+        return self._with_slot(wait_s, lambda: self._forward(address, request.stream, request.content_length))
 
-    def _wait(self, path: str) -> Response:
-        """A request whose wait is in its body."""
+    def _forward_watch(self, path: str) -> Response:
         content = request.get_data()
         try:
-            asked = api.WatchRequest.model_validate_json(content)
+            watch = api.WatchRequest.model_validate_json(content)
         except ValueError:
-            return self._hand_on(path, content, len(content))  # the store says what is wrong with it
-        content = asked.model_copy(update={"wait_s": min(asked.wait_s, _WAIT_S)}).model_dump_json().encode()
-        return self._bounded(asked.wait_s, lambda: self._hand_on(path, content, len(content)))
+            return self._forward(path, content, len(content))  # the store explains the error
+        content = watch.model_copy(update={"wait_s": min(watch.wait_s, _WAIT_S)}).model_dump_json().encode()
+        return self._with_slot(watch.wait_s, lambda: self._forward(path, content, len(content)))
 
-    def _bounded(self, wait_s: float, call: Callable[[], Response]) -> Response:
+    def _with_slot(self, wait_s: float, call: Callable[[], Response]) -> Response:
         if not self._slots.acquire(blocking=False):
-            # Clients try again by themselves, with growing pauses.
-            return problem(503, "StoreUnavailableError", "too many clients ask the store at once: try again")
+            # Clients retry by themselves, with growing pauses.
+            return problem(503, "StoreUnavailableError", "too many clients use the store at once: try again")
         try:
-            response = self._waiting(call) if wait_s > 0 else call()
+            response = self._with_long_poll_slot(call) if wait_s > 0 else call()
         except BaseException:
             self._slots.release()
             raise
-        # Not before all of the answer is sent: that takes a thread, too.
+        # Sending the answer occupies a thread too, so release the slot at its end.
         response.call_on_close(self._slots.release)
         return response
 
-    def _waiting(self, call: Callable[[], Response]) -> Response:
+    def _with_long_poll_slot(self, call: Callable[[], Response]) -> Response:
         if not self._long_poll_slots.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many clients wait for news at once: try again")
         try:
@@ -160,9 +160,9 @@ class Gateway:
         finally:
             self._long_poll_slots.release()
 
-    def _hand_on(self, address: str, body: object, length: int | None) -> Response:
+    def _forward(self, address: str, body: object, length: int | None) -> Response:
         headers = {**self._http.headers, "Content-Type": request.content_type or "application/json"}
-        if self._has_users:  # the store knows who may what
+        if self._has_users:  # the store checks the user's rights
             headers["Authorization"] = request.headers.get("Authorization", "")
         if length:
             headers["Content-Length"] = str(length)
@@ -178,28 +178,28 @@ class Gateway:
                 timeout=urllib3.Timeout(connect=3.0, read=_ANSWER_S),
             )
             pieces = answer.stream(_PIECE)
-            # Before the answer begins: what breaks off here can still be told.
+            # Read the first piece now: an error can still become a 503 response.
             first = next(pieces, b"")
         except urllib3.exceptions.HTTPError as cause:
             return problem(503, "StoreUnavailableError", f"the store does not answer the dispatcher: {cause}")
         if answer.status == _UNAUTHORIZED and not self._has_users:
             answer.close()
-            return problem(503, "StoreUnavailableError", _REFUSED)  # the caller's own token is right
-        kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
-        response = Response(itertools.chain((first,), pieces), answer.status, kept)
-        # A caller that goes away in the middle leaves a connection that nobody else can use.
+            return problem(503, "StoreUnavailableError", _REFUSED)  # the caller's own token is valid
+        answer_headers = {name: answer.headers[name] for name in _FORWARDED_HEADERS if name in answer.headers}
+        response = Response(itertools.chain((first,), pieces), answer.status, answer_headers)
+        # If the caller disconnects, the connection to the store cannot be reused.
         response.call_on_close(answer.close)
         return response
 
 
 def operations() -> dict[str, Operation]:
-    """The routes as the OpenAPI document describes them, by method and path."""
+    """Return the forwarded routes for the OpenAPI document, by method and path."""
     found = {}
-    for key in HANDED_ON:
+    for key in FORWARDED:
         known = STORE[key]
         refusals = {400, 404} if "{" in key else {400} if known.query or known.body else set()
         statuses = tuple({*known.statuses, *refusals, *((413,) if known.body else ())})
-        # While the store is away, the answer is the dispatcher's.
+        # While the store is away, the dispatcher answers.
         answers = {503: dict[str, Any]} if known.answers else {}
         found[key.replace(" ", f" {PREFIX}")] = replace(
             known, name="", is_open=False, statuses=statuses, answers=answers
@@ -208,7 +208,7 @@ def operations() -> dict[str, Operation]:
 
 
 def problem(status: int, kind: str, message: str) -> Response:
-    """A refusal that `cerebro.runtime.kvs` understands."""
+    """Return an error response that `cerebro.runtime.kvs` understands."""
     text = api.Problem(error=kind, message=message).model_dump_json()
     return Response(text, status, mimetype="application/json")
 
@@ -217,4 +217,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return 0.0  # none, or nonsense that the store refuses
+        return 0.0  # missing, or invalid: the store refuses it

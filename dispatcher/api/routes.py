@@ -1,6 +1,6 @@
-"""The routes of the read API: what each takes, what it answers, and what makes that.
+"""Table of the read API's routes: parameters, answer and builder of each.
 
-One table for the server and for the OpenAPI document.
+The server and the OpenAPI document use the same table.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dispatcher.data.figure import EtlFigureQuery
 from dispatcher.data.figure import etl as etl_figure
 from dispatcher.experiments import view as experiments
 from dispatcher.history import view as history
-from dispatcher.logs.reading import Chunk, Hits
+from dispatcher.logs.log_reader import Chunk, Hits
 from dispatcher.logs.view import LogQuery
 from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
 from dispatcher.pages.drawing import Drawing
-from dispatcher.reading.from_log import FromLog
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.from_log import FromLog
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.rungs import view as rungs
-from dispatcher.schedule import sub_epochs
+from dispatcher.schedule import tasks
 from dispatcher.schedule import view as schedule
 from dispatcher.schedule.figure import ScheduleFigureQuery
 from dispatcher.schedule.figure import schedule as schedule_figure
@@ -54,20 +54,20 @@ class NoQuery(Contract):
 
 
 class FitQuery(Contract):
-    """`fit`: id of the fit run; the newest one if empty."""
+    """`fit`: id of the fit run, by default the newest."""
 
     fit: str = Field("", max_length=60)
 
 
 class CheckpointQuery(FitQuery):
-    """Of one model or of all, so many models at a time."""
+    """Checkpoints of one model or all models, by page."""
 
     model: str = Field("", max_length=100)
     page: int = Field(1, ge=1, le=1_000_000)
 
 
 class FailedRowsQuery(Contract):
-    """Of one partition of a data set of the experiment; of the newest if none is named."""
+    """One partition of a data set, by default of the experiment's newest data set."""
 
     dataset: str = Field("", max_length=100)
     split: str = Field(pattern="^(train|valid|test|predict)$")
@@ -75,13 +75,13 @@ class FailedRowsQuery(Contract):
 
 
 class LogsQuery(LogQuery):
-    """Which logs; `after`: bytes of the one attempt that were read already."""
+    """Selection of logs. `after`: bytes of a single attempt's log that the client has."""
 
     after: int = Field(-1, ge=-1, le=api.MAX_SEQ)
 
 
 class ClusterQuery(Contract):
-    """How far back histories go, and which page of workers."""
+    """Time span of histories, and page of workers."""
 
     span: str = Field("hour", pattern="^(hour|day)$")
     page: int = Field(1, ge=1, le=100_000)
@@ -89,7 +89,7 @@ class ClusterQuery(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class LogsView:
-    """Ends of logs, or with a search the lines that were found. `sub_epochs`: attempts that were chosen from."""
+    """Ends of logs, or the matching lines of a search. `sub_epochs`: number of attempts that were considered."""
 
     chunks: tuple[Chunk, ...]
     found: Hits | None
@@ -98,37 +98,43 @@ class LogsView:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureView:
-    """Plotly's figure: ``Plotly.newPlot(element, data, layout)``. ``layout.meta.empty`` says why `data` is empty."""
+    """Figure for ``Plotly.newPlot(element, data, layout)``. ``layout.meta.empty`` says why `data` is empty."""
 
     data: list[dict[str, Any]]
     layout: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A request about an experiment: its parameters, and of `model` if one is in its path. `statuses` are those of all
-    workers where `Route.of_workers` says so; `now` is in seconds since the epoch."""
+class RouteInput:
+    """Input of a builder besides the read model.
+
+    Attributes:
+        model: id of the model in the path, or an empty text.
+        now: seconds since the epoch.
+        statuses: status of all workers, for routes with `uses_workers`.
+    """
 
     query: Any
     model: str
     now: float
     statuses: tuple[WorkerStatus, ...]
     queue_positions: tuple[QueuePosition, ...] = ()
-    """Of the experiment's open runs, where `Route.of_workers` says so, too."""
+    """Queue positions of the experiment's open runs, for routes with `uses_workers`."""
 
 
-Build = Callable[[ReadModel, Asked], object]
-"""What a route about an experiment answers; `None` if there is no run of the kind that it `needs`."""
+Build = Callable[[ReadModel, RouteInput], object]
+"""Builder of an answer; returns `None` if the experiment has no run of the kind `Route.needs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """One address: what it takes and what it answers.
+    """One address of the read API.
 
     Attributes:
-        view: name of the endpoint; without `build` the method of `dispatcher.api.views.Api` that answers.
-        build: makes the answer of an experiment. of_workers: it also depends on what the workers do.
-        needs: kind of the run that has to be planned.
+        view: name of the endpoint. Without `build`, also the method of `dispatcher.api.views.Api` that answers.
+        build: builds the answer from an experiment's read model.
+        uses_workers: True if the answer also depends on the status of workers.
+        needs: kind of run that must be planned.
     """
 
     view: str
@@ -137,7 +143,7 @@ class Route:
     query: type[Contract] = NoQuery
     kind: str = JSON
     build: Build | None = None
-    of_workers: bool = False
+    uses_workers: bool = False
     needs: str = "fit"
 
 
@@ -147,52 +153,52 @@ FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing | FromLog[Fi
     "scatter": ("The objective over hyper-parameters.", figures.ScatterQuery, figures.scatter),
     "heatmap": ("The objective over two hyper-parameters.", figures.HeatmapQuery, figures.heatmap),
     "importance": ("Which hyper-parameters matter.", figures.ModelsFigureQuery, figures.importance),
-    "schedule": ("What ran where when.", ScheduleFigureQuery, schedule_figure),
-    "etl": ("How far preprocessing is.", EtlFigureQuery, etl_figure),
+    "schedule": ("Gantt chart of workers.", ScheduleFigureQuery, schedule_figure),
+    "etl": ("Progress of preprocessing.", EtlFigureQuery, etl_figure),
 }
-"""Name -> what it shows, what it takes, what draws it."""
+"""Figure name -> description, query type, drawing function."""
 
 ROUTES: dict[str, Route] = {
     "/experiments": Route(
         view="experiments",
-        summary="Experiments: searched, filtered, ordered, paged.",
+        summary="List of experiments, with search, filter, order and pages.",
         query=experiments.ListQuery,
         answer=experiments.ExperimentsView,
     ),
     _ONE: Route(
         view="experiment",
-        summary="What an experiment does.",
+        summary="State of an experiment.",
         query=FitQuery,
         answer=header.Header,
-        build=lambda f, asked: header.header(
-            f,
-            now=asked.now,
-            fit=asked.query.fit,
-            statuses=asked.statuses,
-            queue_positions=asked.queue_positions,
+        build=lambda read_model, given: header.header(
+            read_model,
+            now=given.now,
+            fit=given.query.fit,
+            statuses=given.statuses,
+            queue_positions=given.queue_positions,
         ),
-        of_workers=True,
+        uses_workers=True,
     ),
     f"{_ONE}/overview": Route(
         view="overview",
-        summary="An experiment at a glance.",
+        summary="Summary of an experiment.",
         query=FitQuery,
         answer=overview.Overview,
-        build=lambda f, asked: overview.overview(
-            f, now=asked.now, fit=asked.query.fit, statuses=asked.statuses
+        build=lambda read_model, given: overview.overview(
+            read_model, now=given.now, fit=given.query.fit, statuses=given.statuses
         ),
-        of_workers=True,
+        uses_workers=True,
     ),
     f"{_ONE}/models": Route(
         view="models",
-        summary="Models of a fit run: filtered, ordered, paged.",
+        summary="Models of a fit run, with filter, order and pages.",
         query=ModelQuery,
         answer=models.ModelsView,
-        build=lambda f, asked: models.models(f, asked.query),
+        build=lambda read_model, given: models.models(read_model, given.query),
     ),
     f"{_ONE}/models.csv": Route(
         view="models_csv",
-        summary="All models that fit, as CSV; page and size have no effect.",
+        summary="All models that match the filter, as CSV; page and size have no effect.",
         query=ModelQuery,
         answer=str,
         kind=CSV,
@@ -202,65 +208,65 @@ ROUTES: dict[str, Route] = {
         summary="One model of a fit run.",
         query=FitQuery,
         answer=models.ModelView,
-        build=lambda f, asked: models.model(f, asked.model, fit=asked.query.fit),
+        build=lambda read_model, given: models.model(read_model, given.model, fit=given.query.fit),
     ),
     f"{_ONE}/search": Route(
         view="search",
-        summary="A fit's search: its rungs, who is where, and who was stopped at which value.",
+        summary="Search of a fit run: its rungs, the models on each, and the value at which each model stopped.",
         query=rungs.RungsQuery,
         answer=rungs.SearchView,
-        build=lambda f, asked: rungs.asked_search(f, asked.query),
+        build=lambda read_model, given: rungs.search_or_error(read_model, given.query),
     ),
     f"{_ONE}/curves": Route(
         view="curves",
-        summary="Learning curves, cut to what a screen shows.",
+        summary="Learning curves, reduced to the resolution of a screen.",
         query=curves.CurveQuery,
         answer=curves.CurvesView,
-        build=lambda f, asked: curves.curves(f, asked.query),
+        build=lambda read_model, given: curves.curves(read_model, given.query),
     ),
     f"{_ONE}/schedule": Route(
         view="schedule",
-        summary="How well a fit run is scheduled.",
+        summary="Utilization and schedule of a fit run.",
         query=FitQuery,
         answer=schedule.ScheduleView,
-        build=lambda f, asked: schedule.schedule(f, fit=asked.query.fit, now=asked.now),
+        build=lambda read_model, given: schedule.schedule(read_model, fit=given.query.fit, now=given.now),
     ),
     f"{_ONE}/data": Route(
         view="data",
-        summary="How far preprocessing is.",
+        summary="Progress of preprocessing.",
         answer=data.DataView,
-        build=lambda f, asked: data.data(f, now=asked.now),
+        build=lambda read_model, given: data.data(read_model, now=given.now),
         needs="etl",
     ),
     f"{_ONE}/failed-rows": Route(
         view="failed_rows",
-        summary="Rows that preprocessing left out, and why.",
+        summary="Rows that preprocessing skipped, with the reason.",
         query=FailedRowsQuery,
         answer=data.FailedRowsView,
     ),
     f"{_ONE}/sub_epochs": Route(
         view="sub_epochs",
-        summary="Sub-epochs and their attempts, newest first; of long runs by stretches of time.",
-        query=sub_epochs.SubEpochQuery,
-        answer=sub_epochs.SubEpochsView,
-        build=lambda f, asked: sub_epochs.sub_epochs(f, asked.query, asked.now),
+        summary="Sub-epochs and their attempts, newest first; long runs by time range.",
+        query=tasks.TaskQuery,
+        answer=tasks.TasksView,
+        build=lambda read_model, given: tasks.list_tasks(read_model, given.query, given.now),
     ),
-    f"{_ONE}/logs": Route(view="logs", summary="What attempts printed.", query=LogsQuery, answer=LogsView),
+    f"{_ONE}/logs": Route(view="logs", summary="Output of attempts.", query=LogsQuery, answer=LogsView),
     f"{_ONE}/checkpoints": Route(
         view="checkpoints",
-        summary="Checkpoints that are kept.",
+        summary="Existing checkpoints.",
         query=CheckpointQuery,
         answer=checkpoints.CheckpointsView,
-        build=lambda f, asked: checkpoints.checkpoints(
-            f, fit=asked.query.fit, model=asked.query.model, page=asked.query.page
+        build=lambda read_model, given: checkpoints.checkpoints(
+            read_model, fit=given.query.fit, model=given.query.model, page=given.query.page
         ),
     ),
     f"{_ONE}/actions": Route(
         view="actions",
-        summary="Who asked for what, newest first.",
+        summary="Commands of users, newest first.",
         query=history.CommandQuery,
         answer=history.CommandsView,
-        build=lambda f, asked: history.commands(f.state, asked.query),
+        build=lambda read_model, given: history.commands(read_model.state, given.query),
     ),
     **{
         f"{_ONE}/figures/{name}": Route(
@@ -270,21 +276,21 @@ ROUTES: dict[str, Route] = {
     },
     f"{_ONE}/figures/curves.svg": Route(
         view="static_svg",
-        summary="Learning curves as a picture, which needs no scripts.",
+        summary="Learning curves as an SVG image, which works without scripts.",
         query=StaticSvgQuery,
         answer=str,
         kind=SVG,
     ),
     "/cluster": Route(
-        view="cluster", summary="Workers, queue, history.", query=ClusterQuery, answer=ClusterView
+        view="cluster", summary="Workers, queue and history.", query=ClusterQuery, answer=ClusterView
     ),
-    "/volumes": Route(view="volumes", summary="What lies on the volumes.", answer=VolumesView),
+    "/volumes": Route(view="volumes", summary="Disk use of the volumes.", answer=VolumesView),
 }
-"""Address below ``/api/views`` -> what it is."""
+"""Address below ``/api/views`` -> route."""
 
 
 def operations() -> dict[str, Operation]:
-    """The routes as the OpenAPI document describes them."""
+    """Return the routes for the OpenAPI document."""
     found = {}
     for address, route in ROUTES.items():
         statuses = (200, 304, 400, 403, *((404, 409) if "{name}" in address else ()))

@@ -1,7 +1,7 @@
-"""The read API: everything that the page shows, as JSON, below ``/api/views``.
+"""The read API: JSON with everything that the pages show, below ``/api/views``.
 
-`dispatcher.api.routes` has the table. A parameter that a route does not have, or a value that makes no sense, is
-refused: a misspelt filter must not look like an answer.
+`dispatcher.api.routes` has the table. Unknown parameters and invalid values are refused: a misspelt filter must not
+return unfiltered data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dispatcher.api.routes import (
     FIGURES,
     ROUTES,
     VIEWS,
-    Asked,
     Build,
     ClusterQuery,
     FailedRowsQuery,
@@ -35,36 +34,39 @@ from dispatcher.api.routes import (
     LogsView,
     NoQuery,
     Route,
+    RouteInput,
     operations,
 )
 from dispatcher.curves.figure import StaticSvgQuery
 from dispatcher.data.failed_rows import failed_rows
 from dispatcher.data.view import newest_dataset
 from dispatcher.experiments.view import ListQuery
-from dispatcher.logs.view import Chosen, sources
+from dispatcher.logs.view import Sources, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
-from dispatcher.reading.columns import Columns
-from dispatcher.reading.from_log import FromLog, made
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.columns import Columns
+from dispatcher.read_models.from_log import FromLog, resolve
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.sandbox.slots import BusyError
 from dispatcher.services import Services
 
 _EVERY = (401, 403, 429, 503)
-"""Any route may answer so: without the token, after too many wrong ones, while the store is away."""
+"""Status codes of every route: missing token, missing rights, too many wrong tokens, store unavailable."""
 
 T = TypeVar("T")
 Query = TypeVar("Query", bound=Contract)
 
 
 def register(app: Flask, services: Services) -> None:
-    """Add the routes and the document."""
+    """Add the routes and the OpenAPI document."""
     blueprint, views = Blueprint("views", __name__), Api(services)
-    blueprint.register_error_handler(ValidationError, _refused)
-    blueprint.register_error_handler(errors.CerebroError, _failed)
+    blueprint.register_error_handler(ValidationError, _invalid_query)
+    blueprint.register_error_handler(errors.CerebroError, _error_response)
     for address, route in ROUTES.items():
         rule = VIEWS + address.replace("{name}", "<name:name>").replace("{model}", "<model>")
-        blueprint.add_url_rule(rule, route.view.replace(" ", "_"), views.answering(address), methods=["GET"])
+        blueprint.add_url_rule(
+            rule, route.view.replace(" ", "_"), views.view_function(address), methods=["GET"]
+        )
 
     @blueprint.get("/openapi.json")
     def openapi() -> Response:
@@ -75,7 +77,7 @@ def register(app: Flask, services: Services) -> None:
 
 @cache
 def _document() -> str:
-    # At the first request: it takes half a second. Pages are not in it: they are for people.
+    # Cached at the first request: it takes half a second. HTML pages are not part of the document.
     info = {
         "title": "Cerebro",
         "version": version("cerebro-platform"),
@@ -90,124 +92,127 @@ def _adapter(address: str) -> TypeAdapter[Any]:
 
 
 class Api:
-    """Routes about an experiment are built alike, the others have a method each, by `Route.view`. Safe for several
-    threads."""
+    """Request handlers. Routes with `Route.build` share one, the others have a method each. Safe for several
+    threads.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services, self._reader = services, services.reader
 
-    def answering(self, address: str) -> Callable[..., Response]:
-        """The Flask view of a route."""
+    def view_function(self, address: str) -> Callable[..., Response]:
+        """Return the Flask view of a route."""
         route = ROUTES[address]
         name, _, figure = route.view.partition(" ")
 
         def view(**parts: str) -> Response:
             g.address, g.figure = address, figure
-            asked = _asked(route.query)
+            query = _parse_query(route.query)
             if route.build is not None:
-                return self._built(route, route.build, asked, **parts)
+                return self._answer_from_model(route, route.build, query, **parts)
             method: Callable[..., Response] = getattr(self, name)
-            return method(asked, **parts)
+            return method(query, **parts)
 
         return view
 
-    def experiments(self, asked: ListQuery) -> Response:
-        """The list of experiments."""
+    def experiments(self, query: ListQuery) -> Response:
+        """Answer the list of experiments."""
         catalogue = self._services.catalogue
-        return self._tagged(catalogue.version, lambda: catalogue.view(asked))
+        return self._tagged(catalogue.version, lambda: catalogue.view(query))
 
-    def cluster(self, asked: ClusterQuery) -> Response:
-        """Workers, queue and history."""
-        found = self._services.cluster.look(span=asked.span, page=asked.page)
+    def cluster(self, query: ClusterQuery) -> Response:
+        """Answer workers, queue and history."""
+        found = self._services.cluster.view(span=query.span, page=query.page)
         return Response(_json(found), mimetype=JSON)
 
     def volumes(self, _: NoQuery) -> Response:
-        """What lies on the volumes."""
+        """Answer the disk use of the volumes."""
         return Response(_json(self._services.cluster.volumes()), mimetype=JSON)
 
-    def models_csv(self, asked: ModelQuery, name: str) -> Response:
-        """A run's models as CSV."""
-        rows, columns = self._reader.look(name, lambda f: _table(_fitting(f, asked.fit), asked.fit))
-        # Others look at the experiment while a long table is written.
-        response = Response(models_csv(rows, columns, asked), mimetype=CSV)
+    def models_csv(self, query: ModelQuery, name: str) -> Response:
+        """Answer a run's models as CSV."""
+        rows, columns = self._reader.read(name, lambda f: _table(_require_fit(f, query.fit), query.fit))
+        # Release the experiment before the long table is written.
+        response = Response(models_csv(rows, columns, query), mimetype=CSV)
         response.headers.set("Content-Disposition", "attachment", filename=f"{name}-models.csv")
         return response
 
-    def failed_rows(self, asked: FailedRowsQuery, name: str) -> Response:
-        """Rows that preprocessing left out."""
-        dataset = self._reader.look(name, lambda f: _dataset(f, asked.dataset))
-        found = failed_rows(self._services.settings.volumes, dataset, asked.split, asked.partition)
+    def failed_rows(self, query: FailedRowsQuery, name: str) -> Response:
+        """Answer rows that preprocessing skipped."""
+        dataset = self._reader.read(name, lambda f: _dataset(f, query.dataset))
+        found = failed_rows(self._services.settings.volumes, dataset, query.split, query.partition)
         return Response(_json(found), mimetype=JSON)
 
-    def logs(self, asked: LogsQuery, name: str) -> Response:
-        """What attempts printed."""
-        chosen = self._reader.look(name, lambda f: sources(f.state, asked))
-        return Response(_json(self._logs(name, asked, chosen)), mimetype=JSON)
+    def logs(self, query: LogsQuery, name: str) -> Response:
+        """Answer the output of attempts."""
+        chosen = self._reader.read(name, lambda f: sources(f.state, query))
+        return Response(_json(self._logs(name, query, chosen)), mimetype=JSON)
 
-    def figure(self, asked: Contract, name: str) -> Response:
-        """A figure for Plotly."""
-        return self._tagged(lambda: self._reader.version(name), lambda: self._drawn(g.figure, asked, name))
+    def figure(self, query: Contract, name: str) -> Response:
+        """Answer a figure for Plotly."""
+        return self._tagged(lambda: self._reader.version(name), lambda: self._draw(g.figure, query, name))
 
-    def static_svg(self, asked: StaticSvgQuery, name: str) -> Response:
-        """Learning curves as a picture."""
+    def static_svg(self, query: StaticSvgQuery, name: str) -> Response:
+        """Answer learning curves as SVG."""
         return self._services.answers.answer(
             lambda: self._reader.version(name),
-            lambda: static_svg(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
+            lambda: static_svg(self._draw("curves", query, name), theme=query.theme, height=query.height),
             mimetype=SVG,
         )
 
-    # --- mechanism -------------------------------------------------------------------------------
+    # --- shared parts ----------------------------------------------------------------------------
 
-    def _drawn(self, figure: str, asked: Contract, name: str) -> Figure:
+    def _draw(self, figure: str, query: Contract, name: str) -> Figure:
         now, (_, _, draw) = self._reader.now(), FIGURES[figure]
-        fit = getattr(asked, "fit", "")
-        found = self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))
+        fit = getattr(query, "fit", "")
+        found = self._reader.read(name, lambda f: draw(_require_fit(f, fit), query, now))
         return found.make(self._services.past) if isinstance(found, FromLog) else found()
 
-    def _built(self, route: Route, build: Build, query: Any, name: str, model: str = "") -> Response:
+    def _answer_from_model(
+        self, route: Route, build: Build, query: Any, name: str, model: str = ""
+    ) -> Response:
         reader = self._reader
-        statuses = reader.workers() if route.of_workers else ()
-        queue_positions = reader.queue_positions(name) if route.of_workers else ()
-        asked = Asked(
+        statuses = reader.workers() if route.uses_workers else ()
+        queue_positions = reader.queue_positions(name) if route.uses_workers else ()
+        route_input = RouteInput(
             query=query, model=model, now=reader.now(), statuses=statuses, queue_positions=queue_positions
         )
 
         def version() -> object:
-            beside = (reader.workers.version(), reader.queue_positions(name)) if route.of_workers else ()
-            return reader.version(name), beside
+            workers = (reader.workers.version(), reader.queue_positions(name)) if route.uses_workers else ()
+            return reader.version(name), workers
 
         def answer(read_model: ReadModel) -> object:
-            found = build(_fitting(read_model, getattr(query, "fit", "")), asked)
-            return _there(found, read_model, route.needs)
+            found = build(_require_fit(read_model, getattr(query, "fit", "")), route_input)
+            return _require(found, read_model, route.needs)
 
-        return self._tagged(version, lambda: made(reader.look(name, answer), self._services.past))
+        return self._tagged(version, lambda: resolve(reader.read(name, answer), self._services.past))
 
     def _tagged(self, version: Callable[[], object], build: Callable[[], object]) -> Response:
         return self._services.answers.answer(version, lambda: _json(build()), mimetype=JSON)
 
-    def _logs(self, name: str, asked: LogsQuery, chosen: Chosen) -> LogsView:
+    def _logs(self, name: str, query: LogsQuery, chosen: Sources) -> LogsView:
         reader = self._services.logs
-        if asked.is_search:
-            return LogsView(chunks=(), found=reader.search(name, chosen, asked), sub_epochs=len(chosen))
-        if asked.after >= 0 and asked.task and chosen:
+        if query.is_search:
+            return LogsView(chunks=(), found=reader.search(name, chosen, query), sub_epochs=len(chosen))
+        if query.after >= 0 and query.task and chosen:
             return LogsView(
-                chunks=(reader.since(name, chosen[-1], asked.after),), found=None, sub_epochs=len(chosen)
+                chunks=(reader.since(name, chosen[-1], query.after),), found=None, sub_epochs=len(chosen)
             )
         return LogsView(chunks=tuple(reader.newest(name, chosen)), found=None, sub_epochs=len(chosen))
 
 
-def _asked(kind: type[Query]) -> Query:
-    """The query of this request.
+def _parse_query(kind: type[Query]) -> Query:
+    """Return the query of this request.
 
     Raises:
-        ValidationError: a parameter is unknown or makes no sense.
-        BadRequestError: one is there twice.
+        ValidationError: a parameter is unknown or invalid.
+        BadRequestError: a parameter occurs twice.
     """
     found = request.args.to_dict(flat=False)
     twice = [name for name, values in found.items() if len(values) > 1]
     if twice:
         raise errors.BadRequestError(
-            f"{', '.join(twice)}: given more than once; put commas between several values"
+            f"{', '.join(twice)}: given more than once; separate several values by commas"
         )
     return kind.model_validate({name: values[0] for name, values in found.items()})
 
@@ -216,35 +221,35 @@ def _json(value: object) -> bytes:
     return to_json(value) if isinstance(value, dict) else _adapter(g.address).dump_json(value)
 
 
-def _fitting(read_model: ReadModel, fit: str) -> ReadModel:
+def _require_fit(read_model: ReadModel, fit: str) -> ReadModel:
     if fit and fit not in read_model.fits():
         raise errors.NotFoundError(f"{read_model.record.name!r} has no planned fit run {fit!r}")
     return read_model
 
 
-def _there(found: T | None, read_model: ReadModel, kind: str) -> T:
+def _require(found: T | None, read_model: ReadModel, kind: str) -> T:
     if found is None:
         raise errors.NotFoundError(f"{read_model.record.name!r} has no planned {kind} run yet")
     return found
 
 
 def _table(read_model: ReadModel, fit: str) -> tuple[list[ModelSummary], Columns]:
-    table = read_model.table(_there(read_model.fit(fit), read_model, "fit"))
+    table = read_model.table(_require(read_model.fit(fit), read_model, "fit"))
     return table.rows(), table.columns()
 
 
 def _dataset(read_model: ReadModel, wanted: str) -> str:
     if wanted and wanted not in read_model.state.datasets:
         raise errors.NotFoundError(f"{read_model.record.name!r} has no data set {wanted!r}")
-    return wanted or _there(newest_dataset(read_model), read_model, "etl").id
+    return wanted or _require(newest_dataset(read_model), read_model, "etl").id
 
 
-def _refused(error: ValidationError) -> Response:
-    told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-    return problem(400, "BadRequestError", f"{request.path}: {told}")
+def _invalid_query(error: ValidationError) -> Response:
+    problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+    return problem(400, "BadRequestError", f"{request.path}: {problems}")
 
 
-def _failed(error: errors.CerebroError) -> Response:
+def _error_response(error: errors.CerebroError) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 503)
     return problem(status, type(error).__name__, str(error))
 
@@ -259,4 +264,4 @@ _STATUS: dict[type[errors.CerebroError], int] = {
     errors.IllegalEventError: 503,
     BusyError: 503,
 }
-"""Anything else that is raised on purpose has no place here: a store that answers with it is of another version."""
+"""Other errors are not listed: they mean that the store has another version."""

@@ -1,1 +1,1 @@
-"""The checkpoints of an experiment, and their files."""
+"""The tab Checkpoints: list a run's checkpoints, download them, and report missing files."""

@@ -1,4 +1,7 @@
-"""Final checkpoints that are gone: looked for beside the pages, some thousand files at a time, once in five minutes."""
+"""Background check for missing final checkpoints.
+
+No page waits for the check. It covers the newest `MOST_FILES` files of an experiment and repeats after `FRESH_S`.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,42 @@ from cerebro.data.lost_files import lost_files
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.state import ExperimentState
 from cerebro.state.final_files import FinalFile, final_files
-from dispatcher.reading.reader import Reader
+from dispatcher.read_models.reader import Reader
 
 FRESH_S = 300.0
-"""A look is used for so long before there is another."""
+"""Seconds until a result is checked again."""
 MOST_FILES = 5_000
-"""Of an experiment, the newest."""
+"""Maximum number of files per experiment; the newest are checked."""
 _MOST_EXPERIMENTS = 200
 
 
 class LostFiles:
-    """What the newest looks have found. Safe for several threads; one looks at a time, and no page waits for it."""
+    """Newest results per experiment. Safe for several threads; one check runs at a time."""
 
     def __init__(self, root: Path, reader: Reader, clock: Callable[[], float]) -> None:
         self._root, self._reader, self._clock = root, reader, clock
         self._lock = threading.Lock()
         self._wanted: dict[str, Sequence[FinalFile]] = {}
         self._known: OrderedDict[str, tuple[float, tuple[FinalFile, ...]]] = OrderedDict()
-        self._query = BackgroundQuery("final-checkpoints", self._look)
+        self._query = BackgroundQuery("final-checkpoints", self._check_all)
 
     def newest(self, name: str) -> tuple[FinalFile, ...]:
-        """Those of an experiment that were gone at the newest look; has another one begin if that is old."""
+        """Return an experiment's missing final checkpoints. Starts another check if the result is old."""
         with self._lock:
-            looked, lost = self._known.get(name, (float("-inf"), ()))
-            is_due = name not in self._wanted and self._clock() - looked > FRESH_S
+            checked, lost = self._known.get(name, (float("-inf"), ()))
+            is_due = name not in self._wanted and self._clock() - checked > FRESH_S
         if is_due:
-            wanted = self._reader.look(name, lambda read_model: _newest(read_model.state))
+            wanted = self._reader.read(name, lambda read_model: _newest(read_model.state))
             with self._lock:
                 self._wanted[name] = wanted
             self._query.ask()
         return lost
 
     def wait(self, timeout_s: float) -> None:
-        """Until all looks that were asked for have ended."""
+        """Wait until all requested checks have ended."""
         self._query.wait(self._query.ask(), timeout_s)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         while True:
             with self._lock:
                 name = next(iter(self._wanted), None)
@@ -55,10 +58,10 @@ class LostFiles:
                     return
                 wanted = self._wanted[name]
             try:
-                # One without anything is not mounted here.
+                # An empty folder means that the volume is not mounted here.
                 lost = tuple(lost_files(self._root, wanted)) if any(self._root.iterdir()) else ()
             except OSError:
-                lost = ()  # the volume is not mounted here, which the page of the volumes tells
+                lost = ()  # not mounted here; the section Volumes of the cluster page reports it
             with self._lock:
                 del self._wanted[name]
                 self._known[name] = self._clock(), lost

@@ -1,4 +1,4 @@
-"""The checkpoints of an experiment, and each as a download: with the session here, with the token below ``/api``."""
+"""Routes of the tab Checkpoints and of downloads. Programs download below ``/api`` with their token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flask import Blueprint, Response, request
 from cerebro.errors import NotFoundError
 from dispatcher.checkpoints.view import checkpoints, reference
 from dispatcher.pages.addresses import page_number
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -32,15 +32,15 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             "checkpoints/checkpoints.html",
             _fill,
             finish,
-            beside=lambda: lost.newest(name),
+            other_version=lambda: lost.newest(name),
         )
 
     @pages.get("/experiments/<name:name>/checkpoints/<path:path>")
     def checkpoint_file(name: str, path: str) -> Response:
-        # Only what this experiment's log names: the address tells whose it is.
+        # Serve only files that this experiment's log names; the address determines the experiment.
         path = f"{name}/{path}"
-        found = services.reader.look(name, lambda read_model: reference(read_model, path))
-        if found is None:
+        checkpoint = services.reader.read(name, lambda read_model: reference(read_model, path))
+        if checkpoint is None:
             raise NotFoundError(f"no run of {name} has written a checkpoint {path!r}")
         return services.files.download("checkpoints", path, path.replace("/", "-"))
 

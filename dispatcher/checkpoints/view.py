@@ -1,4 +1,4 @@
-"""Which checkpoints a fit run keeps, why, and what is in them. Pure."""
+"""Checkpoints that a fit run keeps, with the reasons. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
 from cerebro.state.pruning import gone_text
 from dispatcher.pages.tables import page_of
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 PAGE = 50
-"""Models on one page."""
+"""Models per page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,16 @@ class CheckpointRow:
     """One file of the checkpoint volume.
 
     Attributes:
-        model, index: whose it is, and that model's position in the plan.
-        epoch: the epoch that its sub-epoch belongs to. is_epoch_end: all sub-epochs of that epoch are in it.
-        value: the objective at that epoch; None unless it is the epoch's end and the value is known.
-        is_best: it is the model's best epoch.
-        name: path on the volume. checksum: xxh3-64 of the file. size: bytes. written: seconds since the epoch.
-        kept: why it is not removed, most important reason first.
+        index: position of the model in the plan.
+        epoch: epoch of its sub-epoch.
+        is_epoch_end: True if it contains all sub-epochs of the epoch.
+        value: objective at that epoch; None in the middle of an epoch, or if unknown.
+        is_best: True for the model's best epoch.
+        name: path on the volume.
+        checksum: xxh3-64 of the file.
+        size: bytes.
+        written: seconds since the epoch.
+        kept: reasons to keep the file, most important first.
     """
 
     model: str
@@ -46,8 +50,12 @@ class CheckpointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsView:
-    """One page of models' checkpoints, best model first; `best` is the best model's best one. `gone`: that those of the
-    one model that is asked for were removed, and why."""
+    """One page of checkpoints, best model first.
+
+    Attributes:
+        best: best checkpoint of the best model.
+        gone: why the checkpoints of the requested `model` were removed, or an empty text.
+    """
 
     run: str
     metric: str
@@ -62,7 +70,7 @@ class CheckpointsView:
 
 
 def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
-    """The checkpoints of a fit run (default: the newest), of one `model` or of all, `PAGE` models at a time."""
+    """Return one page of a fit run's checkpoints. Default: all models of the newest run."""
     run = read_model.fit(fit)
     if run is None or not isinstance(run.request, FitRequest):
         return CheckpointsView(
@@ -70,7 +78,7 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         )
     sign = 1 if run.request.mode == "max" else -1
     with_files = [
-        row for row in read_model.table(run).rows() if row.sub_epochs_done and _is_any_left(run, row.id)
+        row for row in read_model.table(run).rows() if row.sub_epochs_done and _has_checkpoint(run, row.id)
     ]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]
@@ -80,8 +88,8 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         run=run.id,
         metric=run.request.metric,
         mode=run.request.mode,
-        rows=tuple(each for row in shown.rows for each in _of(run, row)),
-        best=next((each for each in _of(run, first) if each.is_best), None) if first else None,
+        rows=tuple(each for row in shown.rows for each in _model_rows(run, row)),
+        best=next((each for each in _model_rows(run, first) if each.is_best), None) if first else None,
         model=model,
         page=shown.page,
         pages=shown.pages,
@@ -90,7 +98,7 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
     )
 
 
-def _is_any_left(run: Run, name: str) -> bool:
+def _has_checkpoint(run: Run, name: str) -> bool:
     model = run.models[name]
     if not model.is_pruned:
         return True
@@ -99,9 +107,9 @@ def _is_any_left(run: Run, name: str) -> bool:
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
-    """The checkpoint of that path, if the log names it; None else."""
+    """Return the checkpoint with that path if the log names it, else `None`."""
     parts = name.split("/")
-    if len(parts) < 3:  # experiment, run, model and file, by `cerebro.runtime.volumes`
+    if len(parts) < 3:  # experiment, run, model and file, as in `cerebro.runtime.volumes`
         return None
     run = read_model.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None
@@ -111,7 +119,7 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     return next((visit.checkpoint for visit in visits if visit.file == name), None)
 
 
-def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
+def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     model, request = run.models[row.id], run.request
     assert isinstance(request, FitRequest)
     needed = run.kept_checkpoints(model)
@@ -145,12 +153,12 @@ def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: b
     if is_best:
         yield "best epoch"
     if sub_epoch == newest:
-        yield "last state" if model.is_trained else "the next sub-epoch starts from it"
+        yield "last state" if model.is_trained else "parent of the next sub-epoch"
     if sub_epoch == newest - 1:
-        yield "in case the newest one cannot be read"
+        yield "backup of the newest checkpoint"
     name = model.visits[sub_epoch].file
     for young in run.young.values():
         if young.visits[young.inherited - 1].file == name:
-            yield f"{young.id} goes on from it"
+            yield f"parent checkpoint of {young.id}"
     if is_end and run.is_validated and model.may_be_validated(model.visits[sub_epoch].epoch):
-        yield "to be validated"
+        yield "validation pending"

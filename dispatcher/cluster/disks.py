@@ -1,6 +1,7 @@
-"""Measures what lies on the volumes, in the background: a look takes as long as there are files, and no page waits.
+"""Disk use of the volumes, measured in the background.
 
-Looks begin when somebody asks, at most one a minute; nobody asks, nothing is done.
+A measurement takes long if there are many files, and no page waits for it. It starts when a page is requested, at
+most once a minute.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from dispatcher.cluster.volumes import NAMES, Measured, Space
 _log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
-"""A look is used for so long before there is another."""
+"""Seconds until a measurement is repeated."""
 MOST_FILES = 2_000_000
-"""Files that one look counts: about a minute on a disk of its own."""
+"""Maximum number of files in one measurement: about a minute on a dedicated disk."""
 
 _TRASH = ".trash"
-"""Where what is deleted lies until it is removed, on each volume."""
+"""Folder on each volume with deleted files until their removal."""
 _FOLDERS: tuple[tuple[str, str, str], ...] = (
     ("checkpoints", "*", "experiment"),
     ("metrics", "tensorboard/*", "experiment"),
@@ -37,44 +38,44 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
     ("shards", "downloads", "downloads"),
     ("shards", "*/downloads", "downloads"),
 )
-"""(volume, where, what it is), by `cerebro.runtime.volumes`. On one machine the shard volumes lie side by side."""
+"""(volume, path pattern, kind), as in `cerebro.runtime.volumes`. On one machine all shard volumes share a root."""
 
 
 class Disks:
-    """The newest look at the volumes. Safe for several threads; one looks at a time."""
+    """Newest measurement. Safe for several threads; one measurement runs at a time."""
 
     def __init__(self, volumes: Volumes, clock: Callable[[], float]) -> None:
         self._roots = {name: Path(getattr(volumes, name)) for name in NAMES}
         self._clock = clock
         self._lock = threading.Lock()
-        self._query = BackgroundQuery("volumes", self._look)
-        self._asked = 0
+        self._query = BackgroundQuery("volumes", self._measure)
+        self._requested = 0
         self._measured: Measured | None = None
 
     def newest(self) -> tuple[Measured | None, bool]:
-        """The newest look, and whether another one is under way; begins one if it is old. Never waits."""
+        """Return the newest measurement, and True if another one is running. Starts one if it is old. Never waits."""
         with self._lock:
             answered, ended = self._query.newest()
-            known = self._measured  # a look that begins now may have ended before the answer is given
-            if answered == self._asked and self._clock() - (ended or float("-inf")) > FRESH_S:
-                self._asked = self._query.ask()
-            return known, answered < self._asked
+            known = self._measured  # read first: a measurement that starts now may end before this returns
+            if answered == self._requested and self._clock() - (ended or float("-inf")) > FRESH_S:
+                self._requested = self._query.ask()
+            return known, answered < self._requested
 
     def wait(self, timeout_s: float = FRESH_S) -> None:
-        """Until the look that is under way has ended."""
-        self._query.wait(self._asked, timeout_s)
+        """Wait until the running measurement has ended."""
+        self._query.wait(self._requested, timeout_s)
 
-    def _look(self) -> float:
-        """When it ended, whatever came of it: not every poll is to begin another one."""
+    def _measure(self) -> float:
+        """Measure the volumes. Returns the time even after an error, so polls do not retry at once."""
         try:
             self._measured = measure(self._roots, self._clock)
-        except Exception:  # noqa: BLE001 - whatever it is: the next look would meet it at once, without end
+        except Exception:  # noqa: BLE001 - any error would otherwise repeat without pause
             _log.exception("volumes cannot be measured")
         return self._clock()
 
 
 def measure(roots: dict[str, Path], clock: Callable[[], float]) -> Measured:
-    """Look at all volumes, following no link and leaving none of their file systems."""
+    """Measure all volumes. Follows no links and does not leave a volume's file system."""
     began = time.monotonic()
     folders: dict[tuple[str, str, str], int] = defaultdict(int)
     counter = _Counter(MOST_FILES)
@@ -90,42 +91,42 @@ def measure(roots: dict[str, Path], clock: Callable[[], float]) -> Measured:
         seconds=time.monotonic() - began,
         spaces=spaces,
         folders=dict(folders),
-        is_complete=counter.left > 0,
+        is_complete=counter.budget > 0,
     )
 
 
 class _Counter:
-    """Walks folders until it has seen `left` files."""
+    """Walks folders until it has visited `budget` files."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
 
     def files(self, root: Path, device: int) -> Iterator[tuple[tuple[str, ...], int]]:
-        """(parts of the path below `root`, bytes on disk) of each file."""
+        """Yield (parts of the path below `root`, bytes on disk) of each file."""
         waiting: list[tuple[str, ...]] = [()]
-        while waiting and self.left > 0:
+        while waiting and self.budget > 0:
             folder = waiting.pop()
             try:
                 with os.scandir(root.joinpath(*folder)) as entries:
                     for entry in entries:
-                        self.left -= 1
+                        self.budget -= 1
                         is_folder, found = entry.is_dir(follow_symlinks=False), _found(entry)
                         if found is None:
                             continue
                         if not is_folder:
-                            # Blocks, not lengths: what a sparse or tiny file takes.
+                            # Count blocks, not lengths: sparse and tiny files differ.
                             yield (*folder, entry.name), found.st_blocks * 512
                         elif found.st_dev == device:
                             waiting.append((*folder, entry.name))
             except OSError:
-                continue  # removed meanwhile, or not ours to read
+                continue  # removed in between, or not readable
 
 
 def _found(entry: os.DirEntry[str]) -> os.stat_result | None:
     try:
         return entry.stat(follow_symlinks=False)
     except OSError:
-        return None  # removed meanwhile; its neighbours count
+        return None  # removed in between; count the other files
 
 
 def _owner(path: tuple[str, ...], patterns: list[tuple[list[str], str]]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The cluster page: workers, the queue, disks and what can be reclaimed, what was done and by whom."""
+"""Route of the page Cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flask import Blueprint, Response, request
 
 from dispatcher.cluster.view import SPANS
 from dispatcher.pages.addresses import page_number
-from dispatcher.pages.rendering import live_route, render
+from dispatcher.pages.live_pages import live_route, render
 from dispatcher.tabs.tabs import Tabs
 
 
@@ -16,7 +16,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/cluster", "cluster")
     def page() -> Response:
-        view = cluster.look(span=request.args.get("span", ""), page=page_number())
+        view = cluster.view(span=request.args.get("span", ""), page=page_number())
         disks = cluster.volumes()
         title = f"{view.running} of {view.total} running · cluster" if view.total else "cluster"
         is_live = bool(view.queue) or disks.is_measuring

@@ -1,5 +1,4 @@
-"""What the cluster page needs of one experiment: its open runs, its workers, what they run and when they did; and the
-queue of runs, with why each waits. Pure."""
+"""One experiment's part of the cluster page, and rows of the queue. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +24,18 @@ from cerebro.state.throughput import TimeLeft
 from cerebro.state.timeline import busy
 from cerebro.state.workers import WorkerChange
 
-_MOST_CHANGES = 200
+_MAX_CHANGES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """An open run; `reason`: why it does not go on, as far as its log tells. `requested`: seconds since the epoch.
-    `left`: how long it will take yet, if that can be told."""
+    """An open run.
+
+    Attributes:
+        requested: time of the request, seconds since the epoch.
+        reason: why the run waits, according to its log.
+        left: estimated remaining time, if known.
+    """
 
     state: str = "queued"
     done: int = 0
@@ -45,7 +49,13 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSummary:
-    """A worker as the log knows it. `lost`: why it is not alive, since `since`. `next`: what waits in its inbox."""
+    """A worker according to the experiment's log.
+
+    Attributes:
+        lost: why the worker is lost.
+        since: time of its last change.
+        next: tasks in its inbox that have not started.
+    """
 
     lost: str
     since: float
@@ -54,14 +64,16 @@ class WorkerSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One experiment.
+    """One experiment. Times are seconds since the epoch.
 
     Attributes:
-        runs: open ones, by id. workers: by name.
-        held: what each of these runs has, by its id (`lanes_held`).
-        started: of each running task, by key. devices: of each open one, by key, those that it has.
-        busy: worker -> spans of time in which a device had a task; all in seconds since the epoch.
-        changes: workers that came and went meanwhile, the newest `_MOST_CHANGES`.
+        runs: open runs by id.
+        workers: workers by name.
+        held: device slots of each open run (`lanes_held`).
+        started: start of each open task, by key.
+        devices: devices of each open task, by key.
+        busy: worker -> time spans with a task on a device.
+        changes: workers that joined or were lost, the newest `_MAX_CHANGES`.
     """
 
     runs: Mapping[str, RunSummary]
@@ -79,22 +91,22 @@ def summary(
     troubles: Troubles,
     begin: float,
     now: float,
-    left: Callable[[Run], TimeLeft | None] = lambda run: None,
+    time_left: Callable[[Run], TimeLeft | None] = lambda run: None,
 ) -> Summary:
-    """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch).
+    """Summarize an experiment from `begin` to `now` (seconds since the epoch).
 
     Args:
-        left: how long an open run will take yet.
+        time_left: estimates the remaining time of an open run.
     """
     open_runs = state.open_runs()
     return Summary(
-        runs={run.id: replace(_run(state, run, troubles), left=left(run)) for run in open_runs},
+        runs={run.id: replace(_run(state, run, troubles), left=time_left(run)) for run in open_runs},
         workers={
             name: WorkerSummary(
                 lost=worker.lost,
                 since=worker.since,
                 next=tuple(
-                    _waiting(key, devices, worker.devices)
+                    _waiting_text(key, devices, worker.devices)
                     for key, devices in worker.open_tasks.items()
                     if not worker.is_next(key)
                 ),
@@ -106,21 +118,21 @@ def summary(
         started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
         devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.open.items()},
         busy=_busy(state, begin, now),
-        changes=tuple(each for each in state.worker_changes[-_MOST_CHANGES:] if each.time >= begin),
+        changes=tuple(each for each in state.worker_changes[-_MAX_CHANGES:] if each.time >= begin),
     )
 
 
-def doing(task: str) -> str:
-    """What a worker does at the task of that key, in words."""
+def task_text(task: str) -> str:
+    """Describe a task in words."""
     try:
         return wording.task(TaskKey.parse(task)) if task else ""
     except ValueError:
         return task
 
 
-def _waiting(task: str, devices: tuple[int, ...], there: int) -> str:
+def _waiting_text(task: str, devices: tuple[int, ...], there: int) -> str:
     where = wording.on_devices(devices, there)
-    return f"{doing(task)} ({where})" if where else doing(task)
+    return f"{task_text(task)} ({where})" if where else task_text(task)
 
 
 def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
@@ -143,7 +155,7 @@ def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[t
         if run.started and (run.is_open or run.ended > begin):
             for each in busy(run, end, since=begin):
                 if each.ended > begin:
-                    # One of several devices is busy on each; one without any is the work of its worker, too.
+                    # A task occupies each of its devices. A task without devices counts once.
                     spans = [(each.started, each.ended)] * max(1, len(each.devices))
                     found.setdefault(each.worker, []).extend(spans)
     return {worker: tuple(spans) for worker, spans in found.items()}
@@ -154,8 +166,13 @@ def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[t
 
 @dataclass(frozen=True, kw_only=True)
 class QueueRow:
-    """A run that has not ended: number `position` of all of them, by when they were asked for. `told` is as its log
-    says; `reason`: why it waits, empty if it does not."""
+    """A run that has not ended.
+
+    Attributes:
+        position: position in the queue, by time of request.
+        told: the run according to its log.
+        reason: why it waits, or an empty text.
+    """
 
     position: int
     experiment: str
@@ -165,14 +182,14 @@ class QueueRow:
     reason: str
 
 
-_PLANNED = "the controller plans it"
+_PLANNED = "the controller is planning it"
 
 
 def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
-    """The queue, oldest run first."""
+    """Yield the queue, oldest run first."""
     for position, each in enumerate(queue_positions(queued), start=1):
         known = summaries.get(each.experiment)
-        told = known.runs.get(each.run, RunSummary()) if known else RunSummary()
+        run = known.runs.get(each.run, RunSummary()) if known else RunSummary()
         lanes = known.held.get(each.run) if known else None
         queue_position = each if lanes is None else each.with_devices(lanes)
         yield QueueRow(
@@ -180,6 +197,6 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
             experiment=queue_position.experiment,
             run=queue_position.run,
             queue_position=queue_position,
-            told=told,
-            reason=reason_to_wait(told.reason, queue_position, _PLANNED if told.is_queued else ""),
+            told=run,
+            reason=reason_to_wait(run.reason, queue_position, _PLANNED if run.is_queued else ""),
         )

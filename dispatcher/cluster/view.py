@@ -1,6 +1,6 @@
-"""The cluster as its page shows it: workers and what they use, the queue and why it waits, what was done to it. Pure.
+"""The page Cluster: workers and their use, queue, incidents. Pure.
 
-"no GPU", "not measured" and "0 %" are three texts: a share is None where nobody measured it.
+A share that was not measured is None. So pages distinguish "no GPU", "not measured" and "0 %".
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from cerebro.figures.schedule.spans import by_number
 from cerebro.state import lost_because, wording
 from cerebro.state.quarantine import CHECK_PASSED, health_words
 from cerebro.state.workers import NO_DEVICE
-from dispatcher.cluster.summary import QueueRow, Summary, doing, queue_rows
+from dispatcher.cluster.summary import QueueRow, Summary, queue_rows, task_text
 from dispatcher.pages.tables import page_of
 from dispatcher.tabs.workers import worker_state
 
 PAGE = 100
 HIGH_SHARE = 0.8
-"""Memory and disk beyond stand out."""
+"""Memory and disk above this share are highlighted."""
 SPANS = {"hour": 3600.0, "day": 86_400.0}
 SLOTS = 60
-"""Equal stretches of time of a history."""
+"""Number of equal time intervals in a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCell:
-    """One GPU. Shares are 0 to 1; None: not measured."""
+    """One GPU. Shares are 0 to 1; None when not measured."""
 
     name: str
     used_share: float | None = None
@@ -48,33 +48,33 @@ class GpuCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """So much of so much; None: not measured."""
+    """Used and total amount; None when not measured."""
 
     used: float | None
     total: float | None
 
     @property
     def share(self) -> float | None:
-        """0 to 1."""
+        """Used share, 0 to 1."""
         return self.used / self.total if self.used is not None and self.total else None
 
     @property
     def is_high(self) -> bool:
-        """Whether it stands out."""
+        """True if the share is highlighted."""
         return (self.share or 0.0) > HIGH_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTask:
-    """What a worker runs.
+    """A task on a worker.
 
     Attributes:
-        doing: in words.
-        experiment: for whom.
+        doing: description in words.
+        experiment: name of its experiment.
         task: key.
-        since: when it began; `None` if unknown.
-        devices: that it has; `None` if unknown.
-        on: these in words; empty for a worker with one.
+        since: start of the task; None when unknown.
+        devices: its devices; None when unknown.
+        on: devices in words; an empty text for workers with one device.
     """
 
     doing: str
@@ -90,19 +90,19 @@ class WorkerCard:
     """One worker.
 
     Attributes:
-        state: ``running``, ``idle``, ``stopping`` (it was asked to end) or ``lost``.
-        note: its last words.
-        silent_s: since it last reported.
-        devices: how many it has.
-        tasks: what it runs, side by side.
-        next: what waits in its inbox.
-        partitions: training partitions on its volume.
-        volume: which one, if others share it.
-        health: what is to be known of its machine; empty: nothing.
-        is_quarantined: it is given nothing.
-        checked: when its machine was last checked, seconds since the epoch; `None`: never.
-        history: processor share per slot, oldest first.
-        busy: the share of its devices' time with a sub-epoch, per slot.
+        state: ``running``, ``idle``, ``stopping`` (asked to end) or ``lost``.
+        note: last message of the worker.
+        silent_s: seconds since its last report.
+        devices: number of devices.
+        tasks: running tasks.
+        next: tasks in its inbox that have not started.
+        partitions: number of training partitions on its volume.
+        volume: name of the volume if several workers share it.
+        health: problems of its machine, or an empty text.
+        is_quarantined: True if it gets no tasks.
+        checked: time of the last machine check, seconds since the epoch; None when never checked.
+        history: share of processor use per interval, oldest first.
+        busy: share of device time with a task, per interval.
     """
 
     name: str
@@ -121,7 +121,7 @@ class WorkerCard:
     tasks: tuple[RunningTask, ...]
     next: tuple[str, ...]
     held: Mapping[int, str] = field(default_factory=dict)
-    """Device -> experiment with an open task there, by its log."""
+    """Device -> experiment with an open task reachable, by its log."""
     health: str = ""
     is_quarantined: bool = False
     checked: float | None = None
@@ -130,9 +130,9 @@ class WorkerCard:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The experiment on each device, or an empty text, by reports of the worker and by the logs.
+        """Return the experiment on each device, or an empty text, from the worker's reports and the logs.
 
-        A task without known devices takes a free one.
+        A task with unknown devices takes a free one.
         """
         found = [self.held.get(device, "") for device in range(self.devices)]
         for task in sorted(self.tasks, key=lambda task: task.devices is None):
@@ -144,14 +144,19 @@ class WorkerCard:
 
     @property
     def busy_share(self) -> float:
-        """Of the whole time."""
+        """Mean of `busy`."""
         return fmean(self.busy) if self.busy else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterView:
-    """The page. `devices`, `gpus`: of workers that answer. `devices_used`: that have a task; `gpus_used`: where it is
-    measured, None if nowhere."""
+    """The page.
+
+    Attributes:
+        devices, gpus: number on all workers that are not lost.
+        devices_used: number of devices with a task.
+        gpus_used: sum of the measured GPU shares; None without any.
+    """
 
     workers: tuple[WorkerCard, ...]
     page: int
@@ -176,13 +181,13 @@ class ClusterView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What the store says of the cluster.
+class ClusterData:
+    """Data of the store about the cluster.
 
     Attributes:
-        statuses: all registered workers.
-        summaries: by experiment, of those at work, of those that worked within the span, and of the newest one.
-        usage: samples by worker, of those that are shown.
+        statuses: status of all registered workers.
+        summaries: experiments that are active, were active within the span, and the newest.
+        usage: usage samples of the shown workers.
     """
 
     statuses: tuple[WorkerStatus, ...]
@@ -195,17 +200,22 @@ class Told:
     usage: Mapping[str, tuple[UsageSample, ...]]
 
 
-def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
-    """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
-    held = _held(told.statuses)
-    cards = [_card(status, held, told) for status in in_order(told.statuses)]
+def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
+    """Build the page at `now` (seconds since the epoch).
+
+    Args:
+        span: time span of histories, a name in `SPANS`.
+        page: page of workers, from 1.
+    """
+    held = _held(data.statuses)
+    cards = [_card(status, held, data) for status in in_order(data.statuses)]
     shown = page_of(cards, page, PAGE)
-    there = [card for card in cards if card.state != "lost"]
-    shares = [gpu.used_share for card in there for gpu in card.gpus if gpu.used_share is not None]
+    reachable = [card for card in cards if card.state != "lost"]
+    shares = [gpu.used_share for card in reachable for gpu in card.gpus if gpu.used_share is not None]
     begin = now - SPANS.get(span, SPANS["hour"])
     return ClusterView(
         workers=tuple(
-            _with_history(card, told.usage.get(card.name, ()), told.summaries, begin, now)
+            _with_history(card, data.usage.get(card.name, ()), data.summaries, begin, now)
             for card in shown.rows
         ),
         page=shown.page,
@@ -213,33 +223,33 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         total=len(cards),
         running=sum(card.state == "running" for card in cards),
         idle=sum(card.state == "idle" for card in cards),
-        lost=len(cards) - len(there),
-        devices=sum(card.devices for card in there),
-        devices_used=sum(bool(owner) for card in there for owner in card.slots),
-        gpus=sum(len(card.gpus) for card in there),
+        lost=len(cards) - len(reachable),
+        devices=sum(card.devices for card in reachable),
+        devices_used=sum(bool(owner) for card in reachable for owner in card.slots),
+        gpus=sum(len(card.gpus) for card in reachable),
         gpus_used=sum(shares) if shares else None,
         partitions=sum(len(each) for each in held.values()),
-        queue=tuple(queue_rows(told.queue, told.summaries)),
-        troubles=tuple(sorted(told.troubles.pods.items())),
-        note=told.troubles.note,
-        size_request=told.size_request,
-        audit=told.audit[::-1],
-        incidents=tuple(_incidents(told)),
+        queue=tuple(queue_rows(data.queue, data.summaries)),
+        troubles=tuple(sorted(data.troubles.pods.items())),
+        note=data.troubles.note,
+        size_request=data.size_request,
+        audit=data.audit[::-1],
+        incidents=tuple(_incidents(data)),
         quarantined=sum(card.is_quarantined for card in cards),
         span=span if span in SPANS else "hour",
     )
 
 
-def _incidents(told: Told) -> list[Incident]:
-    """What is known of machines, and which workers were lost and are back; the newest first."""
-    # Each experiment has them from the cluster's log, with the same times.
-    changes = {(each.worker, each.time): each for known in told.summaries.values() for each in known.changes}
-    found = [each for each in told.health.incidents if each.what != CHECK_PASSED]
+def _incidents(data: ClusterData) -> list[Incident]:
+    """Return health incidents, lost workers and returned workers, newest first."""
+    # Each experiment copies these changes from the cluster log, with the same times.
+    changes = {(each.worker, each.time): each for known in data.summaries.values() for each in known.changes}
+    found = [each for each in data.health.incidents if each.what != CHECK_PASSED]
     gone: dict[str, float] = {}
     for change in sorted(changes.values(), key=lambda each: each.time):
         if not change.is_there:
             gone[change.worker] = change.time
-            what, evidence, action = "lost", change.lost, "what it had to do is given to others"
+            what, evidence, action = "lost", change.lost, "its tasks move to other workers"
         elif change.worker in gone:
             away_s = change.time - gone.pop(change.worker)
             what, evidence, action = "is back", f"{away_s:.0f} s after it was lost", ""
@@ -259,7 +269,7 @@ def _incidents(told: Told) -> list[Incident]:
 
 
 def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
-    """By name: rows never change places."""
+    """Sort by name, so that rows never change places."""
     return sorted(statuses, key=lambda status: by_number(status.record.worker))
 
 
@@ -269,9 +279,9 @@ def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
 def _card(
     status: WorkerStatus,
     held: Mapping[str, set[tuple[str, int]]],
-    told: Told,
+    data: ClusterData,
 ) -> WorkerCard:
-    summaries, troubles, known = told.summaries, told.troubles.pods, told.health.of(status.record.worker)
+    summaries, troubles, known = data.summaries, data.troubles.pods, data.health.of(status.record.worker)
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
     usage = None if is_lost else status.usage
@@ -279,7 +289,7 @@ def _card(
     return WorkerCard(
         name=record.worker,
         state=state,
-        note=lost_because(status, _last_words(record.worker, summaries), troubles)
+        note=lost_because(status, _last_message(record.worker, summaries), troubles)
         if is_lost
         else status.leaving,
         host=record.host,
@@ -299,7 +309,7 @@ def _card(
         tasks=()
         if is_lost
         else tuple(_running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task),
-        health=health_words(status, told.health),
+        health=health_words(status, data.health),
         is_quarantined=known.is_quarantined,
         checked=known.check.ended if known.check is not None else None,
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
@@ -307,18 +317,18 @@ def _card(
     )
 
 
-def _running(told: str, summaries: Mapping[str, Summary], there: int) -> RunningTask:
-    experiment, _, task = told.partition("/")
+def _running(reported: str, summaries: Mapping[str, Summary], reachable: int) -> RunningTask:
+    experiment, _, task = reported.partition("/")
     known = summaries.get(experiment)
     since = (known.started.get(task) or None) if known else None
     devices = known.devices.get(task) if known else None
     return RunningTask(
-        doing=doing(task),
+        doing=task_text(task),
         experiment=experiment,
         task=task,
         since=since,
         devices=devices,
-        on=wording.on_devices(devices or (), there),
+        on=wording.on_devices(devices or (), reachable),
     )
 
 
@@ -331,7 +341,7 @@ def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell
 
 
 def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]:
-    """Volume -> partitions on it: workers that share one each tell of what they know."""
+    """Return the partitions on each volume: workers that share a volume each report the ones they know."""
     found: dict[str, set[tuple[str, int]]] = {}
     for status in statuses:
         held = {(each.dataset, each.partition) for each in status.record.replicas}
@@ -339,10 +349,10 @@ def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]
     return found
 
 
-def _last_words(worker: str, summaries: Mapping[str, Summary]) -> str:
+def _last_message(worker: str, summaries: Mapping[str, Summary]) -> str:
     known = [each.workers[worker] for each in summaries.values() if worker in each.workers]
-    told = [each for each in known if each.lost]
-    return max(told, key=lambda each: each.since).lost if told else ""
+    lost = [each for each in known if each.lost]
+    return max(lost, key=lambda each: each.since).lost if lost else ""
 
 
 def _devices_held(worker: str, summaries: Mapping[str, Summary]) -> dict[int, str]:
@@ -380,7 +390,7 @@ def _with_history(
 
 
 def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[float | None, ...]:
-    """Means of (time, value) over `SLOTS` equal stretches of time; None where there is no value."""
+    """Return means of (time, value) over `SLOTS` equal intervals; None for intervals without values."""
     found: list[list[float]] = [[] for _ in range(SLOTS)]
     for time, value in values:
         if begin <= time < end:
@@ -391,8 +401,7 @@ def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[
 def occupied(
     spans: list[tuple[float, float]], begin: float, end: float, devices: int = 1
 ) -> tuple[float, ...]:
-    """The share of each of `SLOTS` stretches that (begin, end) spans cover on so many devices; 1 at most, should there
-    be more at once."""
+    """Return the share of each of `SLOTS` intervals that (begin, end) spans cover on `devices` devices, at most 1."""
     width = (end - begin) / SLOTS
     found = [0.0] * SLOTS
     for started, ended in spans:

@@ -1,4 +1,4 @@
-"""What lies on the volumes, how much of it each experiment has, and what of it could go. Pure: measurements in."""
+"""Disk use of the volumes: by experiment, and data that can be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from cerebro.contract.records import ExperimentSummary
 
 NAMES = ("checkpoints", "metrics", "logs", "shared", "code", "shards")
-"""Volumes, in the order in which they are shown."""
+"""Names of volumes, in display order."""
 HOLDS = {
     "checkpoints": "model states",
     "metrics": "TensorBoard's event files",
     "logs": "output of services and tasks",
-    "shared": "validation and test data, metadata, predictions, files of users",
+    "shared": "validation and test data, metadata, predictions, user files",
     "code": "extracted code archives",
-    "shards": "training partitions, downloads, user environments: each worker's own",
+    "shards": "training partitions, downloads and user environments of each worker",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """A volume's file system. `device` tells which volumes share one; `problem` is set where it cannot be looked at."""
+    """File system of a volume. Volumes with equal `device` share it. `problem`: why it cannot be measured."""
 
     total_bytes: int = 0
     free_bytes: int = 0
@@ -31,14 +31,14 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One look at all volumes.
+    """One measurement of all volumes.
 
     Attributes:
-        time: when it ended, seconds since the epoch. seconds: that it took.
-        spaces: by volume.
-        folders: (volume, what, name) -> bytes; `what` is ``experiment``, ``dataset``, ``downloads``, ``trash`` (it is
-            being removed) or ``other``.
-        is_complete: false where there was more than may be counted in one look: figures are then lower bounds.
+        time: end of the measurement, seconds since the epoch.
+        seconds: duration of the measurement.
+        spaces: file systems by volume.
+        folders: (volume, kind, name) -> bytes, where kind is experiment, dataset, downloads, trash or other.
+        is_complete: False if there were too many files to count; sizes are then lower bounds.
     """
 
     time: float
@@ -50,7 +50,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeRow:
-    """One volume. `used_bytes`: of Cerebro's files on it. `shares`: another volume above on the same file system."""
+    """One volume. `used_bytes`: size of Cerebro's files. `shares`: name of another volume on the same file system."""
 
     name: str
     holds: str
@@ -64,25 +64,25 @@ class VolumeRow:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether over 80 % of the file system is in use."""
+        """True if more than 80 % of the file system is in use."""
         return self.total_bytes > 0 and self.free_bytes < self.total_bytes / 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reclaimable:
-    """Something that could go: what, how large it is, and how it would go."""
+    """Data that can be deleted: name, reason, size, and how to delete it."""
 
     what: str
     reason: str
     num_bytes: int
     how: str
     experiment: str = ""
-    """It is this one's."""
+    """Name of the experiment, if it is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumesView:
-    """Disk use. `measured` is None until the first look has ended."""
+    """Disk use. `measured`: time of the measurement; None before the first."""
 
     measured: float | None
     is_measuring: bool
@@ -92,7 +92,7 @@ class VolumesView:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """All that could go."""
+        """Total size of reclaimable data."""
         return sum(each.num_bytes for each in self.reclaimable)
 
 
@@ -103,13 +103,13 @@ def volumes(
     summaries: tuple[ExperimentSummary, ...],
     unneeded: frozenset[str],
 ) -> VolumesView:
-    """The view of a look.
+    """Build the view of a measurement.
 
     Args:
-        measured: the newest look.
-        is_measuring: another one is under way.
-        summaries: all experiments that there are.
-        unneeded: data sets that no experiment names any more.
+        measured: newest measurement, or None.
+        is_measuring: True if another one is running.
+        summaries: all experiments.
+        unneeded: data sets that no experiment uses.
     """
     if measured is None:
         return VolumesView(
@@ -126,7 +126,7 @@ def volumes(
 
 
 def experiment_bytes(measured: Measured | None, name: str) -> dict[str, int]:
-    """Volume -> bytes that an experiment has there; empty before the first look."""
+    """Return volume -> bytes of an experiment; an empty dict before the first measurement."""
     if measured is None:
         return {}
     return {
@@ -137,19 +137,19 @@ def experiment_bytes(measured: Measured | None, name: str) -> dict[str, int]:
 
 
 def _rows(measured: Measured) -> Iterable[VolumeRow]:
-    seen: dict[int, str] = {}
+    volume_of_device: dict[int, str] = {}
     for name in NAMES:
         space = measured.spaces.get(name)
         if space is None:
             continue
-        own = {key: size for key, size in measured.folders.items() if key[0] == name}
-        experiments = [(whose, size) for (_, what, whose), size in own.items() if what == "experiment"]
-        shares = "" if space.problem else seen.setdefault(space.device, name)
+        sizes = {key: size for key, size in measured.folders.items() if key[0] == name}
+        experiments = [(whose, size) for (_, what, whose), size in sizes.items() if what == "experiment"]
+        shares = "" if space.problem else volume_of_device.setdefault(space.device, name)
         yield VolumeRow(
             name=name,
             holds=HOLDS[name],
             problem=space.problem,
-            used_bytes=sum(own.values()),
+            used_bytes=sum(sizes.values()),
             free_bytes=space.free_bytes,
             total_bytes=space.total_bytes,
             shares="" if shares == name else shares,
@@ -181,21 +181,21 @@ def _of_experiment(summary: ExperimentSummary | None) -> str:
 _CASES = {
     "unknown": (
         "files of {name}",
-        "the store knows no experiment of this name",
-        "remove the folders {name} on checkpoints, metrics/tensorboard, logs/tasks and shared/predictions",
+        "no experiment has this name",
+        "delete the folders {name} on checkpoints, metrics/tensorboard, logs/tasks and shared/predictions",
     ),
-    "deleting": ("experiment {name}", "is being deleted", "the controller does it"),
+    "deleting": ("experiment {name}", "is being deleted", "wait: the controller deletes it"),
     "archived": ("experiment {name}", "is archived", "delete it"),
     "dataset": (
         "data set {name}",
-        "no experiment names it any more",
-        "workers and controller remove it by themselves",
+        "no experiment uses it",
+        "wait: workers and controller delete it",
     ),
-    "trash": ("what was deleted", "is being removed", "the controller does it"),
+    "trash": ("deleted files", "are being removed", "wait: the controller removes them"),
     "downloads": (
         "downloads of {name}",
-        "copies of objects that preprocessing fetched; they are fetched again when needed",
-        "remove the folder downloads on that volume while nothing is preprocessed",
+        "cached objects of preprocessing; downloaded again when needed",
+        "delete the folder downloads on that volume while no ETL run is open",
     ),
 }
-"""What is said of things that could go: what they are, why, and how they would go."""
+"""Kind -> name, reason, and how to delete it."""

@@ -1,4 +1,4 @@
-"""The code page: the source of each spec as it ran, what each run was asked for, and the archive's files."""
+"""Route of the tab Code. Loads code records and archives from the store, and caches them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
 from cerebro.usercode.archive import ArchiveListing, inspect
 from dispatcher.code import view as views
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.start.page import FILES_SHOWN
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
 SPECS_SHOWN = 20
-"""Pieces of user code that one page names, newest first; it shows one."""
-_KEPT = 64
+"""Maximum number of code versions to list, newest first. The page shows the source of one."""
+_CACHE_SIZE = 64
 
-_Found = tuple[ExperimentRecord, dict[str, tuple[str, ...]], tuple[views.RequestView, ...]]
+_Content = tuple[ExperimentRecord, dict[str, tuple[str, ...]], tuple[views.RequestView, ...]]
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
     """Add the route."""
     reader, store = tabs.services.reader, tabs.services.store
 
-    # What has a hash for a name never changes, so it is asked for once.
-    @lru_cache(_KEPT)
+    # Cache by hash: the content of a hash never changes.
+    @lru_cache(_CACHE_SIZE)
     def stored_code(sha256: str) -> CodeRecord:
-        code = reader.ask(lambda: store.code(sha256))
-        return code.model_copy(update={"encoded": ""})  # up to 32 MiB that no page shows
+        code = reader.call(lambda: store.code(sha256))
+        return code.model_copy(update={"encoded": ""})  # drop up to 32 MiB that no page shows
 
-    @lru_cache(_KEPT)
+    @lru_cache(_CACHE_SIZE)
     def stored_archive(sha256: str) -> ArchiveListing:
-        return inspect(reader.ask(lambda: store.archive(sha256)), name="the archive of this experiment")
+        return inspect(reader.call(lambda: store.archive(sha256)), name="the archive of this experiment")
 
-    def finish(_: Header, found: _Found) -> Mapping[str, object]:
+    def finish(_: Header, found: _Content) -> Mapping[str, object]:
         record, used, requests = found
         used = dict(islice(used.items(), SPECS_SHOWN))
         chosen = views.chosen(used, request.args.get("spec", ""))
@@ -59,8 +59,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/experiments/<name:name>/code", "code")
     def page(name: str) -> Response:
-        return tabs.answer(name, "code", "code/code.html", _look, finish)
+        return tabs.answer(name, "code", "code/code.html", _fill, finish)
 
 
-def _look(read_model: ReadModel, header: Header, now: float) -> _Found:
+def _fill(read_model: ReadModel, header: Header, now: float) -> _Content:
     return read_model.record, views.hashes(read_model.state), views.requests(read_model.state)

@@ -1,4 +1,4 @@
-"""An experiment's code: what its runs sent, as it ran, and the archive beside it. Pure."""
+"""Code of an experiment's runs, their requests, and the code archive. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cerebro.state import ExperimentState, Run
 from cerebro.usercode.archive import ArchiveListing
 
 MODELS_SHOWN = 20
-"""Configurations of a fit request that are written out; the rest is counted."""
+"""Maximum number of configurations to list per fit request. The rest is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecView:
-    """One piece of user code. `runs` used it. `source` is the class as its author wrote it."""
+    """One version of user code: `source` is the class as its author wrote it, `runs` are the runs that used it."""
 
     sha256: str
     class_name: str
@@ -31,7 +31,7 @@ class SpecView:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestView:
-    """What a run was asked for, each model as a line; `differs` names what changed since (field, asked, now)."""
+    """Request of a run, one model per line. `differs`: settings that changed since, as (field, requested, current)."""
 
     run: str
     kind: str
@@ -42,8 +42,7 @@ class RequestView:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeView:
-    """The code page. `specs`: hash of each piece of code -> the runs that used it; `chosen` is the one whose source is
-    shown."""
+    """The tab Code. `specs`: code hash -> runs that used it. `chosen`: code to show."""
 
     specs: Mapping[str, tuple[str, ...]]
     chosen: SpecView | None
@@ -54,7 +53,7 @@ class CodeView:
 
 
 def hashes(state: ExperimentState) -> dict[str, tuple[str, ...]]:
-    """Hash of user code -> the runs that used it, newest code first."""
+    """Return code hash -> runs that used it, newest code first."""
     found: dict[str, list[str]] = {}
     for run in state.runs.values():
         if isinstance(run.request, EtlRequest | FitRequest):
@@ -63,23 +62,23 @@ def hashes(state: ExperimentState) -> dict[str, tuple[str, ...]]:
 
 
 def requests(state: ExperimentState) -> tuple[RequestView, ...]:
-    """What each run was asked for, newest first."""
+    """Return the requests of all runs, newest first."""
     return tuple(_request(run) for run in reversed(state.runs.values()))
 
 
 def chosen(used: Mapping[str, tuple[str, ...]], spec: str) -> str:
-    """The hash of the code to show: the one that begins with `spec`, else the newest; empty without any."""
+    """Return the hash that starts with `spec`, else the newest hash, else an empty text."""
     return next((sha256 for sha256 in used if spec and sha256.startswith(spec)), next(iter(used), ""))
 
 
 def spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> SpecView:
-    """One piece of code; `record` is what the store has of it."""
+    """Describe one version of code. `record` is the store's record, or None when it was deleted."""
     if record is None:
         return SpecView(
             sha256=sha256,
             class_name="?",
             runs=runs,
-            problem="The store does not have this code any more.",
+            problem="The store has deleted this code. Use a copy from your notebook or repository.",
         )
     return SpecView(
         sha256=sha256,
@@ -92,33 +91,32 @@ def spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> SpecV
 
 
 def as_json(value: Any) -> str:
-    """To be read by people."""
+    """Format a value for people."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _request(run: Run) -> RequestView:
     request = run.request
     differs: tuple[tuple[str, str, str], ...] = ()
-    # Not the models of a fit request: ten thousand take a second to write, and twenty are shown.
-    asked = request.model_dump(mode="json", exclude={"models"} if isinstance(request, FitRequest) else None)
+    # Exclude the models of a fit request: writing ten thousand takes a second, and only twenty are shown.
+    fields = request.model_dump(mode="json", exclude={"models"} if isinstance(request, FitRequest) else None)
     if isinstance(request, FitRequest):
         shown = [json.dumps(model, ensure_ascii=False) for model in request.models[:MODELS_SHOWN]]
         more = len(request.models) - len(shown)
-        asked["models"] = [*shown, f"... and {more:,} more"] if more else shown
+        fields["models"] = [*shown, f"... and {more:,} more"] if more else shown
         settings = (
             ("scheduler", request.scheduler, run.scheduler),
             ("planner", request.planner, run.planner),
         )
         differs = tuple((name, as_json(then), as_json(now)) for name, then, now in settings if then != now)
     return RequestView(
-        run=run.id, kind=run.kind, author=run.author, configuration=_lines(asked), differs=differs
+        run=run.id, kind=run.kind, author=run.author, configuration=_lines(fields), differs=differs
     )
 
 
-def _lines(asked: Mapping[str, Any]) -> str:
-    """``field: value`` a line, and below ``models`` a line for each."""
+def _lines(fields: Mapping[str, Any]) -> str:
     found: list[str] = []
-    for name, value in asked.items():
+    for name, value in fields.items():
         if name == "models" and isinstance(value, list):
             found += [f"{name}:", *(f"  {model}" for model in value)]
         else:

@@ -1,4 +1,4 @@
-"""What is lost with an experiment. Pure."""
+"""Effects of deleting an experiment. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.cluster.volumes import Measured, experiment_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionView:
-    """Counts and bytes of what goes. `volumes`: (volume, bytes) as measured, or None before the first look."""
+    """Counts and bytes that a deletion removes. `volumes`: (volume, bytes), or None before the first measurement."""
 
     is_allowed: bool
     reason: str
@@ -26,30 +26,28 @@ class DeletionView:
 
 
 def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
-    """The view. Checkpoints are those that the log says are kept; bytes on disk are what was found there."""
-    open_runs, kept = state.open_runs(), {}
+    """Return the effects of deleting an experiment. Checkpoints are counted from the log, bytes measured on disk."""
+    open_runs, checkpoints = state.open_runs(), {}
     for each in state.runs.values():
         for model in each.models.values():
             for visit in model.kept_visits[-2:]:
                 if visit.file in model.removed:
                     continue
-                kept[visit.checkpoint.name] = visit.checkpoint.size
+                checkpoints[visit.checkpoint.name] = visit.checkpoint.size
     reason = ""
     if state.deletion is not None:
-        reason = (
-            f"{state.deletion.by or 'Somebody'} has already asked for this; the controller is deleting it."
-        )
+        reason = f"{state.deletion.by or 'A user'} has already requested the deletion; the controller is deleting it."
     elif open_runs:
-        told = ", ".join(f"{run.id} is {wording.run(run)}" for run in open_runs)
-        reason = f"{told}: stop {'it' if len(open_runs) == 1 else 'them'} first."
+        open_list = ", ".join(f"{run.id} is {wording.run(run)}" for run in open_runs)
+        reason = f"{open_list}: stop {'it' if len(open_runs) == 1 else 'them'} first."
     sizes = experiment_bytes(measured, state.name)
     return DeletionView(
         is_allowed=CommandKind.DELETE in allowed(state),
         reason=reason,
         runs=len(state.runs),
         models=sum(len(each.models) for each in state.runs.values()),
-        checkpoints=len(kept),
-        checkpoint_bytes=sum(kept.values()),
+        checkpoints=len(checkpoints),
+        checkpoint_bytes=sum(checkpoints.values()),
         predictions=sum(each.kind == "predict" for each in state.runs.values()),
         datasets=tuple(state.datasets),
         volumes=tuple(sorted(sizes.items())) if measured else None,

@@ -1,4 +1,4 @@
-"""What users ask for on a page: each command is an event in an experiment's log, with who asked."""
+"""Routes of commands. Each command becomes events in the experiment's log, with its author."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from cerebro.commands.rules import NEW_TERMS, OF_EXPERIMENT, OF_MODEL, CommandKi
 from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
-from dispatcher.access.guard import local_path, who
+from dispatcher.access.guard import author, local_path
 from dispatcher.access.refusals import is_browser
 from dispatcher.commands.deletion import deletion
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
 
 _log = logging.getLogger(__name__)
 
 READING_S = 10.0
-"""How long a command may wait for a long log to be read: it is judged by all that has happened."""
-_QUOTED = 60
-"""Characters of what was sent that a message repeats."""
-_OFFERED = tuple(
+"""Maximum seconds to wait for a long log: a command is checked against the complete state."""
+_MAX_QUOTED = 60
+"""Maximum length of user input that a message repeats."""
+_BUTTON_COMMANDS = tuple(
     kind
     for kind in CommandKind
     if kind not in NEW_TERMS or kind in (CommandKind.STOP_SEARCH, CommandKind.PRIORITIZE)
 )
-"""What a button can ask for: new terms of models have forms (`dispatcher.terms`)."""
+"""Commands that buttons send. Commands with a new training config have forms (`dispatcher.model_forms`)."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -42,60 +42,62 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/<name:name>/actions")
     def act(name: str) -> ResponseReturnValue:
-        command = parsed(request.form, tuple(request.form.getlist("model")))
+        command = parse_command(request.form, tuple(request.form.getlist("model")))
         try:
-            carry_out(services, name, command, who())
+            execute(services, name, command, author())
         except ConflictError as error:
             if command.kind is CommandKind.DELETE and is_browser():
-                return _deletion(services, name, str(error), 409)
+                return _confirmation_page(services, name, str(error), 409)
             raise
         gone = url_for("pages.experiments") if command.kind is CommandKind.DELETE else f"/experiments/{name}"
         return redirect(local_path(request.form.get("next", ""), gone), 303)
 
     @pages.post("/experiments/<name:name>/restore")
     def restore(name: str) -> ResponseReturnValue:
-        services.reader.ask(partial(services.store.restore, name), is_command=True)
-        services.reader.expect_news(name)
-        _log.info("command experiment=%s event=%s by=%s", name, "restore", who())
+        services.reader.call(partial(services.store.restore, name), is_command=True)
+        services.reader.invalidate(name)
+        _log.info("command experiment=%s event=%s by=%s", name, "restore", author())
         return redirect(f"/experiments/{name}", 303)
 
     @pages.get("/experiments/<name:name>/delete")
     def delete(name: str) -> ResponseReturnValue:
-        return _deletion(services, name, "", 200)
+        return _confirmation_page(services, name, "", 200)
 
 
-def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
-    """The command that a browser sent. It names its run, for the page that it comes from showed one.
+def parse_command(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
+    """Return the command in a form. The form names its run, because the page showed a specific run.
 
     Raises:
-        BadRequestError: there is no such command, or no model was chosen.
+        BadRequestError: the command is unknown, or no model was selected.
     """
     name = fields.get("action", "")
-    if name not in _OFFERED:
-        raise BadRequestError(f"there is no command {name[:_QUOTED]!r} here; there are {', '.join(_OFFERED)}")
+    if name not in _BUTTON_COMMANDS:
+        raise BadRequestError(
+            f"the command {name[:_MAX_QUOTED]!r} is unknown; known commands: {', '.join(_BUTTON_COMMANDS)}"
+        )
     if name in OF_MODEL and not models:
-        raise BadRequestError("no model was chosen: tick one or more, then press the button again")
+        raise BadRequestError("no model is selected: select one or more, then press the button again")
     return Command(
         kind=CommandKind(name),
-        run=fields.get("run", "")[:_QUOTED],
-        models=tuple(dict.fromkeys(model[:_QUOTED] for model in models)),
-        scheduler=fields.get("scheduler", "")[:_QUOTED],
+        run=fields.get("run", "")[:_MAX_QUOTED],
+        models=tuple(dict.fromkeys(model[:_MAX_QUOTED] for model in models)),
+        scheduler=fields.get("scheduler", "")[:_MAX_QUOTED],
         planner=fields.get("planner", "") in ("1", "on", "true"),
-        priority=fields.get("priority", "")[:_QUOTED],
+        priority=fields.get("priority", "")[:_MAX_QUOTED],
         confirm=fields.get("confirm", "").strip(),
     )
 
 
-def carry_out(services: Services, name: str, command: Command, by: str, *, once: str = "") -> tuple[int, ...]:
-    """Append the events of a command, all or, where the state does not allow one of them, none; their numbers.
+def execute(services: Services, name: str, command: Command, by: str, *, once: str = "") -> tuple[int, ...]:
+    """Append the events of a command, all or none, and return their sequence numbers.
 
     Args:
-        once: of a form: what is sent twice with the same one, as by a doubled click, counts once.
+        once: id of a form, so that a double click counts once.
 
     Raises:
-        ConflictError: the state does not allow it; says why.
-        NotFoundError: there is no such experiment.
-        StoreUnavailableError: the store is away; whether it was done is to be seen on the page.
+        ConflictError: the state does not allow the command; the message says why.
+        NotFoundError: the experiment does not exist.
+        StoreUnavailableError: the store is away. The command may have taken effect; the page shows it.
     """
     reader = services.reader
 
@@ -106,7 +108,7 @@ def carry_out(services: Services, name: str, command: Command, by: str, *, once:
 
     append = partial(services.store.append, name)
     try:
-        events = reader.glance(reader.record(name), build, timeout_s=READING_S)
+        events = reader.read_log(reader.record(name), build, timeout_s=READING_S)
     except UnreadableError:
         if command.kind not in OF_EXPERIMENT:
             raise
@@ -116,22 +118,22 @@ def carry_out(services: Services, name: str, command: Command, by: str, *, once:
     seqs = []
     for event in events:
         send = partial(append, event, once=_identity(once, event)) if once else partial(append, event)
-        seqs.append(reader.ask(send, is_command=True))
+        seqs.append(reader.call(send, is_command=True))
         _log.info("command experiment=%s event=%s by=%s", name, event.type, by)
-    reader.expect_news(name)
+    reader.invalidate(name)
     return tuple(seqs)
 
 
 def _identity(once: str, event: ClientEvent) -> str:
-    """Of one event of a form: what is typed differently into the same form is another one."""
+    """Return an idempotency key for one event of a form. The same form with other values gets another key."""
     return hashlib.blake2b(f"{once} {event.model_dump_json()}".encode(), digest_size=16).hexdigest()
 
 
-def _deletion(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:
+def _confirmation_page(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:
     reader = services.reader
     measured, _ = services.disks.newest()
     try:
-        view = reader.glance(
+        view = reader.read_log(
             reader.record(name), lambda found: deletion(found.state, measured), timeout_s=READING_S
         )
         is_readable = True

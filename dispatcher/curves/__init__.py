@@ -1,1 +1,1 @@
-"""Learning curves."""
+"""The tab Curves: learning curves of the best or selected models, updated while they train."""

@@ -1,4 +1,4 @@
-"""The figure of learning curves: asks the view, and has `cerebro.figures` draw."""
+"""Learning curves as a figure: select with the view, draw with `cerebro.figures`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cerebro.figures import Theme
 from cerebro.figures.downsample import FEWEST
 from dispatcher.curves.view import CurveQuery
 from dispatcher.curves.view import curves as curves_view
-from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.drawing import Drawing, empty_drawing, with_reason
+from dispatcher.read_models.read_model import ReadModel
 
 
 class CurvesFigureQuery(CurveQuery):
-    """Which learning curves to draw. `log`: of the vertical axis. `smoothing`: the weight of earlier values."""
+    """Curves to draw. `log`: logarithmic y axis. `smoothing`: weight of earlier values."""
 
     log: bool = False
     smoothing: float = Field(0.0, ge=0, lt=1)
@@ -24,18 +24,20 @@ class CurvesFigureQuery(CurveQuery):
 
 
 class StaticSvgQuery(CurvesFigureQuery):
-    """`points`: fewer than of a figure, since nobody zooms in. `height`: in pixels; the width is the reader's."""
+    """Curves as SVG. `points`: default lower than for an interactive figure, because SVG cannot zoom. `height`:
+    pixels.
+    """
 
     points: int = Field(150, ge=FEWEST, le=1000)
     height: int = Field(320, ge=200, le=1000)
 
 
-def curves(read_model: ReadModel, asked: CurvesFigureQuery, now: float) -> Drawing:
-    """Learning curves."""
-    wanted = asked.model_dump(include=set(CurveQuery.model_fields))
+def curves(read_model: ReadModel, query: CurvesFigureQuery, now: float) -> Drawing:
+    """Draw learning curves."""
+    wanted = query.model_dump(include=set(CurveQuery.model_fields))
     view = curves_view(read_model, CurveQuery.model_validate(wanted))
     if view is None:
-        return nothing()
+        return empty_drawing()
     draw = partial(
         figures.curves,
         view.curves,
@@ -43,9 +45,9 @@ def curves(read_model: ReadModel, asked: CurvesFigureQuery, now: float) -> Drawi
         mode="max" if view.mode == "max" else "min",
         axis=view.axis,
         split=view.split,
-        is_log=asked.log,
-        smoothing=asked.smoothing,
+        is_log=query.log,
+        smoothing=query.smoothing,
         total=view.total,
-        theme=asked.theme,
+        theme=query.theme,
     )
-    return explained(draw, view.note)
+    return with_reason(draw, view.note)

@@ -1,4 +1,4 @@
-"""Learning curves: live, of the best models or of chosen ones, over epochs, rows or time."""
+"""Route of the tab Curves: the best or selected models, over epochs, rows or time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cerebro.figures import Curve
 from dispatcher.curves.view import CurveQuery, CurvesView, curves
 from dispatcher.models.page import picked_models
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
 TOPS = (1, 5, 10, 20, 50, 100)
 AXES = (("epoch", "epochs"), ("row", "rows"), ("time", "time"))
-SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "within sub-epochs"))
+SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "live"))
 DEFAULT_TOP = 10
 
 
@@ -51,7 +51,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     return {
         "view": view,
         "ranked": _ranked(view) if view else (),
-        "asked": query,
+        "query": query,
         "mistake": mistake,
         "picked": picked,
         "smoothing": smoothing,
@@ -64,8 +64,11 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
 
 
 def _ranked(view: CurvesView) -> list[Curve]:
-    """Best first by the objective. Of any other metric nothing says which direction is better: in the order of the plan
-    then. Those without a value come last."""
+    """Sort curves by the objective, best first. Other metrics have no known direction, so they keep the plan's
+    order.
+
+    Models without a value come last.
+    """
     if not view.is_objective:
         return sorted(view.curves, key=lambda curve: (not curve.y, curve.index))
     choose, sign = (max, -1) if view.mode == "max" else (min, 1)

@@ -1,4 +1,4 @@
-"""Learning curves, cut to what a screen shows: per epoch as the log has them, or as models report while they train."""
+"""Learning curves, downsampled for a screen: per epoch from the log, or live metrics during sub-epochs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from cerebro.figures.downsample import FEWEST, downsample
 from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
 from dispatcher.models.query import ModelQuery, matching
-from dispatcher.reading.columns import Columns
-from dispatcher.reading.live_series import Reported
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.columns import Columns
+from dispatcher.read_models.live_series import Reported
+from dispatcher.read_models.read_model import ReadModel
 
 Source = Literal["valid", "train", "live"]
-"""Validations; means over the sub-epochs of an epoch; values as user code reported them within sub-epochs."""
+"""Validation; means over the sub-epochs of an epoch; live metrics that user code reported."""
 
 MAX_POINTS = 100_000
-"""Of all curves of an answer."""
+"""Maximum total number of points in one answer."""
 
 
 class CurveQuery(Contract):
-    """Which curves.
+    """Selection of curves.
 
     Attributes:
-        fit: id of the fit run; the newest one if empty.
-        metric: the objective if empty.
-        split: `Source`; if empty, what models are ranked by over epochs, and live values over rows and time where
-            there are such.
-        models: ids, commas between: shown whatever `top` says.
-        filter: see `dispatcher.models.query`; `top` counts models that fit.
-        top: so many of the best are shown.
-        points: at most so many of each curve.
-        start, stop: of the axis; all of it by default.
+        fit: id of the fit run, by default the newest.
+        metric: name of the metric, by default the objective.
+        split: `Source`. By default the split that ranks models over epochs, and live metrics over rows and time if
+          they exist.
+        models: ids of additional models, separated by commas. Shown regardless of `top`.
+        filter: expression in the language of `dispatcher.models.query`; limits `top`.
+        top: number of best models.
+        points: maximum points per curve.
+        start, stop: range of the axis, by default all.
     """
 
     fit: str = Field("", max_length=60)
@@ -55,10 +55,12 @@ class CurveQuery(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesView:
-    """Curves of a fit run: of `shown` models out of `total`. `metrics` are the names that there are.
+    """Curves of `shown` models out of `total` in a fit run.
 
-    `mode` is which direction of the objective is better. `note` says why there is none, or what was left out; empty if
-    nothing is to say.
+    Attributes:
+        metrics: names of all metrics.
+        mode: direction of the objective, ``min`` or ``max``.
+        note: why curves are missing or reduced, or an empty text.
     """
 
     run: str
@@ -74,66 +76,66 @@ class CurvesView:
     note: str
 
 
-def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
-    """The curves that are asked for; `None` while there is no planned fit run.
+def curves(read_model: ReadModel, query: CurveQuery) -> CurvesView | None:
+    """Return the selected curves; `None` if no fit run is planned.
 
     Raises:
-        BadRequestError: the filter cannot be understood.
+        BadRequestError: the filter is invalid.
     """
-    run = read_model.fit(asked.fit)
+    run = read_model.fit(query.fit)
     if run is None:
         return None
     table, request = read_model.table(run), run.fit_request
     columns, live = table.columns(), read_model.live.metrics(run.id)
-    metric = asked.metric or request.metric
-    source = _source(run, asked, is_live=metric in live)
-    rows = _chosen(table.rows(), asked, columns, request.mode)
+    metric = query.metric or request.metric
+    source = _source(run, query, is_live=metric in live)
+    rows = _select(table.rows(), query, columns, request.mode)
     if source == "live":
-        found = [curve for row in rows if (curve := _live_curve(read_model, run, row, metric, asked.axis))]
+        found = [curve for row in rows if (curve := _live_curve(read_model, run, row, metric, query.axis))]
     else:
-        wanted = {row.id for row in rows}
-        found = epoch_curves(run, metric, models=wanted, split=source, axis=asked.axis)
-    note = "" if found else _why_none(run, metric, source)
+        selected = {row.id for row in rows}
+        found = epoch_curves(run, metric, models=selected, split=source, axis=query.axis)
+    note = "" if found else _empty_reason(run, metric, source)
     if source == "live" and found and any(run.models[curve.model].archived_epochs for curve in found):
-        note = "Of older epochs the means are drawn: what their sub-epochs reported is in TensorBoard."
-    points = min(asked.points, max(FEWEST, MAX_POINTS // max(1, len(found))))
+        note = "Older epochs show means per epoch. TensorBoard has their live metrics."
+    points = min(query.points, max(FEWEST, MAX_POINTS // max(1, len(found))))
     return CurvesView(
         run=run.id,
         metric=metric,
         is_objective=metric == request.metric,
         mode=request.mode,
         split=source,
-        axis=asked.axis,
+        axis=query.axis,
         metrics=tuple(sorted({*columns.metrics, *live, request.metric})),
-        curves=tuple(_cut(curve, points, asked) for curve in found),
+        curves=tuple(_downsampled(curve, points, query) for curve in found),
         shown=len(found),
         total=len(run.models),
         note=note,
     )
 
 
-def _source(run: Run, asked: CurveQuery, *, is_live: bool) -> Source:
-    if asked.split:
-        return asked.split
-    return "live" if asked.axis != "epoch" and is_live else shown_split(run)
+def _source(run: Run, query: CurveQuery, *, is_live: bool) -> Source:
+    if query.split:
+        return query.split
+    return "live" if query.axis != "epoch" and is_live else shown_split(run)
 
 
-def _chosen(rows: list[ModelSummary], asked: CurveQuery, columns: Columns, mode: str) -> list[ModelSummary]:
-    """The best that fit the filter, and those that are named, in the order of the plan."""
-    fitting = matching(rows, ModelQuery(filter=asked.filter), columns)
-    ids = {row.id for row in ranked(fitting, mode)[: asked.top]} | {
-        name.strip() for name in asked.models.split(",")
+def _select(rows: list[ModelSummary], query: CurveQuery, columns: Columns, mode: str) -> list[ModelSummary]:
+    """Return the best models that match the filter and the named models, in the plan's order."""
+    fitting = matching(rows, ModelQuery(filter=query.filter), columns)
+    ids = {row.id for row in ranked(fitting, mode)[: query.top]} | {
+        name.strip() for name in query.models.split(",")
     }
     return [row for row in rows if row.id in ids]
 
 
 def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str, axis: Axis) -> Curve | None:
-    place = _Places(run, run.models[row.id], axis)
+    positions = _Positions(run, run.models[row.id], axis)
     model = run.models[row.id]
     archived = model.archived_epochs
     line = read_model.live.line(run.id, row.id, metric)
-    points = [(place.of(point), point.value) for point in line if point.span.epoch > archived]
-    # Where their sub-epochs lie in an epoch, the log alone has.
+    points = [(positions.position(point), point.value) for point in line if point.span.epoch > archived]
+    # Only the log knows where the sub-epochs of these epochs start.
     points += epoch_means(run, model, metric, axis, archived)
     broke = read_model.live.broke(run.id, row.id, metric)
     if not points and broke is None:
@@ -144,36 +146,36 @@ def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str,
         index=row.index,
         x=tuple(x for x, _ in points),
         y=tuple(y for _, y in points),
-        broke_at=place.of(broke) if broke else None,
+        broke_at=positions.position(broke) if broke else None,
     )
 
 
-class _Places:
-    """Where a model's reports lie on an axis."""
+class _Positions:
+    """Positions of a model's reports on an axis."""
 
     def __init__(self, run: Run, model: Model, axis: Axis) -> None:
         self._axis, self._zero = axis, run.origin if axis == "time" else 0.0
         rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
         self._per_epoch = sum(rows.values()) or 1
-        self._before: dict[tuple[int, int], int] = {}
+        self._rows_before: dict[tuple[int, int], int] = {}
         done = model.archived_epochs * sum(rows.values())
         for visit in model.visits.kept:
-            self._before[visit.epoch, visit.partition] = done
+            self._rows_before[visit.epoch, visit.partition] = done
             done += sum(rows.get(partition, 0) for partition in visit.partitions) or visit.rows
         self._done = done
 
-    def of(self, point: Reported) -> float:
-        """A sub-epoch that is not committed yet begins where the committed ones end."""
+    def position(self, point: Reported) -> float:
+        """Return the position of a report. A running sub-epoch starts at the end of the committed ones."""
         if self._axis == "time":
             return point.time - self._zero
         span = point.span
-        rows = self._before.get((span.epoch, span.partition), self._done) + point.rows
+        rows = self._rows_before.get((span.epoch, span.partition), self._done) + point.rows
         return float(rows) if self._axis == "row" else rows / self._per_epoch
 
 
-def _cut(curve: Curve, points: int, asked: CurveQuery) -> Curve:
-    low = -math.inf if asked.start is None else asked.start
-    high = math.inf if asked.stop is None else asked.stop
+def _downsampled(curve: Curve, points: int, query: CurveQuery) -> Curve:
+    low = -math.inf if query.start is None else query.start
+    high = math.inf if query.stop is None else query.stop
     inside = [index for index, x in enumerate(curve.x) if low <= x <= high]
     if len(inside) == len(curve.x) <= points:
         return curve
@@ -188,9 +190,11 @@ def _cut(curve: Curve, points: int, asked: CurveQuery) -> Curve:
     )
 
 
-def _why_none(run: Run, metric: str, source: Source) -> str:
+def _empty_reason(run: Run, metric: str, source: Source) -> str:
     if source == "live":
-        return f"No model of {run.id} has reported {metric!r} within a sub-epoch."
+        return f"No model of {run.id} has reported the live metric {metric!r}: call dataloader.report in the spec."
     if not any(model.completed_epochs for model in run.models.values()):
-        return f"{metric!r} is drawn once a model has completed its first epoch."
-    return f"No epoch with {metric!r} is complete in what is asked for."
+        return f"{metric!r} appears when a model completes its first epoch."
+    return (
+        f"The selected models have no complete epoch with {metric!r}. Select other models or another split."
+    )

@@ -1,1 +1,1 @@
-"""Preprocessing, and the rows that it left out."""
+"""The tab Data: progress of preprocessing per split, partition and worker, and rows that failed."""

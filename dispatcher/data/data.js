@@ -1,4 +1,4 @@
-// Shows the rows that failed in a partition below the table, without loading the page anew.
+// Shows the failed rows of a partition below the table without reloading the page.
 "use strict";
 (() => {
   const line = (kind, values) => {
@@ -15,9 +15,9 @@
     const link = event.target.closest("a[data-failed]");
     if (!link || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const place = document.getElementById("failed-rows"); // not there before the first rows are
+    const place = document.getElementById("failed-rows"); // looked up here: absent until the first partition appears
     const title = document.createElement("h2");
-    title.textContent = `Rows that failed in ${link.closest("tr").querySelector("th").textContent}`;
+    title.textContent = `Failed rows of ${link.closest("tr").querySelector("th").textContent}`;
     title.tabIndex = -1;
     try {
       const answer = await fetch(link.dataset.failed, { headers: { Accept: "application/json" } });
@@ -41,7 +41,7 @@
     } catch (error) {
       const said = document.createElement("p");
       said.className = "banner bad";
-      said.textContent = `They cannot be read: ${error.message}`;
+      said.textContent = `The failed rows cannot be read: ${error.message}`;
       place.replaceChildren(title, said);
     }
     title.focus();

@@ -1,7 +1,6 @@
-"""Reads which rows preprocessing left out, as workers wrote it on the shared volume.
+"""Reader of failed rows, which workers write to the shared volume.
 
-User code writes to that volume too, so nothing in it is trusted: neither where a path leads, nor how long a file is,
-nor what is in it.
+User code writes to that volume too. So neither the path, nor the size, nor the content of a file is trusted.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.data.view import FailedRowsView, FailedRowView
 
 MOST_BYTES = 8 << 20
-"""Of one file: a worker tells of a hundred rows."""
+"""Maximum size of a file. A worker writes at most a hundred rows."""
 
 
 class UnreadableError(ClusterError):
-    """A file of a volume cannot be read, or is not what was to be there. The store has nothing to do with it."""
+    """A file on a volume is unreadable or has unexpected content. Not an error of the store."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,10 @@ _FILE = TypeAdapter(_File)
 
 
 def failed_rows(volumes: Volumes, dataset: str, split: str, partition: int) -> FailedRowsView:
-    """The rows of a partition that were left out; none if its worker wrote nothing.
+    """Return the failed rows of a partition. A missing file means that none failed.
 
     Raises:
-        UnreadableError: the volume cannot be read, or something else lies there.
+        UnreadableError: the volume cannot be read, or the file has unexpected content.
     """
     path = volumes.failed_rows(dataset, split, partition)
     try:
@@ -49,7 +48,7 @@ def failed_rows(volumes: Volumes, dataset: str, split: str, partition: int) -> F
         found = _File(rows=(), total=0)
     except (OSError, ValueError) as cause:
         raise UnreadableError(
-            f"{path} cannot be read: {cause}; expected the rows that a worker left out, as it wrote them"
+            f"{path} cannot be read: {cause}; expected a file with failed rows that a worker wrote"
         ) from cause
     return FailedRowsView(
         dataset=dataset, split=split, partition=partition, rows=found.rows, total=found.total

@@ -1,4 +1,4 @@
-"""Preprocessing: per split and worker, rows in = rows out + rows failed, and which rows failed and why."""
+"""Route of the tab Data. Also shows failed rows of the partition in the address, for browsers without scripts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flask import Blueprint, Response, request
 from dispatcher.data.failed_rows import UnreadableError, failed_rows
 from dispatcher.data.view import DataView, data
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -21,17 +21,16 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @live_route(pages, "/experiments/<name:name>/data", "data")
     def page(name: str) -> Response:
         def finish(header: Header, view: DataView | None) -> Mapping[str, object]:
-            return {"view": view, "figure": figure_url(header.name, "etl"), **_left_out(tabs, view)}
+            return {"view": view, "figure": figure_url(header.name, "etl"), **_failed_rows(tabs, view)}
 
-        return tabs.answer(name, "data", "data/data.html", _look, finish)
+        return tabs.answer(name, "data", "data/data.html", _fill, finish)
 
 
-def _look(read_model: ReadModel, header: Header, now: float) -> DataView | None:
+def _fill(read_model: ReadModel, header: Header, now: float) -> DataView | None:
     return data(read_model, now=now)
 
 
-def _left_out(tabs: Tabs, view: DataView | None) -> Mapping[str, object]:
-    """The rows that failed in the partition that the address names, for readers without scripts."""
+def _failed_rows(tabs: Tabs, view: DataView | None) -> Mapping[str, object]:
     split, number = request.args.get("split", ""), request.args.get("partition", "")
     known = (
         {(row.split, str(part.partition)): part for row in view.splits for part in row.parts} if view else {}
@@ -43,4 +42,4 @@ def _left_out(tabs: Tabs, view: DataView | None) -> Mapping[str, object]:
         found = failed_rows(tabs.services.settings.volumes, view.dataset, split, part.partition)
     except UnreadableError as error:
         return {"problem": str(error)}
-    return {"left_out": found}
+    return {"failed_rows": found}

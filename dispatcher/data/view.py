@@ -1,4 +1,4 @@
-"""The data of an experiment: how far preprocessing is, per split, partition and worker; rows that failed. Pure."""
+"""Progress of preprocessing per split, partition and worker, with failed rows. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from cerebro.contract.runs import PartitionPlan
 from cerebro.contract.tasks import Failure
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
-    """One partition: ``rows_in = rows + failed`` once it is committed, `done` of them before.
+    """One partition: ``rows_in = rows + failed`` after its commit; before, `done` rows are processed.
 
-    `state` is that of its task, ``stopped`` where the run has ended without it; `seconds` that its newest attempt took,
-    or takes. `task` is the key of that task, empty where this run had none; `failure` why it was given up.
+    Attributes:
+        state: state of its task; ``stopped`` if the run ended before the task ran.
+        seconds: duration of the newest attempt so far.
+        task: key of its task, or an empty text if this run did not need to make the partition.
+        failure: last error, if the task failed for good.
     """
 
     partition: int
@@ -35,8 +38,12 @@ class PartitionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitRow:
-    """One split: ``rows_in = rows + failed`` once it is complete, `done` of them before. `rows_per_s` of the partitions
-    that are being made, or else of all; `left_s` until they are, seconds."""
+    """One split: ``rows_in = rows + failed`` when complete; before, `done` rows are processed.
+
+    Attributes:
+        rows_per_s: rate of running partitions, else mean rate of completed ones.
+        left_s: estimated seconds until completion.
+    """
 
     split: str
     partitions_done: int
@@ -53,7 +60,7 @@ class SplitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class EtlWorkerRow:
-    """What one worker has preprocessed, over all splits."""
+    """Rows that one worker has preprocessed, over all splits."""
 
     worker: str
     partitions_done: int
@@ -65,8 +72,14 @@ class EtlWorkerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DataView:
-    """The newest data set of an experiment, made by the run `run`; `is_open`: it is still being made. `error`: why that
-    run failed, empty if it did not. `broken`: partitions that were given up."""
+    """Newest data set of an experiment.
+
+    Attributes:
+        run: id of the ETL run that makes it.
+        is_open: True while that run makes it.
+        error: error of that run, or an empty text.
+        broken: partitions that failed for good.
+    """
 
     dataset: str
     run: str
@@ -79,7 +92,7 @@ class DataView:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRowView:
-    """A row that preprocessing left out: its id, the error in a line, and the traceback."""
+    """A row that failed: its id, the error in one line, and the traceback."""
 
     id: str | int
     error: str
@@ -88,7 +101,7 @@ class FailedRowView:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRowsView:
-    """The first of the `total` rows of a partition that were left out."""
+    """The first of `total` failed rows of a partition."""
 
     dataset: str
     split: str
@@ -98,12 +111,12 @@ class FailedRowsView:
 
 
 def data(read_model: ReadModel, *, now: float) -> DataView | None:
-    """The newest data set at `now` (seconds since the epoch); `None` before ETL is planned."""
+    """Return the newest data set at `now` (seconds since the epoch); `None` without any."""
     dataset = newest_dataset(read_model)
     if dataset is None:
         return None
     splits = split_rows(read_model, dataset, now)
-    run = _maker(read_model, dataset)
+    run = _etl_run(read_model, dataset)
     return DataView(
         dataset=dataset.id,
         run=run.id if run else "",
@@ -116,21 +129,21 @@ def data(read_model: ReadModel, *, now: float) -> DataView | None:
 
 
 def newest_dataset(read_model: ReadModel) -> Dataset | None:
-    """The data set that was planned last."""
+    """Return the data set that was planned last."""
     return next(reversed(read_model.state.datasets.values()), None)
 
 
 def split_rows(read_model: ReadModel, dataset: Dataset, now: float) -> tuple[SplitRow, ...]:
-    """The splits of a data set, with their partitions."""
-    run = _maker(read_model, dataset)
+    """Return the splits of a data set, with their partitions."""
+    run = _etl_run(read_model, dataset)
     return tuple(
         _split(split, [_partition(read_model, dataset, run, split, part, now=now) for part in parts])
         for split, parts in dataset.plan.splits.items()
     )
 
 
-def _maker(read_model: ReadModel, dataset: Dataset) -> Run | None:
-    """The newest ETL run that makes, or made, the data set."""
+def _etl_run(read_model: ReadModel, dataset: Dataset) -> Run | None:
+    """Return the newest ETL run for the data set."""
     runs = [
         run
         for run in read_model.state.runs.values()
@@ -144,26 +157,26 @@ def _partition(
 ) -> PartitionRow:
     key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)) if run else ""
     task = run.tasks.get(key) if run else None
-    made = dataset.rows.get((split, part.partition))
+    rows = dataset.rows.get((split, part.partition))
     failed = dataset.failed_rows.get((split, part.partition), 0)
     point = read_model.live.newest.get(key)
     seconds = _seconds(task, now, point.start_s if point else 0.0)
-    if made is not None and (task is None or task.state is TaskState.COMMITTED):
-        done = made + failed
+    if rows is not None and (task is None or task.state is TaskState.COMMITTED):
+        done = rows + failed
     else:
-        done, failed, made = point.rows if point else 0, point.rows_failed if point else 0, 0
+        done, failed, rows = point.rows if point else 0, point.rows_failed if point else 0, 0
         if task is not None and task.failure is not None:
             failed = task.failure.rows_failed
             done = max(done, failed)
-    state = task.state if task else (TaskState.COMMITTED if made else TaskState.PENDING)
-    is_left = state is TaskState.PENDING and run is not None and not run.is_open
+    state = task.state if task else (TaskState.COMMITTED if rows else TaskState.PENDING)
+    is_stopped = state is TaskState.PENDING and run is not None and not run.is_open
     return PartitionRow(
         partition=part.partition,
         worker=task.attempts[-1].worker if task and task.attempts else part.worker,
-        # One without a task was there before this run.
-        state="stopped" if is_left else state.value,
+        # A partition without a task exists since before this run.
+        state="stopped" if is_stopped else state.value,
         rows_in=part.rows,
-        rows=made,
+        rows=rows,
         failed=failed,
         done=done,
         rows_per_s=done / seconds if seconds else 0.0,
@@ -174,7 +187,7 @@ def _partition(
 
 
 def _seconds(task: Task | None, now: float, start_s: float) -> float | None:
-    """Of preprocessing, without the `start_s` that a task which runs has waited for its process."""
+    """Return the seconds of preprocessing, without the `start_s` that the task waited for its process."""
     newest = task.attempts[-1] if task and task.attempts else None
     if newest is None or not newest.started:
         return None

@@ -1,1 +1,1 @@
-"""The list of experiments."""
+"""The list of experiments: search, filter, order, pages, and commands on several experiments."""

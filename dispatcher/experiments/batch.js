@@ -1,8 +1,8 @@
-// Several experiments at once: the choice outlives sorting, paging and updates, and only what the states of all chosen
-// ones allow is offered. Without this script the boxes and buttons are a form; the server refuses what cannot be.
+// Selection of several experiments. It survives sorting, paging and updates. Buttons appear for commands that at least
+// one selected experiment allows. Without this script the checkboxes form a plain form; the server checks each command.
 "use strict";
 (() => {
-  const chosen = new Map(); // name -> what it may
+  const chosen = new Map(); // name -> allowed commands
   const boxes = () => document.querySelectorAll("#rows input[name=name]:not([type=hidden])");
 
   const show = () => {
@@ -21,13 +21,13 @@
     every.checked = onPage.size > 0 && [...onPage].every((name) => chosen.has(name));
     every.indeterminate = !every.checked && [...onPage].some((name) => chosen.has(name));
     bar.hidden = chosen.size === 0;
-    bar.querySelector("[data-count]").textContent = `${chosen.size} chosen`;
+    bar.querySelector("[data-count]").textContent = `${chosen.size} selected`;
     for (const button of bar.querySelectorAll("button[value]")) {
       button.hidden = ![...chosen.values()].some((may) => may.includes(button.value));
     }
     bar.querySelectorAll("input[type=hidden]").forEach((each) => each.remove());
     for (const name of chosen.keys()) {
-      if (onPage.has(name)) continue; // it has a box
+      if (onPage.has(name)) continue; // has a checkbox
       const field = document.createElement("input");
       Object.assign(field, { type: "hidden", name: "name", value: name });
       bar.append(field);

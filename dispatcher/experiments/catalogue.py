@@ -1,8 +1,8 @@
-"""The rows of the list of experiments, kept while their logs grow.
+"""Cached rows of the list of experiments.
 
-What the record says is shown at once. What only the log knows takes reading it: rows that somebody looks at are read as
-far as time allows, all others in the background. Logs in which nothing runs are folded for their row alone and
-forgotten.
+Records are shown at once. The rest of a row needs the experiment's log: rows of the requested page are read within a
+time limit, the others in the background. The state of an experiment without open runs is discarded after its row is
+computed.
 """
 
 from __future__ import annotations
@@ -24,97 +24,99 @@ from dispatcher.experiments.view import (
     listing,
     row_of,
 )
-from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.reader import Reader
-from dispatcher.reading.store import ENTRIES_PER_READ
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.read_models.reader import Reader
+from dispatcher.read_models.store import ENTRIES_PER_READ
 
 GLANCE_S = 0.15
-"""How long one page may spend on logs that it shows and that are not read yet."""
+"""Maximum seconds that one request spends on unread logs of its page."""
 
-FILLED_S = 2.0
-"""While rows are read in the background an open list is made anew at most this often."""
+UPDATE_S = 2.0
+"""Minimum seconds between two updates of an open list while rows are read in the background."""
 
-_MAX_KEPT = 20_000
+_MAX_CACHED = 20_000
 _JOB = "experiments"
 
 
 class Catalogue:
-    """Makes the list. Safe for several threads."""
+    """Builds the list. Safe for several threads."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[int, ExperimentRow]] = OrderedDict()
-        """Name -> seq of the log's newest event, and the row."""
-        self._filled = 0
-        self._shown = 0, float("-inf")
-        """`_filled` as `version` said it, and when."""
-        self._filling: Iterator[bool] | None = None
+        self._cached: OrderedDict[str, tuple[int, ExperimentRow]] = OrderedDict()
+        """Name -> (sequence number of the log's newest event, row)."""
+        self._revision = 0
+        self._published = 0, float("-inf")
+        """`_revision` as last published by `version`, and the time."""
+        self._progress: Iterator[bool] | None = None
 
     def version(self) -> tuple[object, ...]:
-        """What `view` would show, as something to compare: equal means that nothing has changed.
+        """Return a value that changes whenever `view` would change.
 
         Raises:
             StoreUnavailableError: the store is away and was never read.
         """
         listed = self._reader.summaries.version()
-        shown, at = self._shown
-        if shown != self._filled and self._reader.monotonic() >= at + FILLED_S:
-            shown = self._filled
-            self._shown = shown, self._reader.monotonic()
+        shown, at = self._published
+        if shown != self._revision and self._reader.monotonic() >= at + UPDATE_S:
+            shown = self._revision
+            self._published = shown, self._reader.monotonic()
         return listed, shown, self._reader.outage is not None
 
-    def view(self, asked: ListQuery) -> ExperimentsView:
-        """One page.
+    def view(self, query: ListQuery) -> ExperimentsView:
+        """Return one page.
 
         Raises:
             StoreUnavailableError: the store is away and was never read.
         """
         summaries = {summary.experiment.name: summary for summary in self._reader.summaries()}
-        found = listing([self._known(summary) for summary in summaries.values()], asked)
+        found = listing([self._row(summary) for summary in summaries.values()], query)
         deadline = self._reader.monotonic() + GLANCE_S
         rows = tuple(self._read(summaries[row.name], row, deadline) for row in found.rows)
-        if not all(map(self._is_current, islice(summaries.values(), _MAX_KEPT))):
+        if not all(map(self._is_current, islice(summaries.values(), _MAX_CACHED))):
             self._reader.background.submit(_JOB, self._fill)
-        read = sum(self._known(summary).is_read for summary in summaries.values())
+        read = sum(self._row(summary).is_read for summary in summaries.values())
         return replace(found, rows=rows, read=read)
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _known(self, summary: ExperimentSummary) -> ExperimentRow:
+    def _row(self, summary: ExperimentSummary) -> ExperimentRow:
         if summary.unreadable:
             found = summary.unreadable
             why = str(UnreadableError.of(summary.experiment.name, found.seq, found.reason))
             return replace(blank_row(summary), state=UNREADABLE, problem=why, is_read=True)
-        _, row = self._kept.get(summary.experiment.name, (0, None))
+        _, row = self._cached.get(summary.experiment.name, (0, None))
         if row is None or row.created != summary.experiment.created:
             return blank_row(summary)
-        # What the list itself says is as new as the list.
+        # The summary is newer than the cached row.
         return replace(row, is_archived=summary.is_archived, is_deleting=summary.is_deleting)
 
     def _is_current(self, summary: ExperimentSummary) -> bool:
-        seq, row = self._kept.get(summary.experiment.name, (-1, None))
+        seq, row = self._cached.get(summary.experiment.name, (-1, None))
         if summary.unreadable:
             return True
         return row is not None and row.created == summary.experiment.created and seq >= summary.last_seq
 
-    def _keep(self, summary: ExperimentSummary, seq: int, row: ExperimentRow) -> None:
+    def _cache(self, summary: ExperimentSummary, seq: int, row: ExperimentRow) -> None:
         with self._lock:
-            _, known = self._kept.get(summary.experiment.name, (0, None))
-            self._filled += row != known
-            self._kept[summary.experiment.name] = seq, row
-            self._kept.move_to_end(summary.experiment.name)
-            while len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
+            _, known = self._cached.get(summary.experiment.name, (0, None))
+            self._revision += row != known
+            self._cached[summary.experiment.name] = seq, row
+            self._cached.move_to_end(summary.experiment.name)
+            while len(self._cached) > _MAX_CACHED:
+                self._cached.popitem(last=False)
 
     def _read(self, summary: ExperimentSummary, row: ExperimentRow, deadline: float) -> ExperimentRow:
-        """The row as it is now, if there is time to find out."""
-        left_s = deadline - self._reader.monotonic()
-        if self._is_current(summary) or left_s <= 0:
-            return self._known(summary)
+        """Return the current row if it can be read before the deadline, else the cached one."""
+        remaining_s = deadline - self._reader.monotonic()
+        if self._is_current(summary) or remaining_s <= 0:
+            return self._row(summary)
         try:
-            found = self._reader.glance(
-                summary.experiment, lambda read_model: self._made(read_model, summary), timeout_s=left_s
+            found = self._reader.read_log(
+                summary.experiment,
+                lambda read_model: self._update(read_model, summary),
+                timeout_s=remaining_s,
             )
         except (StoreUnavailableError, NotFoundError):
             return row
@@ -122,37 +124,37 @@ class Catalogue:
             found = self._unreadable(summary, error)
         return found or row
 
-    def _made(self, read_model: ReadModel, summary: ExperimentSummary) -> ExperimentRow | None:
+    def _update(self, read_model: ReadModel, summary: ExperimentSummary) -> ExperimentRow | None:
         if not read_model.is_complete:
             return None
         row = row_of(read_model, summary, self._reader.now())
-        self._keep(summary, read_model.state.seq, row)
+        self._cache(summary, read_model.state.seq, row)
         return row
 
     def _unreadable(self, summary: ExperimentSummary, error: IllegalEventError) -> ExperimentRow:
         row = replace(blank_row(summary), state=UNREADABLE, problem=str(error), is_read=True)
-        self._keep(summary, summary.last_seq, row)
+        self._cache(summary, summary.last_seq, row)
         return row
 
     # --- in the background -----------------------------------------------------------------------
 
     def _fill(self) -> bool:
-        """Read a page of a log whose row is not current; whether there is none."""
-        if self._filling is None:
-            # More rows than are kept would push each other out for ever.
-            self._filling = self._rows(self._reader.summaries()[:_MAX_KEPT])
+        """Read one piece of a log whose row is outdated. Returns True when all rows are current."""
+        if self._progress is None:
+            # More rows than the cache holds would evict each other forever.
+            self._progress = self._rows(self._reader.summaries()[:_MAX_CACHED])
         try:
-            is_done = next(self._filling, True)
+            is_done = next(self._progress, True)
         except StoreUnavailableError:
-            self._filling = None
+            self._progress = None
             raise
-        self._filling = None if is_done else self._filling
+        self._progress = None if is_done else self._progress
         return is_done
 
     def _rows(self, summaries: Sequence[ExperimentSummary]) -> Iterator[bool]:
-        """A step between two yields, each of which says that it is not the last."""
+        """Yield False after each piece."""
         for summary in summaries:
-            read_model = self._reader.begun(summary.experiment)
+            read_model = self._reader.from_snapshot(summary.experiment)
             while not self._is_current(summary):
                 is_done = self._step(summary, read_model)
                 yield False
@@ -160,23 +162,23 @@ class Catalogue:
                     break
 
     def _step(self, summary: ExperimentSummary, read_model: ReadModel) -> bool:
-        """Whether no more is to be read for this row."""
+        """Read one piece of a log. Returns True when its row is current."""
         try:
             if summary.open_runs:
-                # Its log grows: it is followed, so that the next row costs the news only.
-                row = self._reader.glance(
-                    summary.experiment, lambda found: self._made(found, summary), timeout_s=0.0
+                # The log is growing, so keep its read model: later updates are cheap.
+                row = self._reader.read_log(
+                    summary.experiment, lambda found: self._update(found, summary), timeout_s=0.0
                 )
                 return row is not None
-            events = self._reader.ask(
+            events = self._reader.call(
                 lambda: self._reader.store.events(summary.experiment.name, after=read_model.state.seq)
             )
             read_model.apply(events)
             read_model.is_complete = len(events) < ENTRIES_PER_READ
-            return self._made(read_model, summary) is not None
+            return self._update(read_model, summary) is not None
         except IllegalEventError as error:
             self._unreadable(summary, error)
         except NotFoundError:
-            # Deleted since: the next list is without it. Until then its row says what is known.
-            self._keep(summary, summary.last_seq, self._known(summary))
+            # The experiment was deleted. Until the next list, show its last row.
+            self._cache(summary, summary.last_seq, self._row(summary))
         return True

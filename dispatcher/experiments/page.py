@@ -1,4 +1,4 @@
-"""The list of experiments: searched, sorted and paged by the server; several stopped or archived at once."""
+"""Routes of the list of experiments, and of commands on several experiments."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from flask.typing import ResponseReturnValue
 from cerebro.commands.rules import CommandKind
 from cerebro.errors import ConflictError
 from cerebro.state import wording
-from dispatcher.access.guard import local_path, who
+from dispatcher.access.guard import author, local_path
 from dispatcher.access.rights import may_steer
-from dispatcher.commands.batch import carry_out_all
-from dispatcher.commands.page import parsed
+from dispatcher.commands.batch import execute_all
+from dispatcher.commands.page import parse_command
 from dispatcher.experiments.view import ExperimentRow, ListQuery
 from dispatcher.pages.addresses import is_fragment
+from dispatcher.pages.live_pages import live_route, render
 from dispatcher.pages.problems import PartlyDoneError
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route, render
+from dispatcher.pages.queries import parsed_query
 from dispatcher.tabs.tabs import Tabs
 
 
@@ -40,18 +40,18 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/actions")
     def batch() -> ResponseReturnValue:
-        action = parsed(request.form).kind
+        action = parse_command(request.form).kind
         names = list(dict.fromkeys(request.form.getlist("name")))
         if not names:
-            raise ConflictError("no experiment was chosen: tick one or more, then press the button again")
-        found = carry_out_all(services, names, action, who())
-        if not found.is_whole:
-            raise PartlyDoneError(found.told())
+            raise ConflictError("no experiment is selected: select one or more, then press the button again")
+        found = execute_all(services, names, action, author())
+        if not found.is_complete:
+            raise PartlyDoneError(found.to_text())
         return redirect(local_path(request.form.get("next", ""), url_for("pages.experiments")), 303)
 
 
 def may(row: ExperimentRow) -> tuple[CommandKind, ...]:
-    """What may be asked for of a row's experiment, together with others."""
+    """Return the commands that a user may give to a row's experiment together with others."""
     if row.is_deleting or not may_steer(row):
         return ()
     stop = (CommandKind.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()

@@ -1,4 +1,4 @@
-"""The list of experiments: rows of what is known of each, searched, filtered, ordered and paged."""
+"""The list of experiments: rows, and their search, filter, order and pages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, Run, breaks, wording
 from cerebro.state.throughput import TimeLeft
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
 
 READING = "reading"
-"""The word for an experiment whose log is not read yet."""
+"""State of an experiment whose log is not read yet."""
 UNREADABLE = "unreadable"
-"""The word for one whose log does not fit this program."""
+"""State of an experiment whose log this version cannot read."""
 
 
 class ListQuery(Contract):
-    """Which experiments, in which order.
+    """Selection and order of experiments.
 
     Attributes:
-        q: part of a name, an author or a project, whatever its case.
-        state: words of states, commas between; empty for all.
-        archived: whether archived ones are left out, alone shown, or shown with the others.
-        sort: keys, commas between, each with ``-`` before it for descending; see `SORTS`.
+        q: part of a name, author or project; case-insensitive.
+        state: states separated by commas, by default all.
+        archived: ``no`` hides archived experiments, ``yes`` shows only them, ``all`` shows both.
+        sort: keys of `SORTS` separated by commas; a leading ``-`` means descending.
     """
 
     q: str = Field("", max_length=100)
@@ -47,26 +47,29 @@ class ListQuery(Contract):
     def _is_known(cls, sort: str) -> str:
         unknown = [key for key, _ in sort_keys(sort) if key not in SORTS]
         if unknown:
-            raise ValueError(f"cannot sort by {', '.join(unknown)}: there are {', '.join(SORTS)}")
+            raise ValueError(f"cannot sort by {', '.join(unknown)}; known keys: {', '.join(SORTS)}")
         return sort
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One experiment. Times are seconds since the epoch, `None` while unknown.
+    """One experiment. Times are seconds since the epoch, `None` if unknown.
 
     Attributes:
         state: a word of `cerebro.state.wording`, `READING` or `UNREADABLE`.
-        run, kind: of `cerebro.state.wording.shown_run`. done, total: its committed tasks, and all its tasks.
-        models: number of models of the newest planned fit. models_done: trained completely, or stopped by the search.
-        models_stopped: stopped by users. models_failed: failed for good.
-        best: over all fits with the same metric and data set.
-        started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
-            last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
-        left: how long `run` will take yet, as estimated at its newest event.
-        problem: why `run` failed or waits, which later run failed, or why the log cannot be read; else which other run
-            was stopped on the way.
-        is_read: whether the log is read: without, only what the record says is known.
+        run, kind: id and kind of `cerebro.state.wording.shown_run`.
+        done, total: committed tasks and all tasks of that run.
+        models: number of models of the newest planned fit.
+        models_done: models that are trained completely or were stopped by the search.
+        models_stopped: models stopped by users.
+        models_failed: models that failed for good.
+        best: best model of all fits with the same metric and data set.
+        started: start of the first run.
+        begun: start of the first run, plus the time without a run in progress. So `ended - begun` is the working time.
+        ended: end of the last run; `None` while a run is open.
+        left: estimated remaining time of `run` at its newest event.
+        problem: why `run` failed or waits, which later run failed or was stopped, or why the log is unreadable.
+        is_read: True if the log is read; otherwise only the record's fields are known.
     """
 
     name: str
@@ -97,8 +100,12 @@ class ExperimentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentsView(Paged):
-    """One page of rows; of all experiments, `read` logs are read. `counts` are the states of those that fit the query
-    but for its states."""
+    """One page of rows.
+
+    Attributes:
+        read: number of experiments whose log is read.
+        counts: number of experiments per state, over all that match the query without its `state`.
+    """
 
     rows: tuple[ExperimentRow, ...]
     query: ListQuery
@@ -107,7 +114,7 @@ class ExperimentsView(Paged):
 
     @property
     def is_running(self) -> bool:
-        """Whether anything on this page may change by itself soon."""
+        """True if a row of this page may change soon."""
         return any(
             row.state in wording.IN_PROGRESS or row.state == READING or row.is_deleting for row in self.rows
         )
@@ -126,28 +133,28 @@ SORTS: dict[str, Callable[[ExperimentRow], Any]] = {
     "started": lambda row: row.started,
     "duration": lambda row: (row.ended or row.last_event) - row.begun if row.begun else None,
 }
-"""Key -> what is compared; `None` comes last, whichever way."""
+"""Key -> sort value. `None` sorts last in both directions."""
 
 
-def listing(rows: Sequence[ExperimentRow], asked: ListQuery) -> ExperimentsView:
-    """One page of `rows`."""
-    fitting = _fitting(rows, asked)
-    states = {word.strip() for word in asked.state.split(",") if word.strip()}
+def listing(rows: Sequence[ExperimentRow], query: ListQuery) -> ExperimentsView:
+    """Return one page of `rows`."""
+    fitting = _matching(rows, query)
+    states = {word.strip() for word in query.state.split(",") if word.strip()}
     found = [row for row in fitting if not states or row.state in states]
-    for key, is_descending in reversed(sort_keys(asked.sort)):
+    for key, is_descending in reversed(sort_keys(query.sort)):
         found = ordered(found, SORTS[key], is_descending=is_descending)
-    page = page_of(found, asked.page, asked.size)
+    page = page_of(found, query.page, query.size)
     return ExperimentsView(
         rows=tuple(page.rows),
-        query=asked,
+        query=query,
         read=sum(row.is_read for row in rows),
         counts=tuple(Counter(row.state for row in fitting).most_common()),
-        **page.of(len(rows)),
+        **page.fields(len(rows)),
     )
 
 
 def blank_row(summary: ExperimentSummary) -> ExperimentRow:
-    """What is known of an experiment without its log."""
+    """Return the row of an experiment whose log is not read."""
     record = summary.experiment
     return ExperimentRow(
         name=record.name,
@@ -162,12 +169,12 @@ def blank_row(summary: ExperimentSummary) -> ExperimentRow:
 
 
 def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> ExperimentRow:
-    """The row of an experiment whose log is read, at `now` (seconds since the epoch)."""
+    """Return the row of an experiment whose log is read, at `now` (seconds since the epoch)."""
     state, record = read_model.state, summary.experiment
     run, fit = wording.shown_run(state), read_model.fit()
     done, total = read_model.progress(run) if run else (0, 0)
     ends = wording.model_ends(fit) if fit else wording.ModelEnds()
-    begun, ended = _worked(state)
+    begun, ended = _working_time(state)
     return ExperimentRow(
         name=record.name,
         author=record.author,
@@ -196,14 +203,14 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
     )
 
 
-def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
-    """`ExperimentRow.begun` and `ExperimentRow.ended`."""
+def _working_time(state: ExperimentState) -> tuple[float | None, float | None]:
+    """Return `ExperimentRow.begun` and `ExperimentRow.ended`."""
     begun = sorted(
         ((breaks.begun(run), run) for run in state.runs.values() if run.started), key=itemgetter(0)
     )
     took, until = 0.0, 0.0
     for at, run in begun:
-        since = max(at, until)  # runs go on beside each other
+        since = max(at, until)  # runs may overlap
         if run.is_open:
             return since - took, None
         took, until = took + max(0.0, run.ended - since), max(until, run.ended)
@@ -219,11 +226,11 @@ def _problem(read_model: ReadModel, run: Run) -> str:
     return f"{halted.id} was stopped after {done:,}{f' of {total:,}' if total else ''} tasks"
 
 
-def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[ExperimentRow]:
-    wanted = asked.q.strip().casefold()
+def _matching(rows: Sequence[ExperimentRow], query: ListQuery) -> list[ExperimentRow]:
+    wanted = query.q.strip().casefold()
     return [
         row
         for row in rows
-        if (asked.archived == "all" or row.is_archived == (asked.archived == "yes"))
+        if (query.archived == "all" or row.is_archived == (query.archived == "yes"))
         and (not wanted or wanted in row.name or wanted in row.author.casefold() or wanted in row.project)
     ]

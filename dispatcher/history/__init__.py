@@ -1,1 +1,1 @@
-"""What happened to an experiment, and who asked for it."""
+"""The tab History: an experiment's runs, and the commands of users with author and outcome."""

@@ -1,4 +1,4 @@
-"""What happened to an experiment: its runs, and who asked for what."""
+"""Route of the tab History."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from flask import Blueprint, Response
 
 from dispatcher.history.view import CommandQuery, commands
 from dispatcher.pages.addresses import page_number
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.runs import run_row
 from dispatcher.tabs.tabs import Tabs

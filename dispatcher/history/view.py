@@ -1,4 +1,4 @@
-"""Who asked for what in an experiment, newest first."""
+"""Commands of users in one experiment, newest first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.pages.tables import page_of
 
 
 class CommandQuery(Contract):
-    """Which page of the list."""
+    """Page of the list."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     size: int = Field(100, ge=1, le=500)
@@ -20,7 +20,7 @@ class CommandQuery(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandsView:
-    """A page of the list, newest first; the `seq` of a row is its place in the event log."""
+    """A page of commands, newest first. `seq` of a row is its position in the event log."""
 
     rows: tuple[CommandRecord, ...]
     page: int
@@ -29,9 +29,9 @@ class CommandsView:
     total: int
 
 
-def commands(state: ExperimentState, asked: CommandQuery) -> CommandsView:
-    """A page of all that users asked for."""
-    page = page_of(list(reversed(state.commands)), asked.page, asked.size)
+def commands(state: ExperimentState, query: CommandQuery) -> CommandsView:
+    """Return a page of commands."""
+    page = page_of(list(reversed(state.commands)), query.page, query.size)
     return CommandsView(
-        rows=tuple(page.rows), page=page.page, pages=page.pages, size=asked.size, total=len(state.commands)
+        rows=tuple(page.rows), page=page.page, pages=page.pages, size=query.size, total=len(state.commands)
     )

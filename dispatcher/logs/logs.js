@@ -1,5 +1,5 @@
-// Follows logs: asks for what is new behind a cursor and puts it at the foot. Scrolling up pauses, the end resumes;
-// the button says which. Sleeps in hidden tabs. Without this script the page shows what there was when it was opened.
+// Follows logs: requests the lines after a cursor and appends them. Scrolling up pauses, scrolling to the end resumes;
+// the button shows the state. Sleeps in hidden tabs. Without this script the page shows the output at its loading.
 "use strict";
 (() => {
   const place = document.getElementById("logs");
@@ -8,11 +8,11 @@
   if (!place || !log) return;
   const MOST_LINES = 6000;
   const EVERY_MS = 1500;
-  const SLOW_MS = 6000; // after a while without news
+  const SLOW_MS = 6000; // interval after a while without new lines
   let cursor = place.dataset.cursor || "";
   let timer = 0;
   let quiet = 0;
-  let waiting = 0; // lines that came while the reader was elsewhere
+  let waiting = 0; // lines that arrived while paused
   let isFollowing = true;
 
   const isAtEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
@@ -23,7 +23,7 @@
     button.textContent = isFollowing ? "Following" : waiting ? `${waiting} new below` : "Paused: go to the end";
   };
 
-  // What the reader looks at: it stays where it is when lines above it go.
+  // Keep the visible lines in place when lines above them are removed.
   const firstSeen = () => {
     const line = [...log.getElementsByTagName("li")].find((each) => each.offsetTop - log.offsetTop >= log.scrollTop);
     return line && { line, top: line.offsetTop };
@@ -71,7 +71,7 @@
         quiet = 0;
       } else quiet += 1;
     } catch {
-      quiet += 1; // live.js tells that the page cannot be reached
+      quiet += 1; // live.js reports an unreachable page
     }
     say();
     plan(quiet > 40 ? SLOW_MS : EVERY_MS);

@@ -1,7 +1,7 @@
-"""Finds lines in logs, in a process of its own: ``python -P -m dispatcher.logs.search``.
+"""Search in logs, as a child process: ``python -P -m dispatcher.logs.search``.
 
-A regular expression can take for ever on a short line, and nothing within a process can stop it; so the process is
-killed when its time is over. Hits are written as they are found, newest log first. Imports little: it starts at once.
+A regular expression can run forever on a short line and cannot be interrupted from within the process, so the parent
+kills it after a timeout. Hits are written as they are found, newest log first. Imports little, to start fast.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from typing import BinaryIO
 from cerebro.data.safe_open import open_below
 from dispatcher.logs import terminal
 
-MOST_HITS = 500
+MAX_HITS = 500
 MEMORY_BYTES = 512 << 20
 LONGEST_LINE = 1 << 20
-"""A longer line is searched in pieces."""
+"""Longer lines are searched in pieces."""
 _SHOWN = 400
-"""Characters of a line with a hit that are shown, around it."""
+"""Maximum characters of a matching line to show around the hit."""
 
 
 def main() -> None:
-    """Answer one question: ``{"root", "files", "q", "is_regex", "level", "cpu_s"}``; a JSON list ``[index of the file,
-    offset of the line, level, before, hit, after]`` a line, `MOST_HITS` at most."""
-    from dispatcher.sandbox.bounded_processes import bound
+    """Answer one request: ``{"root", "files", "q", "is_regex", "level", "cpu_s"}`` on standard input.
 
-    question = json.load(sys.stdin)
-    bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
-    find, root = finder(question["q"], is_regex=question["is_regex"]), Path(question["root"])
+    Writes at most `MAX_HITS` JSON lists, one per line: ``[file index, line offset, level, before, hit, after]``.
+    """
+    from dispatcher.sandbox.bounded_processes import limit_process
+
+    request = json.load(sys.stdin)
+    limit_process(memory_bytes=MEMORY_BYTES, cpu_s=request["cpu_s"])
+    find, root = finder(request["q"], is_regex=request["is_regex"]), Path(request["root"])
     hits = (
         (index, *hit)
-        for index, name in enumerate(question["files"])
-        for hit in _hits(root, name, find, question["level"])
+        for index, name in enumerate(request["files"])
+        for hit in _hits(root, name, find, request["level"])
     )
-    for hit in islice(hits, MOST_HITS):
+    for hit in islice(hits, MAX_HITS):
         print(json.dumps(hit), flush=True)  # noqa: T201 - the answer
 
 
@@ -46,10 +48,10 @@ Find = Callable[[str], tuple[int, int] | None]
 
 
 def finder(q: str, *, is_regex: bool) -> Find:
-    """Text -> where `q` is in it; text is found whatever its case, an expression as it says.
+    """Return a function that finds `q` in a text. Plain text ignores case, a regular expression does not.
 
     Raises:
-        re.error: `q` is no regular expression.
+        re.error: `q` is not a valid regular expression.
     """
     if not q:
         return lambda text: (0, 0)
@@ -66,20 +68,20 @@ def _hits(root: Path, name: str, find: Find, level: str) -> Iterator[tuple[int, 
     try:
         file = open_below(root, name)
     except OSError:
-        return  # removed meanwhile, or nothing was printed
+        return  # removed in between, or without output
     with file:
         last = ""
         for offset, raw in _lines(file):
             text = terminal.plain(raw)
-            own = terminal.level_of(text, last)
-            last = own if text.strip() else ""
-            if level and own != level:
+            line_level = terminal.level_of(text, last)
+            last = line_level if text.strip() else ""
+            if level and line_level != level:
                 continue
             found = find(text)
             if found:
                 start, end = found
                 before, after = text[max(0, start - _SHOWN // 2) : start], text[end : end + _SHOWN]
-                yield offset, own, before, text[start:end][:_SHOWN], after
+                yield offset, line_level, before, text[start:end][:_SHOWN], after
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""A button that asks where the process of a sub-epoch is: the answer stands at the end of the attempt's log."""
+"""Route that requests the thread stacks of a sub-epoch's process. They appear at the end of its log."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from dispatcher.sandbox.slots import BusyError, Slots
 from dispatcher.tabs.tabs import Tabs
 
 _AT_ONCE = 2
-"""Threads that wait for workers' answers; pages need the others."""
+"""Maximum number of threads that wait for workers' answers, so pages keep the others."""
 _ANSWER_S = 5.0
 _LONGEST = 200
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
     """Add the route."""
-    services, slots = tabs.services, Slots("questions to workers", at_once=_AT_ONCE)
+    services, slots = tabs.services, Slots("requests to workers", at_once=_AT_ONCE)
 
     @pages.post("/experiments/<name:name>/stacks")
     def ask_stacks(name: str) -> ResponseReturnValue:
         task = request.form.get("task", "")
         if not 0 < len(task) <= _LONGEST:
-            raise BadRequestError("the form names no sub-epoch")
+            raise BadRequestError(
+                "the form names no task: open the logs of a task and press the button again"
+            )
         with slots.taken(wait_s=_ANSWER_S):
             try:
-                ask = partial(stacks_of, services.store, name, task, within_s=_ANSWER_S)
-                asked, _ = services.reader.ask(ask, is_command=True)
+                request_stacks = partial(stacks_of, services.store, name, task, within_s=_ANSWER_S)
+                requested, _ = services.reader.call(request_stacks, is_command=True)
             except BusyError:
                 raise
             except ClusterError as error:
                 raise BusyError(str(error)) from error
-        return redirect(url_for("pages.logs", name=name, task=task, attempt=asked.attempt), 303)
+        return redirect(url_for("pages.logs", name=name, task=task, attempt=requested.attempt), 303)

@@ -1,7 +1,7 @@
-"""What a program printed, as a page shows it: progress bars collapsed, colours as classes, all else as text. Pure.
+"""Conversion of terminal output to lines: collapse progress bars, map colours to CSS classes. Pure.
 
-Of control sequences (ECMA-48) only "select graphic rendition" means anything here; the others are taken out. Text is
-never marked up by this module: escaping is the template's.
+Of the control sequences (ECMA-48) only "select graphic rendition" is interpreted; the others are removed. This
+module produces no HTML: templates escape the text.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LONGEST_LINE = 8_000
-"""Characters shown of one line; the download has all."""
+"""Maximum characters of a line to show. The download is complete."""
 
 _ESCAPE = re.compile(
     r"\x1b\[([0-9;:]*)m"  # colours
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles of windows, links
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles, links
     r"|\x1b[()*+][ -~]"  # character sets
     r"|\x1b[@-Z\\-_]?"
 )
@@ -38,7 +38,7 @@ _EXTENDED = {"38", "48"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A stretch of text in one look: `classes` are of the style sheet, such as ``ansi-1 ansi-31``."""
+    """Text in one style. `classes`: CSS classes such as ``ansi-1 ansi-31``."""
 
     text: str
     classes: str = ""
@@ -49,12 +49,11 @@ class Line:
     """One line.
 
     Attributes:
-        offset: byte at which it begins in its file: its name in addresses.
-        parts: its text.
-        level: of `LEVELS`, or empty.
-        overwritten: how often it was written over before, as progress bars do.
-        cut: characters that are not shown.
-        is_open: it may still grow: the file ends in it.
+        offset: first byte in its file; identifies the line in addresses.
+        level: one of `LEVELS`, or an empty text.
+        overwritten: number of times that a progress bar replaced it.
+        cut: number of characters that are not shown.
+        is_open: True for an incomplete last line, which may grow.
     """
 
     offset: int
@@ -66,28 +65,26 @@ class Line:
 
     @property
     def text(self) -> str:
-        """Without its looks."""
+        """The text without styles."""
         return "".join(part.text for part in self.parts)
 
 
 @dataclass
 class _Style:
-    """Colours that are on."""
-
     codes: dict[str, str] = field(default_factory=dict)
 
-    def take(self, parameters: str) -> None:
+    def apply(self, parameters: str) -> None:
         codes = re.split("[;:]", parameters) if parameters else ["0"]
         while codes:
             code = codes.pop(0) or "0"
             if (
                 code in _EXTENDED
-            ):  # 256 colours and true colours are shown plain; their parameters are no codes
+            ):  # 256 colours and true colours are shown in the default colour; skip their parameters
                 del codes[: 2 if codes[:1] == ["5"] else 4]
                 continue
-            self._take(int(code) if len(code) < 4 else -1)  # no code has more digits
+            self._apply_code(int(code) if len(code) < 4 else -1)  # no code has more digits
 
-    def _take(self, code: int) -> None:
+    def _apply_code(self, code: int) -> None:
         if code == 0:
             self.codes.clear()
         elif code in (1, 2, 3, 4):
@@ -110,14 +107,13 @@ class _Style:
 
 
 def lines(content: bytes, offset: int, *, is_end: bool, most: int | None = None) -> list[Line]:
-    """A stretch of a file as lines.
+    """Split a range of a file into lines.
 
     Args:
-        content: begins at a line's beginning.
-        offset: of its first byte in the file.
-        is_end: the file ends with it: a last line without its end is open. Otherwise that line is a whole one that was
-            cut.
-        most: at most so many, the first ones.
+        content: bytes from the start of a line.
+        offset: position of `content` in the file.
+        is_end: True if the file ends here, so a last line without newline is open. Otherwise that line was too long.
+        most: maximum number of lines; the first are returned.
     """
     found: list[Line] = []
     style, last = _Style(), ""
@@ -131,12 +127,12 @@ def lines(content: bytes, offset: int, *, is_end: bool, most: int | None = None)
 
 
 def plain(raw: bytes) -> str:
-    """One line's text as it is shown: what searching sees."""
+    """Return the visible text of one line. Searches use it."""
     return _clean(_last_written(raw)[0])
 
 
 def level_of(text: str, before: str = "") -> str:
-    """A line's level, guessed by its words; what is indented belongs to the line before."""
+    """Guess a line's level from its words. Indented lines continue the level of the line before."""
     if before and text[:1].isspace():
         return before
     found = _LEVEL.search(text[:_LEVEL_WITHIN])
@@ -144,7 +140,7 @@ def level_of(text: str, before: str = "") -> str:
 
 
 def split(content: bytes) -> Iterable[bytes]:
-    """Lines with their ends; a carriage return ends none."""
+    """Yield lines with their newline. A carriage return does not end a line."""
     start = 0
     while start < len(content):
         end = content.find(b"\n", start) + 1 or len(content)
@@ -161,7 +157,7 @@ def _line(raw: bytes, offset: int, style: _Style, before: str, *, is_open: bool)
 
 
 def _last_written(raw: bytes) -> tuple[str, int]:
-    """What a terminal would show of a line that was written over, and how often it was."""
+    """Return the text that remains after carriage returns, and the number of overwritten versions."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if "\r" not in text:
         return text, 0
@@ -175,7 +171,7 @@ def _parts(text: str, style: _Style) -> Iterable[Part]:
         if found.start() > start:
             yield Part(text=_CONTROL.sub("", text[start : found.start()]), classes=style.classes)
         if found[1] is not None:
-            style.take(found[1])
+            style.apply(found[1])
         start = found.end()
     if start < len(text):
         yield Part(text=_CONTROL.sub("", text[start:]), classes=style.classes)

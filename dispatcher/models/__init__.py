@@ -1,1 +1,4 @@
-"""The table of a run's models, and one model's page."""
+"""The tab Models: table of a run's models, comparison, and a page per model.
+
+`query` implements the filter language.
+"""

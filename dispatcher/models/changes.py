@@ -1,4 +1,4 @@
-"""Which values of a model were changed, and since when it is trained with them. Pure."""
+"""Changes of a model's hyper-parameters during its training. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cerebro.state.models import is_same
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeRow:
-    """A hyper-parameter that has the value `after` in the place of `before`; `since`: from which sub-epoch on, in
-    words."""
+    """A hyper-parameter that changed from `before` to `after`. `since`: first sub-epoch with the new value, in
+    words.
+    """
 
     name: str
     before: Any
@@ -22,30 +23,31 @@ class ChangeRow:
 
 
 def changes(model: Model) -> tuple[ChangeRow, ...]:
-    """Newest first. A value that a warm clone has in the place of its parent's is one, too, at its own first
-    sub-epoch."""
+    """Return changes, newest first. Values that a warm clone new instead of its parent's count, from its first
+    sub-epoch.
+    """
     return () if len(model.terms) == 1 else tuple(reversed(list(_changes(model))))
 
 
 def _changes(model: Model) -> Iterator[ChangeRow]:
-    known = 0  # of `Model.terms`
-    for terms, since in _spans(model):
-        had, has = model.terms[known].hyperparams, model.terms[terms].hyperparams
-        for name in has:
-            if not is_same({name: had.get(name)}, {name: has[name]}):
-                yield ChangeRow(name=name, before=had.get(name), after=has[name], since=since)
-        known = terms
+    previous = 0  # index into `Model.config`
+    for config, since in _config_starts(model):
+        old, new = model.terms[previous].hyperparams, model.terms[config].hyperparams
+        for name in new:
+            if not is_same({name: old.get(name)}, {name: new[name]}):
+                yield ChangeRow(name=name, before=old.get(name), after=new[name], since=since)
+        previous = config
 
 
-def _spans(model: Model) -> Iterator[tuple[int, str]]:
-    """Which of its terms it is trained with, and since when."""
-    for sub_epoch, terms in model.begun:
-        yield terms, _sub_epoch(model, sub_epoch)
+def _config_starts(model: Model) -> Iterator[tuple[int, str]]:
+    """Yield (index of the training config, first sub-epoch in words)."""
+    for sub_epoch, config in model.begun:
+        yield config, _sub_epoch_text(model, sub_epoch)
     if model.busy:
-        yield model.given, f"{_sub_epoch(model, len(model.visits))}, its present one"
-    yield len(model.terms) - 1, "its next sub-epoch"
+        yield model.given, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
+    yield len(model.terms) - 1, "the next sub-epoch"
 
 
-def _sub_epoch(model: Model, sub_epoch: int) -> str:
+def _sub_epoch_text(model: Model, sub_epoch: int) -> str:
     epoch = model.epochs_before(sub_epoch) + 1
     return f"epoch {epoch}, sub-epoch {sub_epoch - model.visits_until(epoch - 1) + 1}"

@@ -1,4 +1,4 @@
-"""Chosen models side by side: what they have in common and where they differ. Pure."""
+"""Comparison of selected models, property by property. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.figures.models import ModelSummary
-from dispatcher.reading.model_table import ModelTable
+from dispatcher.read_models.model_table import ModelTable
 
 MOST = 50
-"""Models compared at once."""
+"""Maximum number of compared models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One property of each compared model; `None` where a model does not have it."""
+    """One property of each model; `None` for a model without it."""
 
     name: str
     values: tuple[Any, ...]
@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The compared models, and a line for each property: first hyper-parameters, then results."""
+    """The compared models, and one line per property: hyper-parameters and results."""
 
     models: tuple[ModelSummary, ...]
     hyperparams: tuple[Line, ...]
@@ -32,13 +32,13 @@ class Comparison:
 
     @property
     def same(self) -> int:
-        """Lines in which all models agree."""
+        """Number of lines with equal values."""
         return sum(not line.differs for line in (*self.hyperparams, *self.results))
 
 
-def comparison(table: ModelTable, chosen: Sequence[str]) -> Comparison:
-    """Compare the models `chosen` by id; unknown ones are left out."""
-    models = tuple(row for model in chosen if (row := table.row(model)) is not None)
+def comparison(table: ModelTable, selected: Sequence[str]) -> Comparison:
+    """Compare the models with ids `selected`. Unknown ids are ignored."""
+    models = tuple(row for model in selected if (row := table.row(model)) is not None)
     names = dict.fromkeys(name for model in models for name in model.hyperparams)
     metrics = dict.fromkeys(name for model in models for name in model.metrics)
     results = (

@@ -1,4 +1,4 @@
-"""One model: its curve, epochs, sub-epochs with all attempts, what may be done with it; arrow keys lead to the next."""
+"""Route of one model's page: curve, epochs, sub-epochs with all attempts, and commands."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, request
 
 from dispatcher.logs import view as logs_view
-from dispatcher.logs.reading import LogReader
-from dispatcher.logs.view import Chosen, LogQuery, Source
+from dispatcher.logs.log_reader import LogReader
+from dispatcher.logs.view import LogQuery, Source, Sources
 from dispatcher.models.view import ModelView
 from dispatcher.models.view import model as model_view
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.from_log import made
-from dispatcher.reading.read_model import ReadModel
-from dispatcher.schedule.sub_epochs import SubEpochQuery, sub_epochs
+from dispatcher.pages.live_pages import live_route
+from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.from_log import resolve
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.schedule.tasks import TaskQuery, list_tasks
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs, newest_command
 
-_SUB_EPOCHS = 50
+_TASKS_PER_PAGE = 50
 _LONGEST_LINE = 300
-"""Characters of the newest line of a log."""
+"""Maximum characters of the newest log line."""
 
 
-def _with_parent(found: ModelView) -> str:
-    """The model, and the one whose curve its own joins."""
-    summary = found.summary
+def _with_parent(selected: ModelView) -> str:
+    """Return the model's id, preceded by its parent if the curve continues the parent's."""
+    summary = selected.summary
     return summary.id if summary.branch is None else f"{summary.parent},{summary.id}"
 
 
@@ -38,42 +38,43 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def page(name: str, model: str) -> Response:
         services, fit = tabs.services, request.args.get("fit", "")
 
-        def running(read_model: ReadModel, fit: str) -> Chosen:
+        def running(read_model: ReadModel, fit: str) -> Sources:
             return logs_view.growing(read_model.state, LogQuery(fit=fit, model=model))
 
-        def view(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
-            found = model_view(read_model, model, fit=header.fit)
+        def view(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Sources]:
+            selected = model_view(read_model, model, fit=header.fit)
             shown = {
-                "view": found,
-                "model": found.summary,
-                "sub_epochs": sub_epochs(
-                    read_model, parsed_query(SubEpochQuery, run=found.run, model=model, size=_SUB_EPOCHS), now
+                "view": selected,
+                "model": selected.summary,
+                "sub_epochs": list_tasks(
+                    read_model,
+                    parsed_query(TaskQuery, run=selected.run, model=model, size=_TASKS_PER_PAGE),
+                    now,
                 ),
                 "figure": figure_url(
-                    header.name, "curves", fit=found.run, models=_with_parent(found), top="0"
+                    header.name, "curves", fit=selected.run, models=_with_parent(selected), top="0"
                 ),
-                "did": newest_command(read_model.state, found.run, model),
+                "did": newest_command(read_model.state, selected.run, model),
             }
-            return shown, running(read_model, found.run)
+            return shown, running(read_model, selected.run)
 
-        def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
-            shown, open_logs = found
-            shown = {**shown, "sub_epochs": made(shown["sub_epochs"], services.past)}
+        def finish(header: Header, selected: tuple[Mapping[str, object], Sources]) -> Mapping[str, object]:
+            shown, open_logs = selected
+            shown = {**shown, "sub_epochs": resolve(shown["sub_epochs"], services.past)}
             return {**shown, "output": _newest(services.logs, name, open_logs)}
 
         def sizes() -> list[object]:
-            """Of what is read beside the log of events, which says nothing when a line is printed."""
-            open_logs = services.reader.look(name, lambda read_model: running(read_model, fit))
+            """Return sizes of open logs. The event log does not record output."""
+            open_logs = services.reader.read(name, lambda read_model: running(read_model, fit))
             return [(source.key, services.logs.size(name, source)) for source in open_logs]
 
-        return tabs.answer(name, "models", "models/model.html", view, finish, beside=sizes)
+        return tabs.answer(name, "models", "models/model.html", view, finish, other_version=sizes)
 
 
-def _newest(logs: LogReader, name: str, open_logs: Chosen) -> tuple[Source, str] | None:
-    """Where the newest of these logs is from, and its last line that is not blank, empty before the first; `None` if
-    there is no log."""
+def _newest(logs: LogReader, name: str, open_logs: Sources) -> tuple[Source, str] | None:
+    """Return the newest log and its last nonblank line (empty without output); `None` without a log."""
     if not open_logs:
         return None
     lines = [line.text.strip() for chunk in logs.newest(name, open_logs[-1:]) for line in chunk.lines]
-    said = next((line for line in reversed(lines) if line), "")
-    return open_logs[-1], said[:_LONGEST_LINE]
+    last_line = next((line for line in reversed(lines) if line), "")
+    return open_logs[-1], last_line[:_LONGEST_LINE]

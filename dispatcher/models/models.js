@@ -1,5 +1,5 @@
-// Chosen models live in the address (`pick`), so they outlive sorting, filtering, paging and updates.
-// Without this script the boxes are a form with a button.
+// Stores selected models in the address (`pick`), so the selection survives sorting, filtering, paging and updates.
+// Without this script the checkboxes form a plain form with a button.
 "use strict";
 (() => {
   const MOST = 50;

@@ -1,4 +1,4 @@
-"""The table of a fit run's models: sorted, filtered and paged by the server; the chosen ones compared below it."""
+"""Route of the tab Models, with the comparison of selected models."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from flask import Blueprint, Response, request
 
 from cerebro.commands.rules import OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError
-from dispatcher.access.rights import offered
+from dispatcher.access.rights import allowed_commands
 from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import ModelsView, models
 from dispatcher.pages.addresses import api_url
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -31,7 +31,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 
 def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, str]:
-    """The models that are asked for and no mistake; or, if the query cannot be read, all models and the mistake."""
+    """Return the selected models and an empty text. For an invalid query, return all models and the error message."""
     try:
         return models(read_model, query), ""
     except BadRequestError as error:
@@ -39,9 +39,9 @@ def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, 
 
 
 def picked_models() -> tuple[str, ...]:
-    """Ids of the models that the reader chose: ``pick=m01,m02``, or repeated as a form without scripts sends it."""
-    given = (model for text in request.args.getlist("pick") for model in text.split(","))
-    return tuple(dict.fromkeys(model for model in given if model))[:MOST]
+    """Return the ids of selected models: ``pick=m01,m02``, or repeated as in a form without scripts."""
+    names = (model for text in request.args.getlist("pick") for model in text.split(","))
+    return tuple(dict.fromkeys(model for model in names if model))[:MOST]
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
@@ -53,7 +53,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
     if run and compared:
         for model in compared.models:
-            for action in offered(read_model.state, run, run.models[model.id]):
+            for action in allowed_commands(read_model.state, run, run.models[model.id]):
                 may[action.value].append(model.id)
     return {
         "view": view,

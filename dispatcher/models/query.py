@@ -1,6 +1,6 @@
-"""Asks a table of models: a filter, an order, columns and a page, as they stand in an address.
+"""Query language for a table of models: filter, order, columns and page, as in an address.
 
-A filter is a sentence: ``lr >= 0.01 and (state = failed or id ~ m1) and not worker is empty``.
+A filter is an expression: ``lr >= 0.01 and (state = failed or id ~ m1) and not worker is empty``.
 
     filter     = or
     or         = and ("or" and)*
@@ -11,9 +11,9 @@ A filter is a sentence: ``lr >= 0.01 and (state = failed or id ~ m1) and not wor
                | NAME "is" ["not"] "empty"
     values     = VALUE ("," VALUE)*
 
-``~`` finds a part of a text, whatever its case. NAME is a column, a hyper-parameter or a metric. What has blanks or
-signs in it stands in double quotes. A row without a value in a column fits no comparison of that column, ``!=`` and
-``!~`` neither: it is found by ``is empty``.
+``~`` finds a part of a text, ignoring case. NAME is a column, a hyper-parameter or a metric. Names and values with
+blanks or signs need double quotes. A row without a value matches no comparison, not even ``!=`` and ``!~``; only
+``is empty`` finds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cerebro.contract.base import Contract
 from cerebro.errors import BadRequestError
 from cerebro.figures.models import ModelSummary
 from dispatcher.pages.tables import number, ordered, sort_keys, text
-from dispatcher.reading.columns import Column, Columns
+from dispatcher.read_models.columns import Column, Columns
 
 Test = Callable[[ModelSummary], bool]
 ValueTest = Callable[[Any], bool]
@@ -47,13 +47,13 @@ _SIGNS = ("=", "!=", *_ORDERS, "~", "!~")
 
 
 class ModelQuery(Contract):
-    """Which models of a fit run, in which order, with which columns.
+    """Selection, order and columns of a fit run's models.
 
     Attributes:
-        fit: id of the fit run; the newest one if empty.
-        filter: see the module; empty for all.
-        sort: names of columns, commas between, each with ``-`` before it for descending.
-        columns: names of columns, commas between; those that tell most if empty.
+        fit: id of the fit run, by default the newest.
+        filter: expression; see the module.
+        sort: names of columns separated by commas; a leading ``-`` means descending.
+        columns: names of columns separated by commas, by default the most useful ones.
     """
 
     fit: str = Field("", max_length=60)
@@ -65,12 +65,12 @@ class ModelQuery(Contract):
 
 
 def matching(rows: Iterable[ModelSummary], query: ModelQuery, columns: Columns) -> list[ModelSummary]:
-    """The rows that fit the filter, in the order that is asked for.
+    """Return the rows that match the filter, in the requested order.
 
     Raises:
-        BadRequestError: the filter or the order cannot be understood; names the place.
+        BadRequestError: filter or order is invalid; the message names the position.
     """
-    test = parsed(query.filter, columns)
+    test = parse_filter(query.filter, columns)
     found = [row for row in rows if test(row)] if test else list(rows)
     for name, is_descending in reversed(sort_keys(query.sort)):
         column = columns.find(name)
@@ -79,32 +79,32 @@ def matching(rows: Iterable[ModelSummary], query: ModelQuery, columns: Columns) 
     return found
 
 
-def chosen(names: str, columns: Columns, default: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns of these names, each once.
+def selected_columns(names: str, columns: Columns, default: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the named columns without duplicates.
 
     Raises:
-        BadRequestError: there is no such column.
+        BadRequestError: a column does not exist.
     """
-    wanted = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())
-    return tuple({(found := columns.find(name)).name: found for name in wanted}.values()) or tuple(default)
+    operand = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())
+    return tuple({(found := columns.find(name)).name: found for name in operand}.values()) or tuple(default)
 
 
-def parsed(sentence: str, columns: Columns) -> Test | None:
-    """The filter as a test of a row; `None` if there is none.
+def parse_filter(expression: str, columns: Columns) -> Test | None:
+    """Return the filter as a predicate; `None` for an empty filter.
 
     Raises:
-        BadRequestError: what is wrong with it, and where.
+        BadRequestError: the filter is invalid; the message has the reason and position.
     """
-    if not sentence.strip():
+    if not expression.strip():
         return None
-    reader = _Reader(_tokens(sentence), columns)
-    test = reader.either()
+    reader = _Parser(_tokens(expression), columns)
+    test = reader.disjunction()
     if reader.next.kind != "end":
         raise reader.error("expected `and`, `or` or the end")
     return test
 
 
-# --- the language -------------------------------------------------------------------------------
+# --- parser -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +113,30 @@ class _Token:
     """``sign``, ``word``, ``quoted`` or ``end``."""
     text: str
     at: int
-    """Position in the sentence, from 1."""
+    """Position in the expression, from 1."""
 
 
-def _tokens(sentence: str) -> list[_Token]:
+def _tokens(expression: str) -> list[_Token]:
     found, at = [], 0
-    while sentence[at:].strip():
-        match = _TOKEN.match(sentence, at)
+    while expression[at:].strip():
+        match = _TOKEN.match(expression, at)
         if match is None:
-            place = at + len(sentence[at:]) - len(sentence[at:].lstrip())
-            hint = "a quote is not closed" if sentence[place] == '"' else f"cannot read {sentence[place]!r}"
-            raise _wrong(place + 1, hint)
+            place = at + len(expression[at:]) - len(expression[at:].lstrip())
+            hint = (
+                "a quote is not closed" if expression[place] == '"' else f"cannot read {expression[place]!r}"
+            )
+            raise _error(place + 1, hint)
         kind = str(match.lastgroup)
         value = match[kind]
         found.append(
             _Token(kind, re.sub(r"\\(.)", r"\1", value) if kind == "quoted" else value, match.start(kind) + 1)
         )
         at = match.end()
-    return [*found, _Token("end", "the end", len(sentence) + 1)]
+    return [*found, _Token("end", "the end", len(expression) + 1)]
 
 
-class _Reader:
-    """Reads tokens by recursive descent; each method takes what it names and returns its test."""
+class _Parser:
+    """Recursive-descent parser. Each method consumes its construct and returns the predicate."""
 
     def __init__(self, tokens: list[_Token], columns: Columns) -> None:
         self._tokens, self._at, self._depth = tokens, 0, 0
@@ -145,17 +147,17 @@ class _Reader:
         return self._tokens[self._at]
 
     def error(self, expected: str) -> BadRequestError:
-        return _wrong(self.next.at, f"{expected}, found {self.next.text!r}")
+        return _error(self.next.at, f"{expected}, found {self.next.text!r}")
 
-    def either(self) -> Test:
-        return self._joined("or", any, self._both)
+    def disjunction(self) -> Test:
+        return self._combined("or", any, self._conjunction)
 
-    def _both(self) -> Test:
-        return self._joined("and", all, self._term)
+    def _conjunction(self) -> Test:
+        return self._combined("and", all, self._term)
 
-    def _joined(self, word: str, holds: Callable[[Iterable[bool]], bool], part: Callable[[], Test]) -> Test:
+    def _combined(self, word: str, holds: Callable[[Iterable[bool]], bool], part: Callable[[], Test]) -> Test:
         tests = [part()]
-        while self._takes(word):
+        while self._accept(word):
             tests.append(part())
         return tests[0] if len(tests) == 1 else lambda row: holds(test(row) for test in tests)
 
@@ -164,12 +166,12 @@ class _Reader:
         if self._depth > _MAX_DEPTH:
             raise self.error(f"nested deeper than {_MAX_DEPTH}")
         try:
-            if self._takes("not"):
+            if self._accept("not"):
                 test = self._term()
                 return lambda row: not test(row)
-            if self._takes("("):
-                test = self.either()
-                if not self._takes(")"):
+            if self._accept("("):
+                test = self.disjunction()
+                if not self._accept(")"):
                     raise self.error("expected `)`")
                 return test
             return self._comparison()
@@ -181,39 +183,39 @@ class _Reader:
         try:
             value = self._columns.find(name.text).value
         except BadRequestError as error:
-            raise _wrong(name.at, str(error)) from error
-        if self._takes("is"):
-            is_there = self._takes("not")
-            if not self._takes("empty"):
+            raise _error(name.at, str(error)) from error
+        if self._accept("is"):
+            is_there = self._accept("not")
+            if not self._accept("empty"):
                 raise self.error("expected `empty`")
             return lambda row: (value(row) is not None) == is_there
-        test = self._within() if self._takes("in") else self._compared(name.text)
+        test = self._membership() if self._accept("in") else self._value_comparison(name.text)
         return lambda row: (found := value(row)) is not None and test(found)
 
-    def _compared(self, name: str) -> ValueTest:
+    def _value_comparison(self, name: str) -> ValueTest:
         sign = self.next
         if sign.kind != "sign" or sign.text not in _SIGNS:
             raise self.error(f"expected one of {' '.join(_SIGNS)}, `in` or `is` after {name!r}")
         self._at += 1
-        wanted = self._word("expected a value")
-        if sign.text in _ORDERS and _number(wanted.text) is None:
-            raise _wrong(wanted.at, f"{sign.text} compares numbers, found {wanted.text!r}")
-        test = _value_test(sign.text.removeprefix("!"), wanted.text)
+        operand = self._word("expected a value")
+        if sign.text in _ORDERS and _number(operand.text) is None:
+            raise _error(operand.at, f"{sign.text} compares numbers, found {operand.text!r}")
+        test = _value_test(sign.text.removeprefix("!"), operand.text)
         return (lambda found: not test(found)) if sign.text.startswith("!") else test
 
-    def _within(self) -> ValueTest:
-        is_open = self._takes("(")
+    def _membership(self) -> ValueTest:
+        is_open = self._accept("(")
         first = self._word("expected a value")
         low, dots, high = first.text.partition("..")
         if dots and not is_open:
             bottom, top = _number(low or "-inf"), _number(high or "inf")
             if bottom is None or top is None:
-                raise _wrong(first.at, f"expected a range of numbers like 0.1..0.5, found {first.text!r}")
+                raise _error(first.at, f"expected a range of numbers like 0.1..0.5, found {first.text!r}")
             return lambda found: (n := number(found)) is not None and bottom <= n <= top
         tests = [_value_test("=", first.text)]
-        while self._takes(","):
+        while self._accept(","):
             tests.append(_value_test("=", self._word("expected a value").text))
-        if is_open and not self._takes(")"):
+        if is_open and not self._accept(")"):
             raise self.error("expected `,` or `)`")
         return lambda found: any(test(found) for test in tests)
 
@@ -224,20 +226,20 @@ class _Reader:
         self._at += 1
         return token
 
-    def _takes(self, word: str) -> bool:
+    def _accept(self, word: str) -> bool:
         token = self.next
-        is_it = token.kind in ("word", "sign") and token.text.casefold() == word
-        self._at += is_it
-        return is_it
+        is_match = token.kind in ("word", "sign") and token.text.casefold() == word
+        self._at += is_match
+        return is_match
 
 
-def _wrong(at: int, what: str) -> BadRequestError:
+def _error(at: int, what: str) -> BadRequestError:
     return BadRequestError(f"filter, character {at}: {what}")
 
 
-def _value_test(sign: str, wanted: str) -> ValueTest:
-    """A test of a value that is there."""
-    folded, limit = wanted.casefold(), _number(wanted)
+def _value_test(sign: str, operand: str) -> ValueTest:
+    """Return a predicate for existing values."""
+    folded, limit = operand.casefold(), _number(operand)
     if sign == "~":
         return lambda found: folded in text(found).casefold()
     if sign == "=":
@@ -253,7 +255,7 @@ def _value_test(sign: str, wanted: str) -> ValueTest:
 
 def _number(word: str) -> float | None:
     try:
-        # A float would equal other integers beyond 2**53.
+        # A float would equal other integers above 2**53.
         return int(word) if word.lstrip("+-").isdecimal() else float(word)
     except ValueError:
         return None

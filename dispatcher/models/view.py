@@ -1,4 +1,4 @@
-"""The models of a fit run as a table, and one of them alone."""
+"""Models of a fit run: the table, and one model in detail. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run, parallel_plans
 from cerebro.state.pruning import gone_text
-from dispatcher.access.rights import offered
+from dispatcher.access.rights import allowed_commands
 from dispatcher.models.changes import ChangeRow, changes
-from dispatcher.models.query import ModelQuery, chosen, matching
+from dispatcher.models.query import ModelQuery, matching, selected_columns
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
-from dispatcher.reading.columns import FIXED, Column, Columns, hyperparameter
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.columns import FIXED, Column, Columns, hyperparameter
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, best_of_fit, failed_attempts
 
-_DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
-_LINEAGE = ("lineage",)
-_DEFAULT_AFTER = ("worker", "redone")
+_FIRST_COLUMNS = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
+_LINEAGE_COLUMNS = ("lineage",)
+_LAST_COLUMNS = ("worker", "redone")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnHead:
-    """A column's name for addresses, what stands above it, and how its cells are written."""
+    """A column: name in addresses, label, and format of its cells."""
 
     name: str
     label: str
@@ -38,9 +38,14 @@ class ColumnHead:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow:
-    """One model: what every row has, and `cells` in the order of the columns that were asked for. `failed_at`: the
-    attempt at which it failed, if that is known; `changed`: in words, the values that it is trained with now and was
-    not from its first sub-epoch on."""
+    """One model of the table.
+
+    Attributes:
+        cells: values in the order of the selected columns.
+        failed_at: its failed attempt, if known.
+        may: commands that the user may give.
+        changed: hyper-parameters that changed during its training, in words.
+    """
 
     id: str
     index: int
@@ -58,8 +63,12 @@ class ModelRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsView(Paged):
-    """A page of the models of a fit run; `counts` are by state, of those that fit the filter; `may` is what may be
-    asked of the run."""
+    """A page of a fit run's models.
+
+    Attributes:
+        counts: number of models per state, over all that match the filter.
+        may: commands that the user may give to the run.
+    """
 
     run: str
     metric: str
@@ -76,8 +85,14 @@ class ModelsView(Paged):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
-    """One epoch of a model: metrics of its sub-epochs together; what validation returned; its last checkpoint, and
-    whether that file is kept: most are removed once nothing needs them."""
+    """One epoch of a model.
+
+    Attributes:
+        training: metrics over all its sub-epochs.
+        validation: metrics of the validation.
+        checkpoint: path of its last checkpoint.
+        is_kept: True if that file exists; most are removed when no longer needed.
+    """
 
     epoch: int
     training: dict[str, Cell]
@@ -91,9 +106,16 @@ class EpochRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelPlanRow:
-    """A way to train a model; `seconds` are those of a sub-epoch on average, None while there is none. `ruled_out` says
-    why it cannot be used, and is empty if it can. A trial has shown `batch_s`, the seconds of a batch, 0 if there was
-    none, and `is_verified`, whether the gradient is that of one device."""
+    """A parallel plan of a model.
+
+    Attributes:
+        sub_epochs: number of sub-epochs with this plan.
+        seconds: mean duration of a sub-epoch; None without any.
+        ruled_out: why the plan is ruled out, or an empty text.
+        is_next: True if the next sub-epoch uses it.
+        batch_s: seconds of a batch in a trial; 0 without a trial.
+        is_verified: True if a trial computed the gradient of a single device.
+    """
 
     parallel_plan: str
     devices: int
@@ -107,12 +129,20 @@ class ParallelPlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model of a fit run and the epochs that it completed itself; `previous` and `next` are its neighbours' ids,
-    `failed_at` is the attempt at which it failed, if that is known. `parallel_plans`: those first that are tried first;
-    none where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search
-    has stopped it; empty if none has. `hyperparams`: with which its next sub-epoch is trained; `changes`: those of them
-    that it did not have from its first sub-epoch on, newest first; `priority`: of its sub-epochs. `gone`: that its
-    newest checkpoint was removed, and why; empty if it was not."""
+    """One model of a fit run.
+
+    Attributes:
+        previous, next: ids of its neighbours in the plan.
+        epochs: epochs that it completed itself, without its parent's.
+        failed_at: its failed attempt, if known.
+        may: commands that the user may give.
+        parallel_plans: in the order of preference; none for training on one device without trials.
+        hyperparams: values of its next sub-epoch.
+        changes: changes of hyper-parameters during its training, newest first.
+        priority: priority of its sub-epochs.
+        verdict: why a search stopped it, or an empty text.
+        gone: why its newest checkpoint was removed, or an empty text.
+    """
 
     run: str
     metric: str
@@ -134,21 +164,21 @@ class ModelView:
     gone: str = ""
 
 
-def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
-    """A page of the models; `None` while there is no planned fit run.
+def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
+    """Return a page of models; `None` if no fit run is planned.
 
     Raises:
-        BadRequestError: the filter, the order or a column cannot be understood.
+        BadRequestError: filter, order or a column is invalid.
     """
-    run = read_model.fit(asked.fit)
+    run = read_model.fit(query.fit)
     if run is None:
         return None
     table = read_model.table(run)
     columns, rows = table.columns(), table.rows()
-    found = matching(rows, asked, columns)
-    default = _default(columns, table.varying, has_parents=table.has_parents)
-    shown = chosen(asked.columns, columns, default)
-    page = page_of(found, asked.page, asked.size)
+    found = matching(rows, query, columns)
+    default = _default_columns(columns, table.varying, has_parents=table.has_parents)
+    shown_columns = selected_columns(query.columns, columns, default)
+    page = page_of(found, query.page, query.size)
     request = run.fit_request
     failed = failed_attempts(run, [row.id for row in page.rows])
     return ModelsView(
@@ -156,33 +186,35 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
         metric=request.metric,
         mode=request.mode,
         is_validated=run.is_validated,
-        columns=tuple(map(_head, shown)),
+        columns=tuple(map(_head, shown_columns)),
         available=tuple(map(_head, columns.all())),
-        rows=tuple(_row(read_model, run, row, shown, failed.get(row.id)) for row in page.rows),
-        query=asked,
+        rows=tuple(_row(read_model, run, row, shown_columns, failed.get(row.id)) for row in page.rows),
+        query=query,
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best_of_fit(read_model, run),
-        may=tuple(sorted(offered(read_model.state, run))),
-        **page.of(len(rows)),
+        may=tuple(sorted(allowed_commands(read_model.state, run))),
+        **page.fields(len(rows)),
     )
 
 
-def models_csv(rows: list[ModelSummary], columns: Columns, asked: ModelQuery) -> str:
-    """All models that fit, not a page of them, as CSV; all columns unless some are asked for.
+def models_csv(rows: list[ModelSummary], columns: Columns, query: ModelQuery) -> str:
+    """Return all matching models as CSV, by default with all columns.
 
     Raises:
-        BadRequestError: the filter, the order or a column cannot be understood.
+        BadRequestError: filter, order or a column is invalid.
     """
-    shown = chosen(asked.columns, columns, columns.all())
-    found = matching(rows, asked, columns)
-    return csv_text([column.name for column in shown], ([c.cell(row) for c in shown] for row in found))
+    shown_columns = selected_columns(query.columns, columns, columns.all())
+    found = matching(rows, query, columns)
+    return csv_text(
+        [column.name for column in shown_columns], ([c.cell(row) for c in shown_columns] for row in found)
+    )
 
 
 def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
-    """One model of a fit run (default: the newest).
+    """Return one model of a fit run, by default of the newest.
 
     Raises:
-        NotFoundError: there is none of that name.
+        NotFoundError: the model does not exist.
     """
     run = read_model.fit(fit)
     row = read_model.table(run).row(name) if run else None
@@ -191,7 +223,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
             f"no model {name!r} in {run.id if run else 'any fit run'} of {read_model.record.name!r}"
         )
     found, ids, request = run.models[name], list(run.models), run.fit_request
-    kept = run.kept_checkpoints(found)
+    checkpoints = run.kept_checkpoints(found)
     return ModelView(
         run=run.id,
         metric=request.metric,
@@ -201,11 +233,11 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         previous=ids[row.index - 1] if row.index else "",
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
         epochs=tuple(
-            _epoch(found, epoch, kept)
+            _epoch(found, epoch, checkpoints)
             for epoch in range(found.inherited_epochs + 1, found.completed_epochs + 1)
         ),
         failed_at=failed_attempts(run, [name]).get(name),
-        may=tuple(sorted(offered(read_model.state, run, found))),
+        may=tuple(sorted(allowed_commands(read_model.state, run, found))),
         parallel_plans=tuple(_parallel_plans(run, found)),
         hyperparams=found.hyperparams,
         changes=changes(found),
@@ -230,10 +262,14 @@ def _parallel_plans(run: Run, model: Model) -> Iterator[ParallelPlanRow]:
         )
 
 
-def _default(columns: Columns, varying: tuple[str, ...], *, has_parents: bool) -> tuple[Column, ...]:
-    own = (hyperparameter(name) for name in varying)
-    lineage = _LINEAGE if has_parents else ()
-    return (*(FIXED[name] for name in (*_DEFAULT, *lineage)), *own, *(FIXED[name] for name in _DEFAULT_AFTER))
+def _default_columns(columns: Columns, varying: tuple[str, ...], *, has_parents: bool) -> tuple[Column, ...]:
+    varying_columns = (hyperparameter(name) for name in varying)
+    lineage = _LINEAGE_COLUMNS if has_parents else ()
+    return (
+        *(FIXED[name] for name in (*_FIRST_COLUMNS, *lineage)),
+        *varying_columns,
+        *(FIXED[name] for name in _LAST_COLUMNS),
+    )
 
 
 def _head(column: Column) -> ColumnHead:
@@ -253,10 +289,10 @@ def _row(
         state=row.state,
         sub_epochs_done=row.sub_epochs_done,
         sub_epochs=row.sub_epochs,
-        cells=tuple(told(column.cell(row)) for column in columns),
+        cells=tuple(to_json_cell(column.cell(row)) for column in columns),
         failure=row.failure,
         failed_at=failed_at,
-        may=tuple(sorted(offered(read_model.state, run, run.models[row.id]))),
+        may=tuple(sorted(allowed_commands(read_model.state, run, run.models[row.id]))),
         changed="; ".join(
             f"{each.name} is {each.after!r} since {each.since}" for each in changes(run.models[row.id])
         ),
@@ -264,22 +300,22 @@ def _row(
     )
 
 
-def _epoch(model: Model, epoch: int, kept: Collection[str]) -> EpochRow:
+def _epoch(model: Model, epoch: int, checkpoints: Collection[str]) -> EpochRow:
     totals, checkpoint = model.epoch_totals(epoch), model.epoch_checkpoint(epoch)
     return EpochRow(
         epoch=epoch,
-        training={name: told(value) for name, value in model.training_metrics(epoch).items()},
-        validation={name: told(value) for name, value in model.validations.get(epoch, {}).items()},
+        training={name: to_json_cell(value) for name, value in model.training_metrics(epoch).items()},
+        validation={name: to_json_cell(value) for name, value in model.validations.get(epoch, {}).items()},
         checkpoint=checkpoint.name if checkpoint else "",
-        is_kept=checkpoint is not None and checkpoint.name in kept,
+        is_kept=checkpoint is not None and checkpoint.name in checkpoints,
         rows=totals.rows,
         seconds=totals.seconds,
         ended=model.visits[model.visits_until(epoch) - 1].ended,
     )
 
 
-def told(value: Cell) -> Cell:
-    """NaN and infinity as words: JSON has no numbers for them, and nothing would hide them."""
+def to_json_cell(value: Cell) -> Cell:
+    """Return NaN and infinity as words, because JSON has no numbers for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     return value

@@ -1,1 +1,1 @@
-"""An experiment's first tab, and the report of a run."""
+"""The first tab of an experiment: best model, failures, running tasks, throughput. Also the report of a run."""

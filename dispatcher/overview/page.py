@@ -1,4 +1,4 @@
-"""An experiment's first tab: the answer, what runs now, how fast, what failed and why."""
+"""Route of the tab Overview."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, request
 
 from dispatcher.overview.view import overview
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -30,5 +30,5 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             return {**shown, "lost": lost.newest(name)}
 
         return tabs.answer(
-            name, "overview", "overview/overview.html", fill, finish, beside=lambda: lost.newest(name)
+            name, "overview", "overview/overview.html", fill, finish, other_version=lambda: lost.newest(name)
         )

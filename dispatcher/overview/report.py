@@ -1,4 +1,4 @@
-"""The final report of a fit run as one file, to send around."""
+"""Route that downloads the final report of a fit run as one HTML file."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @pages.get("/experiments/<name:name>/report")
     def report(name: str) -> Response:
         with slots.taken(wait_s=_WAIT_S):
-            run, content = _written(tabs, name)
+            run, content = _build_report(tabs, name)
         response = Response(content, mimetype="text/html")
         response.headers.set("Content-Disposition", "attachment", filename=f"{name}-{run}.html")
         return response
 
 
-def _written(tabs: Tabs, name: str) -> tuple[str, str]:
-    """The run's id and its report. Of a large run this takes seconds, so it is made of a fold of its own: nobody who
-    looks at the experiment waits for it."""
+def _build_report(tabs: Tabs, name: str) -> tuple[str, str]:
+    """Return the run's id and its report.
+
+    A large run takes seconds, so the log is folded separately: other requests for the experiment do not wait.
+    """
     reader, fit = tabs.services.reader, request.args.get("fit", "")
-    read_model = reader.read_anew(name)
+    read_model = reader.read_separately(name)
     run = read_model.fit(fit)
     if run is None:
-        raise NotFoundError(f"no fit run of {name!r} is planned yet, so there is nothing to report")
+        raise NotFoundError(f"{name!r} has no planned fit run: start one to get a report")
     return run.id, report_html(
         read_model.state,
         run,
         record=read_model.record,
         now=reader.now(),
         page=url_for("pages.experiment", name=name, _external=True),
-        code=lambda sha256: reader.ask(lambda: tabs.services.store.code(sha256)),
+        code=lambda sha256: reader.call(lambda: tabs.services.store.code(sha256)),
     )

@@ -1,4 +1,4 @@
-"""The first tab of an experiment: the answer, what failed, what runs now and how fast, the data, the workers."""
+"""The first tab of an experiment: best model, failures, running tasks, data and workers. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cerebro.state import Run, TaskState, audit_wording, rungs, wording
 from cerebro.state.goals import clock, forecast_lines
 from cerebro.state.throughput import Throughput, TimeLeft
 from dispatcher.data.view import SplitRow, split_rows
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts, found_best
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
 
-_NAMED = 20
-"""Most models that a group of failures names."""
-_RUNNING = 100
-"""Most tasks that are listed as running or next."""
+_MAX_NAMED = 20
+"""Maximum number of models to name in a group of failures."""
+_MAX_RUNNING = 100
+"""Maximum number of tasks to list as running or next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A worker that the runs in progress miss; `reported`: when it last did (seconds since the epoch)."""
+    """Warning about a lost worker. `reported`: time of its last report, seconds since the epoch."""
 
     text: str
     reported: float | None
@@ -35,11 +35,11 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSummary:
-    """A fit run in a few lines.
+    """Summary of a fit run.
 
     Attributes:
-        counts: number of models per state word, most first.
-        best: best model over all fits with the same metric and data set; the `best_` fields describe it.
+        counts: number of models per state, largest first.
+        best: best model of all fits with the same metric and data set; the `best_` fields describe it.
     """
 
     run: str
@@ -51,15 +51,20 @@ class FitSummary:
     best: Best | None
     best_hyperparameters: Hyperparameters
     best_checkpoint: str
-    """Path on the checkpoint volume; empty while there is none."""
+    """Path on the checkpoint volume, or an empty text."""
     best_code: str
-    """Python that loads it; empty while there is none."""
+    """Python code that loads the checkpoint, or an empty text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Models that failed for one reason; `models` names the first of `count`, `failure` and `traceback` are the first
-    one's, of `attempt` (None if that never started)."""
+    """Models that failed for the same reason.
+
+    Attributes:
+        models: the first of `count` ids.
+        failure, traceback: error of the first model.
+        attempt: attempt of the first model; None when it never started.
+    """
 
     kind: str
     message: str
@@ -72,8 +77,13 @@ class FailureGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTask:
-    """A task with an open attempt, on which devices of its worker (empty: it has one). `rows` of `total_rows` (0:
-    unknown) are done, as it last said, with `values`."""
+    """A task with an open attempt.
+
+    Attributes:
+        devices: devices of its worker in words; an empty text for workers with one device.
+        rows, total_rows: progress at the last report; a total of 0 means unknown.
+        values: live metrics of the last report.
+    """
 
     key: str
     what: str
@@ -86,12 +96,12 @@ class RunningTask:
     total_rows: int
     values: dict[str, float]
     is_next: bool
-    """It waits in the worker's inbox."""
+    """True if it waits in the worker's inbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """Everything on the first tab. `notes` are what a person should know beside what the header says."""
+    """Content of the tab. `notes`: warnings in addition to the header's."""
 
     notes: tuple[Note, ...]
     runs: tuple[RunRow, ...]
@@ -104,17 +114,17 @@ class Overview:
     scores: tuple[ScoreRow, ...]
     workers: tuple[WorkerRow, ...]
     search: tuple[str, str] | None = None
-    """The procedure of a fit that searches, and how far it is, in words."""
+    """Search procedure of the fit and its progress, in words."""
     forecast: tuple[str, tuple[str, ...]] | None = None
-    """When the fit is expected to end, or was beside when it did; and what more is to be said, in words."""
+    """Expected end of the fit (for an ended fit, the first forecast) and further lines."""
     audits: tuple[str, ...] = ()
-    """What came of sub-epochs that were done once more, in words: how many, then each that differs."""
+    """Results of verification, in words: a summary, then each mismatch."""
 
 
 def overview(
     read_model: ReadModel, *, now: float, statuses: tuple[WorkerStatus, ...] = (), fit: str = ""
 ) -> Overview:
-    """The first tab at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
+    """Build the tab at `now` (seconds since the epoch). `fit`: id of a fit run, by default the newest."""
     state, run = read_model.state, read_model.fit(fit)
     dataset = next(reversed(state.datasets.values()), None)
     workers = tuple(worker_rows(state, statuses, now))
@@ -170,7 +180,6 @@ def _code(experiment: str, run: str) -> str:
 
 
 def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
-    """Most models first."""
     groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
     firsts: dict[tuple[str, str], Failure] = {}
     for row in rows:
@@ -184,7 +193,7 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
             kind=kind.replace("_", " "),
             message=message,
             count=len(failed),
-            models=tuple(row.id for row in failed[:_NAMED]),
+            models=tuple(row.id for row in failed[:_MAX_NAMED]),
             failure=firsts[kind, message],
             traceback=firsts[kind, message].traceback,
             attempt=attempts.get(failed[0].id),
@@ -195,10 +204,10 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
 
 
 def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
-    """Those that run before those that wait in an inbox; each kind run by run."""
+    """Yield running tasks, then tasks in inboxes, each run by run."""
     found = [task for run in runs for task in run.open_tasks()]
     tasks = sorted(found, key=lambda task: task.state is not TaskState.RUNNING)
-    for task in tasks[:_RUNNING]:
+    for task in tasks[:_MAX_RUNNING]:
         point = read_model.live.newest.get(str(task.key))
         newest = task.attempts[-1]
         known = point if point and point.attempt == newest.number else None
@@ -221,5 +230,5 @@ def _notes(workers: tuple[WorkerRow, ...]) -> Iterator[Note]:
     for row in workers:
         if row.state == "lost":
             why = f" ({row.lost})" if row.lost else ""
-            text = f"{row.name} is lost{why}: what only it holds waits for its return."
+            text = f"{row.name} is lost{why}: tasks on partitions that only it holds wait until it returns."
             yield Note(text=text, reported=row.reported)

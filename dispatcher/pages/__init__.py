@@ -1,1 +1,1 @@
-"""What all pages share: rendering, addresses, answers to polls, formats, errors, style and scripts."""
+"""Parts that all pages share: layout, addresses, cached responses, formats, error pages, style and scripts."""

@@ -1,4 +1,4 @@
-"""Addresses of pages, of their figures and of the read API, as templates write them."""
+"""Addresses of pages, figures and the read API, for templates."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from flask import request
 from werkzeug.routing import BaseConverter
 
 FRAGMENTS = "/fragments"
-"""Before a page's path: only its live part."""
+"""Prefix of a page's path for its live part only."""
 
 
 class NameConverter(BaseConverter):
-    """The contract's `Name`: nothing else of a URL reaches the store."""
+    """Path parameter with the syntax of the contract's `Name`. Other values never reach the store."""
 
     regex = r"[a-z0-9](?:[a-z0-9-]{0,48}[a-z0-9])?"
     part_isolating = True
 
 
 def is_fragment() -> bool:
-    """Whether only the live part was asked for."""
+    """True if the request is for a page's live part only."""
     return request.path.startswith(f"{FRAGMENTS}/")
 
 
 def path() -> str:
-    """Of the page, whether it was asked for or its fragment."""
+    """Return the page's path, also for a fragment."""
     return request.path.removeprefix(FRAGMENTS)
 
 
 def page_number() -> int:
-    """The parameter ``page``, from 1; 1 if it is no such number."""
+    """Return the parameter ``page``, or 1 if it is not a positive number."""
     page = request.args.get("page", "1")
     return max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 7 else 1
 
 
-def given(name: str) -> str:
-    """A parameter of this address; of a repeated one all values, commas between."""
+def parameter(name: str) -> str:
+    """Return a parameter of this address, or the values of a repeated one joined by commas."""
     return ",".join(value for value in request.args.getlist(name) if value)
 
 
 def changed(**changes: object) -> str:
-    """This view's address with some of its parameters changed; `None` and the empty text remove one."""
-    kept = [(name, value) for name, value in request.args.items(multi=True) if name not in changes]
-    return _address(path(), [*kept, *changes.items()])
+    """Return this page's address with changed parameters. `None` and an empty text remove a parameter."""
+    unchanged = [(name, value) for name, value in request.args.items(multi=True) if name not in changes]
+    return _address(path(), [*unchanged, *changes.items()])
 
 
 def api_url(experiment: str, below: str, **parameters: object) -> str:
-    """An address of the read API below an experiment; parameters that are empty are left out."""
+    """Return an address of the read API below an experiment, without empty parameters."""
     return _address(f"/api/views/experiments/{experiment}/{below}", list(parameters.items()))
 
 
 def figure_url(experiment: str, figure: str, **parameters: object) -> str:
-    """Address of a figure."""
+    """Return the address of a figure."""
     return api_url(experiment, f"figures/{figure}", **parameters)
 
 
 def static_svg_url(figure: str, theme: str, height: int) -> str:
-    """Address of a figure of lines as a picture, from its `figure_url`."""
+    """Return the address of a line figure as SVG, from its `figure_url`."""
     start, _, query = figure.partition("?")
     return f"{start}.svg?{query}{'&' if query else ''}theme={theme}&height={height}"
 
 
 def _address(start: str, parameters: list[tuple[str, object]]) -> str:
-    given = [(name, str(value)) for name, value in parameters if value is not None and value is not False]
-    query = urlencode([(name, value) for name, value in given if value], safe=",:")
+    texts = [(name, str(value)) for name, value in parameters if value is not None and value is not False]
+    query = urlencode([(name, value) for name, value in texts if value], safe=",:")
     return f"{start}?{query}" if query else start

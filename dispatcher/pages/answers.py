@@ -1,8 +1,7 @@
-"""Answers that cost nothing when nothing has changed, and are built once however many look.
+"""Cached responses: 304 without work if nothing has changed, and one build for all viewers.
 
-Whoever polls sends back the tag of what it has. A tag stands for the address that was asked for, for the version of the
-data behind it, and for this process; it is compared before anything is built. What was built is kept for a while, so
-that fifty viewers of one page cost one page.
+A poll sends the tag of the version that the browser has. A tag identifies the address, the version of the data and
+this process. It is compared before anything is built. Bodies are cached, so fifty viewers of one page cost one page.
 """
 
 from __future__ import annotations
@@ -19,33 +18,36 @@ from http import HTTPStatus
 from flask import Response, request
 from werkzeug.utils import get_content_type
 
-from dispatcher.access.rights import seen_as
+from dispatcher.access.rights import rights_key
 
 _MAX_BYTES = 8 << 20
-"""Of all bodies that are kept."""
+"""Maximum total size of cached bodies."""
 _MAX_BODIES = 2_000
-"""Small ones are many, and each has its address beside it."""
+"""Maximum number of cached bodies. Small bodies add the memory of their addresses."""
 _LARGE = 2 << 20
-"""A body of more is not kept."""
-_WORTH_PACKING = 2_000
-_PACKING, _THOROUGH = 4, 6
-"""Levels of gzip: the higher one takes twice as long, for a tenth less of a page and a quarter less of a figure."""
+"""Larger bodies are not cached."""
+_MIN_GZIP_BYTES = 2_000
+_FAST_LEVEL, _BEST_LEVEL = 4, 6
+"""Levels of gzip. The higher one takes twice as long and saves a tenth of a page, a quarter of a figure."""
 _FIGURE = 200_000
-"""Bytes of a body that is packed thoroughly."""
+"""Bodies of at least this size in bytes are compressed at the higher level."""
 
-AGAIN = "cerebro.again"
-"""Where the environment of a request holds its `Again`, once it was answered."""
+REVALIDATE = "cerebro.revalidate"
+"""Key in the WSGI environment of an answered request for its `Revalidate`."""
 
-Again = Callable[[str], tuple[str, "Body | None"] | None]
-"""``If-None-Match`` -> the tag of the answer to the same request now, with the body unless the caller has it; `None`
-if it is not built yet. Needs no request; raises the errors of the data behind it."""
+Revalidate = Callable[[str], tuple[str, "Body | None"] | None]
+"""``If-None-Match`` -> (tag, body) of the current response to the same request.
+
+The body is `None` if the caller has it. Returns `None` if the body is not built yet. Works without a request
+context. Raises the errors of the underlying data.
+"""
 
 Build = Callable[[], str | bytes]
 
 
 @dataclass(slots=True)
 class Body:
-    """What is sent. Nothing yet while `content` is empty: whoever holds `lock` builds it."""
+    """Content of a response. While `content` is empty, the holder of `lock` is building it."""
 
     tag: str
     content_type: str
@@ -55,35 +57,35 @@ class Body:
 
 
 class Answers:
-    """Makes answers. Safe for several threads."""
+    """Builds and caches responses. Safe for several threads."""
 
     def __init__(self) -> None:
-        # The next process may be of another program, which builds other pages; and it counts versions from zero.
+        # Versions count from zero in each process, and the next process may have different templates.
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._bodies: OrderedDict[str, Body] = OrderedDict()
 
     def answer(self, version: Callable[[], object], build: Build, *, mimetype: str = "text/html") -> Response:
-        """304 if the caller has this version of this address; else what `build` makes, from the kept ones if it can.
+        """Return 304 if the caller has this version, else a cached or newly built response.
 
         Args:
-            version: makes what differs whenever `build` would make something else. It is asked before the data is
-                looked at: a body may be newer than its tag says, never older. Called again without a request.
-            build: makes what everybody may be given of whom `seen_as` says the same: no form's token is in it.
+            version: returns a value that changes whenever the result of `build` changes. It is called before the data
+                is read, so a body may be newer than its tag, never older. Later calls happen without a request.
+            build: builds the content for all users with equal `rights_key`, so it must not contain a form token.
         """
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
-        address = f"{request.full_path} {takes_gzip} {mimetype} {seen_as()}"
+        address = f"{request.full_path} {takes_gzip} {mimetype} {rights_key()}"
 
-        def again(if_none_match: str, build: Build | None = None) -> tuple[str, Body | None] | None:
-            known = f"{self._process} {address} {version()!r}"
-            tag = hashlib.blake2b(known.encode(), digest_size=12).hexdigest()
+        def revalidate(if_none_match: str, build: Build | None = None) -> tuple[str, Body | None] | None:
+            identity = f"{self._process} {address} {version()!r}"
+            tag = hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
             if f'"{tag}"' in if_none_match:
                 return tag, None
             body = self._shared(address, Body(tag, get_content_type(mimetype, "utf-8")), build, takes_gzip)
             return (tag, body) if body is not None else None
 
-        request.environ[AGAIN] = again
-        found = again(request.headers.get("If-None-Match", ""), build)
+        request.environ[REVALIDATE] = revalidate
+        found = revalidate(request.headers.get("If-None-Match", ""), build)
         assert found is not None
         tag, body = found
         response = Response(mimetype=mimetype)
@@ -99,7 +101,7 @@ class Answers:
         return response
 
     def _shared(self, address: str, new: Body, build: Build | None, takes_gzip: bool) -> Body | None:
-        """The body of the tag of `new`; if it is not there, `new` when it is built, or `None` if `build` is."""
+        """Return the cached body with the tag of `new`, else build `new` (`None` without `build`)."""
         with self._lock:
             body = self._bodies.get(address)
             if build is None:
@@ -107,7 +109,7 @@ class Answers:
             if body is None or body.tag != new.tag:
                 body = self._bodies[address] = new
             self._bodies.move_to_end(address)
-        with body.lock:  # the first one builds, the others wait for it
+        with body.lock:  # the first request builds, others wait
             if not body.content:
                 try:
                     built = build()
@@ -115,8 +117,8 @@ class Answers:
                     self._forget(address, body)
                     raise
                 content = built.encode() if isinstance(built, str) else built
-                body.is_packed = takes_gzip and len(content) >= _WORTH_PACKING
-                level = _THOROUGH if len(content) >= _FIGURE else _PACKING
+                body.is_packed = takes_gzip and len(content) >= _MIN_GZIP_BYTES
+                level = _BEST_LEVEL if len(content) >= _FIGURE else _FAST_LEVEL
                 body.content = gzip.compress(content, level, mtime=0) if body.is_packed else content
                 self._trim(address, body)
         return body
@@ -130,6 +132,6 @@ class Answers:
         if len(body.content) > _LARGE:
             self._forget(address, body)
         with self._lock:
-            kept = sum(len(other.content) for other in self._bodies.values())
-            while len(self._bodies) > 1 and (kept > _MAX_BYTES or len(self._bodies) > _MAX_BODIES):
-                kept -= len(self._bodies.popitem(last=False)[1].content)
+            total = sum(len(other.content) for other in self._bodies.values())
+            while len(self._bodies) > 1 and (total > _MAX_BYTES or len(self._bodies) > _MAX_BODIES):
+                total -= len(self._bodies.popitem(last=False)[1].content)

@@ -1,8 +1,8 @@
-"""What a feature's figure is: how to draw it, or why there is nothing to draw yet.
+"""Figures as functions that draw later.
 
-A function of a figure takes the read model, what is asked for and the time, and returns a `Drawing`. That needs
-nothing that changes, so whoever calls it need not hold the experiment. It gives Plotly's ``{"data", "layout"}``; where
-there is nothing to draw yet, ``layout.meta.empty`` says why.
+The function of a figure takes the read model, the query and the time, and returns a `Drawing`. A `Drawing` needs no
+lock, because it refers to immutable data only. It returns Plotly's ``{"data", "layout"}``. For an empty figure
+``layout.meta.empty`` has the reason.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cerebro.figures import Figure
 Drawing = Callable[[], Figure]
 
 
-def nothing(why: str = "No model is trained yet: run_fit plans the first ones.") -> Drawing:
-    """A figure that says why there is nothing to see."""
+def empty_drawing(why: str = "No fit run yet: start one with run_fit.") -> Drawing:
+    """Return an empty figure with a reason."""
     return lambda: {"data": [], "layout": {"meta": {"empty": why}}}
 
 
-def explained(draw: Drawing, why: str) -> Drawing:
-    """The figure; one without marks says why."""
+def with_reason(draw: Drawing, why: str) -> Drawing:
+    """Return the figure, with the reason `why` if it has no data."""
 
     def drawn() -> Figure:
         figure = draw()
@@ -29,7 +29,7 @@ def explained(draw: Drawing, why: str) -> Drawing:
             return figure
         layout: dict[str, Any] = dict(figure["layout"])
         known = layout.get("meta", {})
-        layout["meta"] = {**known, "empty": why or known.get("description", "There is nothing to draw yet.")}
+        layout["meta"] = {**known, "empty": why or known.get("description", "No data yet.")}
         return {"data": [], "layout": layout}
 
     return drawn

@@ -1,43 +1,42 @@
-// Draws figures: JSON of the read API, asked for again when the page has news (304 if the figure has none). A reader's
-// zoom outlives an update (Plotly's uirevision). Figures and rows of tables light each other up by data-model.
-// Fetches plotly's script itself; the requests are on their way meanwhile.
+// Draws figures from JSON of the read API, and updates them with the page (304 if a figure is unchanged). The zoom
+// survives updates (Plotly's uirevision). Figures and table rows highlight each other by data-model.
+// Loads plotly's script in parallel with the data.
 "use strict";
 (() => {
   const CONFIG = {
     responsive: true, displaylogo: false, showSendToCloud: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "png", scale: 2 },
-    displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover", // there it would always lie over the title
+    displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover", // on touch screens it would always cover the title
   };
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const narrow = matchMedia("(max-width: 720px)"); // one panel beside another has no room for its labels there
-  const known = new WeakMap(); // figure -> what is drawn: {source, etag, spec}
-  const ranges = new WeakMap(); // figure -> part of its horizontal axis that the reader zoomed to
+  const narrow = matchMedia("(max-width: 720px)"); // too narrow for labels between panels
+  const known = new WeakMap(); // figure -> drawn content: {source, etag, spec}
+  const ranges = new WeakMap(); // figure -> zoomed range of its horizontal axis
   const hooks = {}; // id -> function that changes a figure before it is drawn
-  const PICTURE_MS = 1500; // longest wait for a picture: the figure may be there before
+  const PICTURE_MS = 1500; // maximum wait for a static image; the figure may be ready before
 
-  // A browser that was never here compiles plotly's script for two seconds, in which it paints nothing: what there is
-  // to be seen at once comes first.
+  // At the first visit the browser compiles plotly's script for two seconds without painting, so show static images first.
   const after = (ms) => new Promise((done) => setTimeout(done, ms));
   const painted = () => Promise.race([new Promise((done) => requestAnimationFrame(() => setTimeout(done))), after(100)]);
-  const decoded = (picture) => picture.decode().catch(() => {}); // one that does not come is not waited for
+  const decoded = (picture) => picture.decode().catch(() => {}); // do not wait for a failed image
   const fetched = (url) =>
     new Promise((done, failed) => {
       const script = document.createElement("script");
       script.onload = () => done(window.Plotly);
-      script.onerror = () => failed(new Error("the script that draws figures could not be loaded; load the page anew"));
+      script.onerror = () => failed(new Error("the plot script could not be loaded; reload the page"));
       script.src = url;
       document.head.append(script);
     });
-  const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done)); // and hooks are set
+  const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done)); // hooks are set by then
   const ready = (async () => {
     const pictures = [...document.querySelectorAll(".static-svg img")];
     if (pictures.length) await Promise.race([Promise.all(pictures.map(decoded)).then(painted), after(PICTURE_MS)]);
     await parsed;
     return fetched(document.getElementById("plotly").href);
   })();
-  ready.catch(() => {}); // each figure says so
+  ready.catch(() => {}); // each figure reports the error
 
-  // The policy of this page blocks style attributes, which plotly sets here and there, but not the style object.
+  // The Content-Security-Policy blocks style attributes, which plotly sets, but not the style object.
   const setAttribute = Element.prototype.setAttribute;
   Element.prototype.setAttribute = function set(name, value) {
     if (name === "style") this.style.cssText = value;
@@ -75,14 +74,14 @@
       else if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message || answer.statusText);
       else {
         const spec = await answer.json();
-        if (sourceOf(figure) !== source) return; // the reader has chosen something else meanwhile
+        if (sourceOf(figure) !== source) return; // the user has selected something else in between
         Object.assign(mine, { source, spec });
         await draw(figure);
-        mine.etag = answer.headers.get("ETag"); // not before: what could not be drawn is asked for again
+        mine.etag = answer.headers.get("ETag"); // only after drawing, so a failed figure is requested again
         say(figure, "");
       }
     } catch (error) {
-      say(figure, `Not up to date: ${error.message || "the page's server does not answer"}`);
+      say(figure, `Outdated: ${error.message || "the server does not answer"}. The figure updates when the server answers.`);
     } finally {
       mine.loading = "";
       if (figure.isConnected && sourceOf(figure) !== source) load(figure);
@@ -106,7 +105,7 @@
     describe(figure, spec.layout.meta || {});
   };
 
-  // --- light a model up, open it -----------------------------------------------------------------
+  // --- highlight a model, open it -----------------------------------------------------------------
 
   const modelOf = (point) => point?.data?.meta?.model || (Array.isArray(point?.customdata) ? point.customdata[0] : point?.customdata) || "";
   const rows = (model) => document.querySelectorAll(`[data-model="${CSS.escape(model)}"]`);
@@ -121,7 +120,7 @@
     plot.on("plotly_unhover", () => light(""));
     plot.on("plotly_click", (event) => {
       const model = modelOf(event.points[0]);
-      if (!model) return; // beside the marks nothing happens
+      if (!model) return; // not on a mark
       const { click } = figure.dataset;
       const here = new URL(location.href);
       if (click === "light") {
@@ -130,7 +129,7 @@
       } else if (click) location.assign(click.replace("MODEL", encodeURIComponent(model)));
     });
   };
-  // Zoomed in, a line has room for points that were left out: they are read again.
+  // When zoomed in, load the points that were left out at a lower resolution.
   const zoom = (figure, changes) => {
     if (!("zoom" in figure.dataset)) return;
     if (changes["xaxis.autorange"]) ranges.delete(figure);
@@ -157,7 +156,7 @@
   document.addEventListener("pointerover", (event) => emphasize(event.target.closest?.("tr[data-model]")?.dataset.model || ""));
   document.addEventListener("focusin", (event) => emphasize(event.target.closest?.("tr[data-model]")?.dataset.model || ""));
 
-  // --- in words ----------------------------------------------------------------------------------
+  // --- as a table ----------------------------------------------------------------------------------
 
   const describe = (figure, meta) => {
     if (meta.description) plotOf(figure).setAttribute("aria-label", meta.description);

@@ -1,7 +1,7 @@
-// Keeps #live up to date: asks for this address's fragment and puts it in place of what is shown. While nothing has
-// changed the server answers 304. Sleeps in hidden tabs, waits while the reader selects text, points at something
-// that would move, or has a menu open. Also follows links and forms marked data-soft without loading the page anew:
-// the address always says what is shown. Without this script the page is complete, only not live.
+// Keeps #live up to date: polls this address's fragment and replaces the content. The server answers 304 if nothing has
+// changed. Sleeps in hidden tabs; waits while the user selects text, points at an element that would move, or has a
+// menu open. Follows links and forms marked data-soft without reloading, and keeps the address equal to the content.
+// Without this script the page is complete, but does not update.
 "use strict";
 (() => {
   const live = document.getElementById("live");
@@ -11,7 +11,7 @@
   const plainIcon = icon.getAttribute("href");
   const POINTING_MS = 2500;
   let timer = 0;
-  let asking = null; // the request on its way
+  let asking = null; // the pending request
   let etag = "";
   let failedSince = 0;
   let pointedAt = -POINTING_MS;
@@ -66,8 +66,8 @@
     try {
       const headers = etag ? { "If-None-Match": etag } : {};
       const answer = await fetch(from, { headers, cache: "no-store", redirect: "error", signal: mine.signal });
-      if (answer.status === 401) return location.reload(); // the session ended: the page leads to the sign-in
-      if (answer.status === 404) return location.reload(); // it was deleted
+      if (answer.status === 401) return location.reload(); // the session has ended: the reload shows the sign-in
+      if (answer.status === 404) return location.reload(); // deleted
       if (!answer.ok && answer.status !== 304) throw new Error(answer.statusText);
       if (answer.status !== 304) {
         const html = await answer.text();
@@ -85,8 +85,8 @@
       if (error.name === "AbortError") return;
       failedSince = failedSince || asked;
       live.removeAttribute("aria-busy");
-      live.classList.add("stale"); // the last good data stays
-      say("failed", `no answer since ${clock(failedSince)}, trying again`);
+      live.classList.add("stale"); // keep showing the last data
+      say("failed", `no answer since ${clock(failedSince)}, retrying`);
       plan(3000);
     } finally {
       if (asking === mine) asking = null;
@@ -111,7 +111,7 @@
     }
     if (event.target.closest("#freshness")) {
       isPaused = !isPaused;
-      if (isPaused) say("paused", "paused: press to go on");
+      if (isPaused) say("paused", "paused: press to resume");
       refreshOrRest();
     }
   });

@@ -1,13 +1,13 @@
-// Makes the inside of one element like that of another and touches only what differs, so that focus, text
-// selection, scroll positions, open parts and figures outlive an update.
-// Elements are matched by id or data-key, else by their order. What has data-keep belongs to scripts.
+// Updates the content of an element to equal another one, and changes only differing nodes, so that focus, text
+// selection, scroll positions, open details and figures survive an update.
+// Elements are matched by id or data-key, else by order. Elements with data-keep are managed by scripts.
 "use strict";
 const morph = (() => {
   const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
   const isSame = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
   const isReaders = (node, name) => name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG");
 
-  // What the reader has entered and not sent yet stays, unless the server's own value changes.
+  // Keep unsent input, unless the server's value changes.
   const told = (field) => (isBox(field) ? field.defaultChecked : field.defaultValue);
   const isBox = (field) => field.type === "checkbox" || field.type === "radio";
   const field = (from, change) => {

@@ -1,5 +1,5 @@
-// What every page has: times that go on, local or UTC; copying; menus; keyboard shortcuts; commands sent without leaving
-// the page. Without this script times stand still, in UTC, and commands load the page anew.
+// On all pages: running times in local time or UTC, copy buttons, menus, keyboard shortcuts, and commands that do not
+// leave the page. Without this script times do not run and are in UTC, and commands reload the page.
 "use strict";
 (() => {
   const zone = document.getElementById("zone");
@@ -9,9 +9,9 @@
   let isUtc = false;
   try {
     isUtc = localStorage.getItem("zone") === "utc";
-  } catch {} // storage may be forbidden: then the choice lasts as long as the page
+  } catch {} // storage may be disabled: then the setting lasts until the page closes
 
-  // As dispatcher/pages/formats.py writes them.
+  // Same formats as dispatcher/pages/formats.py.
   const duration = (seconds) => {
     let left = Math.max(0, Math.round(seconds));
     const parts = [];
@@ -49,7 +49,7 @@
       if (element.title !== title) element.title = title;
     }
   };
-  // Ages are of the server's clock: a laptop's may be minutes off.
+  // Ages use the server's clock: the client's may be minutes off.
   const served = Number(document.documentElement.dataset.now || 0) * 1000;
   const skew = served && Math.abs(served - Date.now()) > 5000 ? served - Date.now() : 0;
   const showZone = () => {
@@ -69,7 +69,7 @@
   showZone();
   setInterval(tick, 1000);
 
-  // Buttons that only scripts can serve appear; those that only readers without scripts need go.
+  // Show buttons that need scripts; hide buttons for browsers without scripts.
   const reveal = () => {
     document.querySelectorAll("button[data-copy][hidden]").forEach((each) => (each.hidden = false));
     document.querySelectorAll("button[data-auto], button[data-plain]").forEach((each) => (each.hidden = true));
@@ -87,7 +87,7 @@
         await navigator.clipboard.writeText(copy.dataset.copy);
         copy.textContent = "Copied";
       } catch {
-        const range = document.createRange(); // no clipboard without TLS: choose the text for the reader instead
+        const range = document.createRange(); // the clipboard needs TLS: select the text instead
         range.selectNodeContents(copy.parentElement.querySelector("code") || copy);
         getSelection().removeAllRanges();
         getSelection().addRange(range);
@@ -117,7 +117,7 @@
     document.body.append(box);
   };
 
-  // A command: the button says at once that it was asked for; the page says when it is so.
+  // A command: the button shows the pending state at once; the page shows the actual state later.
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!form.matches("form[data-action]") || event.defaultPrevented) return;
@@ -135,7 +135,7 @@
       if (isDone) document.dispatchEvent(new CustomEvent("command:sent"));
       else toast((await answer.json().catch(() => ({}))).message || `The request was refused: ${answer.status}.`);
     } catch {
-      toast("The page's server did not answer, so it is not known whether this was done. Look at the state, then try again.");
+      toast("The server did not answer. Check if the state has changed, then try again.");
     }
     button.disabled = false;
     if (button.dataset.word) button.textContent = label;
@@ -144,7 +144,7 @@
     else location.reload();
   });
 
-  // Not by scrollIntoView, from which on browsers begin with the keyboard at the tab.
+  // Not with scrollIntoView, which moves the start of keyboard navigation to the tab.
   const current = document.querySelector(".tabs [aria-current]"), tabs = current?.closest(".tabs");
   if (tabs) {
     const [inner, outer] = [current.getBoundingClientRect(), tabs.getBoundingClientRect()];
@@ -165,7 +165,7 @@
     if (event.key === "Escape") document.querySelectorAll("details.menu[open]").forEach((menu) => (menu.open = false));
     const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || shortcuts.open) return;
-    const isInside = event.target.closest(".scroll, .plot"); // arrows scroll there
+    const isInside = event.target.closest(".scroll, .plot"); // arrow keys scroll there
     const action = isInside && event.key.startsWith("Arrow") ? null : pressed[event.key];
     const tab = /^[0-9]$/.test(event.key) && document.querySelectorAll(".tabs a")[(Number(event.key) + 9) % 10];
     if (!action && !tab) return;

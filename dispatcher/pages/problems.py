@@ -1,4 +1,4 @@
-"""Every error as a page that says what happened, what it does not touch, and what to do."""
+"""Error pages. Each states the problem, the affected object and the next step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cerebro.contract.records import ExperimentSummary
 from dispatcher.access.guard import MAX_UPLOAD_BYTES
 from dispatcher.access.oidc import IdTokenError
 from dispatcher.access.refusals import is_browser
-from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.reader import Reader
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.read_models.reader import Reader
 from dispatcher.sandbox.slots import BusyError
 from dispatcher.tabs.runs import RunRow, run_row
 
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class PartlyDoneError(errors.CerebroError):
-    """Of several things that were asked for at once some were done; the message says which."""
+    """A command on several objects failed for some; the message names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """An experiment that cannot be read to its end, and what is known of it all the same.
+    """An experiment whose log is partly unreadable.
 
     Attributes:
-        summary: what the list of experiments has of it; its mark is missing until the controller has noticed.
-        events: how many of its events can be read.
-        runs: as these events leave them.
+        summary: entry of the list of experiments. It is not marked as unreadable until the controller notices.
+        events: number of readable events.
+        runs: state of its runs after these events.
     """
 
     summary: ExperimentSummary
@@ -43,42 +43,46 @@ class Unread:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a problem page says."""
+    """Content of an error page."""
 
     status: int
     title: str
     what: str
     do: str
     unreadable: Unread | None = None
-    """The experiment that cannot be read: it can be deleted, or tried again."""
+    """The unreadable experiment, which the user may delete or restore."""
 
 
 _HTTP = {
-    400: ("Not understood", "The browser sent something this page does not take.", "Go back and try again."),
+    400: ("Invalid request", "The browser sent an invalid request.", "Go back and try again."),
     401: (
         "Signed out",
-        "Your session has ended, so nothing was done.",
+        "Your session has ended, so the request had no effect.",
         "Sign in in a new tab, come back to this one and reload it: the browser then sends the form again.",
     ),
     403: (
-        "Not from this page",
-        "The form came from another site, or from a page older than your session. Nothing was done.",
+        "Form refused",
+        "The form came from another site, or from a page older than your session. It had no effect.",
         "Go back, reload the page and send the form again.",
     ),
-    404: ("Not found", "There is no such page.", "Check the address, or start from the list of experiments."),
-    405: ("Not possible here", "This address does not take that kind of request.", "Go back and try again."),
+    404: (
+        "Not found",
+        "This page does not exist.",
+        "Check the address, or start from the list of experiments.",
+    ),
+    405: ("Wrong method", "This address does not accept this kind of request.", "Go back and try again."),
     413: (
         "Too large",
-        f"The form is larger than {MAX_UPLOAD_BYTES // 2**20} MiB; an archive may have 32. Nothing is kept.",
-        "Go back: what you typed is still there. Pack code only, and name data by locators.",
+        f"The form is larger than {MAX_UPLOAD_BYTES // 2**20} MiB (archives: 32 MiB). It was not saved.",
+        "Go back, your input is still there. Put only code into the archive, and use locators for data.",
     ),
     421: (
         "Unknown host",
-        "This page does not answer under the name that the browser used.",
-        "Open it under its own address, or add the name to the dispatcher's CEREBRO_PUBLIC_HOSTS.",
+        "The browser used a host name that this page does not accept.",
+        "Open the page under its normal address, or add the name to the dispatcher's CEREBRO_PUBLIC_HOSTS.",
     ),
     429: (
-        "Too many tries",
+        "Too many attempts",
         "Too many wrong tokens came from this address.",
         "Wait a minute, then try again.",
     ),
@@ -86,7 +90,7 @@ _HTTP = {
 
 
 def register(app: Flask, reader: Reader) -> None:
-    """Add the handlers."""
+    """Add the error handlers."""
 
     @app.errorhandler(errors.UnreadableError)
     def on_unreadable(error: errors.UnreadableError) -> ResponseReturnValue:
@@ -95,7 +99,7 @@ def register(app: Flask, reader: Reader) -> None:
             status=409,
             title="This experiment cannot be read",
             what=_sentence(error),
-            do="Restore it once a version is installed that can read it, or delete it with its data.",
+            do="Install a version that can read it and restore it, or delete it with its data.",
             unreadable=_unread(reader, name) if name and is_browser() else None,
         )
         return _answer(problem, type(error).__name__)
@@ -113,51 +117,53 @@ def register(app: Flask, reader: Reader) -> None:
     @app.errorhandler(Exception)
     def on_bug(error: Exception) -> ResponseReturnValue:
         _log.exception("request failed request=%s path=%s", g.get("request_id"), request.path, exc_info=error)
-        what = "This page has a fault of its own. Runs are not affected: they do not depend on it."
-        do = f"Reload it. If it stays, `cerebro logs dispatcher` has the cause under {g.get('request_id')}."
-        return _answer(Problem(status=500, title="Fault in this page", what=what, do=do), "InternalError")
+        what = (
+            "An internal error occurred in the dispatcher. Runs are not affected: they do not depend on it."
+        )
+        do = f"Reload the page. If the error persists, look for {g.get('request_id')} in `cerebro logs dispatcher`."
+        return _answer(Problem(status=500, title="Internal error", what=what, do=do), "InternalError")
 
 
 def _problem(error: errors.CerebroError) -> Problem:
     what = _sentence(error)
     if isinstance(error, errors.StoreUnavailableError):
         title = "The store does not answer"
-        do = "Reload this page in a moment. Workers go on with what they have; what was committed is safe."
+        do = "Reload this page in a moment. Workers continue their tasks, and committed results are safe."
         return Problem(status=503, title=title, what=what, do=do)
     if isinstance(error, errors.NotFoundError):
-        do = "Check the address, or choose from the list of experiments."
+        do = "Check the address, or start from the list of experiments."
         return Problem(status=404, title="Not found", what=what, do=do)
     if isinstance(error, PartlyDoneError):
-        do = "Go back to the list: it says how each stands now, and what is possible."
-        return Problem(status=409, title="Not done for all", what=what, do=do)
+        do = "Go back to the list: it shows the current state of each experiment."
+        return Problem(status=409, title="Partly done", what=what, do=do)
     if isinstance(error, errors.ConflictError):
-        do = "Nothing was done. Go back and reload the page: it offers what is possible now."
+        do = "The command had no effect. Go back and reload the page to see the possible commands."
         return Problem(status=409, title="Not possible now", what=what, do=do)
     if isinstance(error, errors.BadRequestError | errors.SearchSpaceError):
-        do = "Nothing was done. Go back, change what is wrong and send it again."
-        return Problem(status=400, title="Not understood", what=what, do=do)
+        do = "The request had no effect. Go back, correct it and send it again."
+        return Problem(status=400, title="Invalid request", what=what, do=do)
     if isinstance(error, BusyError):
         do = "Reload this page in a moment. Runs are not affected."
         return Problem(status=503, title="Busy", what=what, do=do)
     if isinstance(error, errors.ForbiddenError):
-        do = "Nothing was done. The page Account says what you may, and in which projects you are."
-        return Problem(status=403, title="Not yours to do", what=what, do=do)
+        do = "The request had no effect. The page Account shows your rights and projects."
+        return Problem(status=403, title="Not allowed", what=what, do=do)
     if isinstance(error, IdTokenError):
-        do = "Sign in again. If it stays, tell whoever runs the cluster: the dispatcher's log has the reason, too."
+        do = "Sign in again. If the error persists, contact the admin: the dispatcher's log has the reason."
         return Problem(status=401, title="Not signed in", what=what, do=do)
     if isinstance(error, errors.UnauthorizedError):
-        title = "The store refuses this page's token"
+        title = "The store refuses the dispatcher's token"
         do = "The dispatcher's CEREBRO_TOKEN differs from kvs_api's: set the same for both and restart them."
         return Problem(status=502, title=title, what=what, do=do)
     if isinstance(error, errors.IllegalEventError):
         title = "The event log cannot be read"
-        do = "Store and page may be of different versions: run the same version of Cerebro everywhere."
+        do = "kvs_api and dispatcher may have different versions: install the same version of both."
         return Problem(status=500, title=title, what=what, do=do)
     return Problem(status=502, title="The store answered with an error", what=what, do="Reload the page.")
 
 
 def _unread(reader: Reader, name: str) -> Unread | None:
-    """What is known of an experiment that cannot be read; `None` if it is gone."""
+    """Return the readable part of an experiment; `None` if it does not exist."""
     try:
         summary = next((each for each in reader.summaries() if each.experiment.name == name), None)
     except errors.CerebroError:
@@ -169,7 +175,7 @@ def _unread(reader: Reader, name: str) -> Unread | None:
         runs = tuple(run_row(read_model, run) for run in read_model.state.runs.values())
         return Unread(summary=summary, events=read_model.state.seq, runs=runs)
 
-    return reader.before_fault(name, with_log) or Unread(summary=summary)
+    return reader.readable_part(name, with_log) or Unread(summary=summary)
 
 
 def _sentence(error: Exception) -> str:

@@ -1,9 +1,9 @@
-"""Style sheets, scripts and icons: packed once, and kept by browsers for good under addresses with their version.
+"""Style sheets, scripts and icons, compressed once and cached by browsers under versioned addresses.
 
-They lie beside the templates that name them, and have one address for all: ``/static/NAME``. Two more are at
-``/asset/NAME`` for those who have signed in: the colours of models, made from the figures' palette, so that a model
-looks the same in a table as in every figure; and the script that draws figures, a file of the installed `plotly`
-package. No other host is asked, so the page works on a cluster without a way out.
+The files are next to their templates and share one namespace: ``/static/NAME``. Signed-in browsers also get two
+files at ``/asset/NAME``: a style sheet with the colours of models, generated from the palette of the figures, and
+Plotly's script from the installed package. No external host is needed, so pages work in clusters without internet
+access.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cerebro.client.reporting.plotting import plotly_path
 from cerebro.figures.palette import DASHES, LOOKS, Theme, colour, dash
 
 _A_YEAR_S = 31_536_000
-_WORTH_PACKING = 1_000
+_MIN_GZIP_BYTES = 1_000
 _PLOTLY_LEVEL = 6
-"""A third of a second, once, for 1.4 MB instead of 4.8."""
+"""Takes a third of a second once, and reduces 4.8 MB to 1.4 MB."""
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PALETTE, _PLOTLY = "palette.css", "plotly.js"
 _GAPS = dict(zip(DASHES, ("none", "6 3", "2 2", "6 2 2 2"), strict=True))
@@ -30,7 +30,7 @@ _GAPS = dict(zip(DASHES, ("none", "6 3", "2 2", "6 2 2 2"), strict=True))
 
 
 class Statics:
-    """The files of all folders below one, as they were when the process began. Safe for several threads."""
+    """Static files of all folders below `root`, read at the start. Safe for several threads."""
 
     def __init__(self, root: Path) -> None:
         self._open = {path.name: path.read_bytes() for path in root.rglob("*") if path.suffix in _KINDS}
@@ -40,7 +40,7 @@ class Statics:
         self._packed = {
             name: gzip.compress(content, mtime=0)
             for name, content in contents.items()
-            if len(content) >= _WORTH_PACKING
+            if len(content) >= _MIN_GZIP_BYTES
         }
 
     def install(self, app: Flask) -> None:
@@ -49,7 +49,7 @@ class Statics:
         app.add_url_rule("/asset/<any('palette.css', 'plotly.js'):filename>", "asset", self._send)
 
     def address(self, name: str) -> str:
-        """Of a file. Its version is in it, so that browsers may keep the file and still see the next release's."""
+        """Return the address of a file. It contains the version, so browsers may cache the file forever."""
         return url_for("static" if name in self._open else "asset", filename=name, v=self._versions[name])
 
     def _send(self, filename: str) -> Response:
@@ -66,10 +66,10 @@ class Statics:
             response.data = gzip.decompress(packed)
         if packed is not None:
             response.headers["Vary"] = "Accept-Encoding"
-        # A page of an earlier release asks for its own version: what it is given must not be kept under that name.
-        is_meant = request.args.get("v") == self._versions[filename]
+        # A page of an earlier release requests another version, so its browser must not cache this one.
+        is_current = request.args.get("v") == self._versions[filename]
         response.headers["Cache-Control"] = (
-            f"private, max-age={_A_YEAR_S}, immutable" if is_meant else "private, no-cache"
+            f"private, max-age={_A_YEAR_S}, immutable" if is_current else "private, no-cache"
         )
         response.set_etag(self._versions[filename], weak=True)
         response.make_conditional(request)
@@ -78,12 +78,12 @@ class Statics:
 
 @cache
 def plotly() -> bytes:
-    """The script that draws figures, as gzip. The package is not imported: it takes a second and 50 MB."""
+    """Return Plotly's script as gzip. Importing the package would take a second and 50 MB."""
     return gzip.compress(plotly_path().read_bytes(), _PLOTLY_LEVEL, mtime=0)
 
 
 def palette() -> str:
-    """A class ``line-INDEX`` for each pair of a colour and a dash."""
+    """Return CSS with a class ``line-INDEX`` for each pair of colour and dash."""
     rules = [f".dot{{fill:none;stroke-width:3}}{_colours('light')}"]
     rules += [f".line-{index}{{stroke-dasharray:{_GAPS[dash(index)]}}}" for index in range(LOOKS)]
     rules.append(f"@media (prefers-color-scheme:dark){{{_colours('dark')}}}")

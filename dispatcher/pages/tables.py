@@ -1,4 +1,4 @@
-"""Tables: which rows come first, one page of them, and all of them as CSV. Pure."""
+"""Tables: order, pages and CSV. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 Cell = str | int | float | bool | None
-"""What stands in a table: `None` where a row has nothing there."""
+"""Value of a cell; `None` for a missing value."""
 
 _NUMBERS = frozenset({int, float})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -25,38 +25,37 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def sort_keys(sort: str) -> list[tuple[str, bool]]:
-    """``state,-best`` as names of columns, the most important first, each with whether it descends."""
+    """Parse ``state,-best`` into (column, is descending), most important first."""
     keys = [key.strip() for key in sort.split(",") if key.strip()]
     return [(key.removeprefix("-"), key.startswith("-")) for key in keys]
 
 
 def ordered(rows: Sequence[T], value: Callable[[T], Any], *, is_descending: bool) -> list[T]:
-    """Rows by their value: numbers, then texts, then NaN; those without one last, whichever way. Equal ones stay in
-    their order."""
-    known = [(found, row) for row in rows if (found := value(row)) is not None]
-    # Most columns hold nothing but numbers, which need no key; NaN differs from itself.
-    is_plain = all(type(found) in _NUMBERS and found == found for found, _ in known)
-    known.sort(key=itemgetter(0) if is_plain else lambda each: _place(each[0]), reverse=is_descending)
-    rest = [row for row in rows if value(row) is None] if len(known) < len(rows) else []
-    return [row for _, row in known] + rest
+    """Sort rows by a value: numbers, then texts, then NaN. Missing values are last in both directions. Stable."""
+    present = [(found, row) for row in rows if (found := value(row)) is not None]
+    # Most columns contain only numbers, which need no key. NaN differs from itself.
+    is_plain = all(type(found) in _NUMBERS and found == found for found, _ in present)
+    present.sort(key=itemgetter(0) if is_plain else lambda each: _place(each[0]), reverse=is_descending)
+    missing = [row for row in rows if value(row) is None] if len(present) < len(rows) else []
+    return [row for _, row in present] + missing
 
 
 def text(value: Any) -> str:
-    """A value as it is searched and compared as text."""
+    """Return the text of a value for search and comparison."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def number(value: Any) -> float | None:
-    """A value as a number; `None` if it is none. Truth values are none."""
+    """Return the value as a number; `None` for other types, including truth values."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         float(value)
-    except OverflowError:  # a whole number that no float can hold
+    except OverflowError:  # an integer that no float can represent
         return math.inf if value > 0 else -math.inf
-    return value  # exact, also beyond 2**53
+    return value  # exact, also above 2**53
 
 
 def _place(value: Any) -> tuple[int, float, str]:
@@ -71,8 +70,7 @@ def _place(value: Any) -> tuple[int, float, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Paged:
-    """What the view of a table says of its page: number `page` of `pages`, both from 1, of up to `size` rows each;
-    `matching` of `total` rows fit what was asked for."""
+    """Fields of a table's page, counted from 1. `matching` of `total` rows match the query."""
 
     page: int
     pages: int
@@ -91,15 +89,15 @@ class Page(Generic[T]):
     size: int
     matching: int
 
-    def of(self, total: int) -> dict[str, int]:
-        """The fields of `Paged`."""
+    def fields(self, total: int) -> dict[str, int]:
+        """Return the fields of `Paged`."""
         return {name: getattr(self, name) for name in ("page", "pages", "size", "matching")} | {
             "total": total
         }
 
 
 def page_of(rows: Sequence[T], page: int, size: int) -> Page[T]:
-    """Page number `page`, from 1, of `size` rows each; past the end it is the last."""
+    """Return page `page` (from 1) with up to `size` rows. Past the end, the last page."""
     pages = max(1, -(-len(rows) // size))
     page = min(max(1, page), pages)
     shown = rows[(page - 1) * size : page * size]
@@ -110,20 +108,20 @@ def page_of(rows: Sequence[T], page: int, size: int) -> Page[T]:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A whole table as CSV that a spreadsheet shows and does not execute, lines ended as RFC 4180 wants it.
+    """Return a table as CSV (RFC 4180) that spreadsheets do not execute.
 
-    A spreadsheet takes a cell that begins with ``=``, ``+``, ``-`` or ``@`` for a formula, and user code may have named
-    a hyper-parameter or a failure so. Such a text gets an apostrophe before it, which spreadsheets hide (OWASP, "CSV
-    Injection"). Every text stands in quotes: where commas are decimal marks a spreadsheet parts cells at semicolons,
-    and what follows one would be a cell of its own. Numbers stay numbers.
+    A spreadsheet treats a cell that starts with ``=``, ``+``, ``-`` or ``@`` as a formula, and user code may choose
+    names of hyper-parameters and failures. Such texts get a leading apostrophe, which spreadsheets hide (OWASP, "CSV
+    Injection"). All texts are quoted, because spreadsheets with decimal commas separate cells at semicolons. Numbers
+    stay numbers.
     """
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerows([_harmless(cell) for cell in row] for row in chain([header], rows))
+    writer.writerows([_escape_formula(cell) for cell in row] for row in chain([header], rows))
     return file.getvalue()
 
 
-def _harmless(cell: Cell) -> Cell:
+def _escape_formula(cell: Cell) -> Cell:
     if isinstance(cell, str) and cell.lstrip(" ").startswith(_FORMULA):
         return f"'{cell}"
     return cell

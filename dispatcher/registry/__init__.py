@@ -1,1 +1,1 @@
-"""Registered models: versions and aliases."""
+"""The page of registered models, with their versions and aliases. Read-only."""

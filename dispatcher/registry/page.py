@@ -1,10 +1,10 @@
-"""The page of registered models. It shows; notebooks and the command line register and move aliases."""
+"""Route of the page. Users register models and move aliases in notebooks or on the command line."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from dispatcher.pages.rendering import live_route, render
+from dispatcher.pages.live_pages import live_route, render
 from dispatcher.registry.view import Registry
 from dispatcher.tabs.tabs import Tabs
 
@@ -15,7 +15,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/registry", "registry")
     def page() -> Response:
-        models = registry.look()
+        models = registry.models()
         is_live = any(version.state == "running" for model in models for version in model.versions)
         title = "Registered models"
         return Response(render("registry/registry.html", title=title, is_live=is_live, models=models))

@@ -1,4 +1,4 @@
-"""Registered models as the page shows them: a table of versions for each, the newest first."""
+"""Registered models: a table of versions per model, newest first."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from cerebro.contract.base import Contract
 from cerebro.contract.registry import RegisteredModel
 from cerebro.errors import StoreUnavailableError
-from dispatcher.reading.reader import WORKERS_S, Reader
+from dispatcher.read_models.reader import WORKERS_S, Reader
 
-MOST_VERSIONS = 50
-"""Of each model that are shown, beside those with an alias."""
+MAX_VERSIONS = 50
+"""Maximum number of versions to show per model. Versions with an alias are always shown."""
 
 
 class VersionRow(Contract):
-    """A version: what it is, and where it is from."""
+    """A version with its source."""
 
     version: int
     aliases: tuple[str, ...]
@@ -40,12 +40,12 @@ class RegisteredRow(Contract):
     total: int
     versions: tuple[VersionRow, ...]
     unreadable: tuple[str, ...] = ()
-    """Of versions that cannot be read: which, and why."""
+    """Reasons of versions that cannot be read."""
 
 
 def registered(model: RegisteredModel) -> RegisteredRow:
-    """Its newest versions, and whatever has an alias."""
-    newest = {version.version for version in model.versions[-MOST_VERSIONS:]} | {*model.aliases.values()}
+    """Return a model's newest versions and all versions with an alias."""
+    newest = {version.version for version in model.versions[-MAX_VERSIONS:]} | {*model.aliases.values()}
     rows = [
         VersionRow(
             version=version.version,
@@ -75,26 +75,26 @@ def registered(model: RegisteredModel) -> RegisteredRow:
 
 
 class Registry:
-    """What is registered, as it was at most `WORKERS_S` seconds ago, however many look. Safe for several threads."""
+    """Registered models, at most `WORKERS_S` seconds old. Safe for several threads."""
 
     def __init__(self, reader: Reader, monotonic: Callable[[], float]) -> None:
         self._reader, self._monotonic = reader, monotonic
-        self._looking = threading.Lock()
-        self._at, self._kept = float("-inf"), tuple[RegisteredRow, ...]()
+        self._refreshing = threading.Lock()
+        self._at, self._models = float("-inf"), tuple[RegisteredRow, ...]()
 
-    def look(self) -> tuple[RegisteredRow, ...]:
-        """All models, by name.
+    def models(self) -> tuple[RegisteredRow, ...]:
+        """Return all models by name.
 
         Raises:
             StoreUnavailableError: the store is away and was never read.
         """
-        with self._looking:
+        with self._refreshing:
             if self._monotonic() >= self._at + WORKERS_S:
                 try:
-                    found = self._reader.ask(self._reader.store.registry)
+                    found = self._reader.call(self._reader.store.registry)
                 except StoreUnavailableError:
                     if self._at == float("-inf"):
                         raise
-                    return self._kept  # the page says that the store is away
-                self._kept, self._at = tuple(map(registered, found)), self._monotonic()
-            return self._kept
+                    return self._models  # the page reports the outage
+                self._models, self._at = tuple(map(registered, found)), self._monotonic()
+            return self._models

@@ -1,1 +1,1 @@
-"""Where the models of a search stand: a tab of fits that search."""
+"""The tab Search: rungs of a fit run's search, with the models on each."""

@@ -1,4 +1,4 @@
-"""The tab of a search: its rungs, who is where, and who was stopped at which value."""
+"""Route of the tab Search."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response
 
-from dispatcher.pages.query_parsing import parsed_query
-from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import live_route
+from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.rungs.view import LONGEST, RungsQuery, search
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
@@ -23,5 +23,5 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
-    asked = parsed_query(RungsQuery)
-    return {"view": search(read_model, fit=header.fit, size=asked.size), "most": LONGEST}
+    query = parsed_query(RungsQuery)
+    return {"view": search(read_model, fit=header.fit, size=query.size), "most": LONGEST}

@@ -1,4 +1,4 @@
-"""A search as its tab shows it: what it is, how far it is, and a table for each rung. Pure."""
+"""A search: its method, progress, and one table per rung. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cerebro.contract.base import Contract
 from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Run, rungs
 from cerebro.state.rungs import AtRung, Fate, Rung
-from dispatcher.access.rights import offered
-from dispatcher.reading.model_table import ModelTable
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.access.rights import allowed_commands
+from dispatcher.read_models.model_table import ModelTable
+from dispatcher.read_models.read_model import ReadModel
 
 MOST = 25
-"""Models of a rung that are listed if nobody says how many, the best of them."""
+"""Default number of models to list per rung; the best are listed."""
 LONGEST = 10_000
 
 _WORDS: dict[Fate, str] = {
@@ -25,11 +25,11 @@ _WORDS: dict[Fate, str] = {
     "trained": "finished",
     "stays": "finished",
 }
-"""The word of `cerebro.state.wording` for what became of a model; those on the way are called what they do."""
+"""Fate -> word of `cerebro.state.wording`. Running models have the word of their own state."""
 
 
 class RungsQuery(Contract):
-    """`fit`: id of the fit run; the newest one if empty. `size`: models of each rung, the best of them."""
+    """`fit`: id of the fit run, by default the newest. `size`: maximum number of models per rung, best first."""
 
     fit: str = Field("", max_length=60)
     size: int = Field(MOST, ge=1, le=LONGEST)
@@ -37,9 +37,16 @@ class RungsQuery(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class RungRow:
-    """A model at a rung. `index`: its place in the run; `fate`: what became of it there; `to`: epochs of the next rung
-    that it was granted, 0 without one; `state`: a word for it, empty if it went on from here; `told`: the same in a
-    sentence, with the reason; `may`: what may be asked of it."""
+    """A model at a rung.
+
+    Attributes:
+        index: position of the model in the run.
+        fate: result at this rung.
+        to: resource (epochs) of the next rung; 0 if it was not promoted.
+        state: word for the fate, or an empty text for a promoted model.
+        told: the fate as a sentence with the reason.
+        may: commands that the user may give.
+    """
 
     model: str
     index: int
@@ -52,13 +59,13 @@ class RungRow:
 
     @property
     def id(self) -> str:
-        """The model, as rows of other tables call it."""
+        """Id of the model, as in other tables."""
         return self.model
 
 
 @dataclass(frozen=True, kw_only=True)
 class RungTable:
-    """A rung: `total` models, of which `rows` are the best; `last_on`: the worst value that went on from here."""
+    """A rung. `rows`: the best of `total` models. `last_on`: worst promoted value."""
 
     epochs: int
     name: str
@@ -70,8 +77,13 @@ class RungTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """A search; `progress` says how far it is, and `may` what may be asked of its run; `size`: models of
-    each rung at most."""
+    """A search.
+
+    Attributes:
+        progress: progress in words.
+        size: maximum number of models per rung.
+        may: commands that the user may give to the run.
+    """
 
     run: str
     method: str
@@ -86,7 +98,7 @@ class SearchView:
 
 
 def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchView | None:
-    """The search of a fit run (default: the newest); `None` if that searches nothing. `size`: models of each rung."""
+    """Return the search of a fit run, by default of the newest; `None` without a search."""
     run = read_model.fit(fit)
     if run is None or run.search is None:
         return None
@@ -101,31 +113,31 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
         stop=_stop_rules(run),
         rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in read_model.rungs(run)),
         size=size,
-        may=tuple(sorted(offered(read_model.state, run))),
+        may=tuple(sorted(allowed_commands(read_model.state, run))),
     )
 
 
-def asked_search(read_model: ReadModel, asked: RungsQuery) -> SearchView | None:
-    """The search that is asked for; `None` while there is no planned fit run.
+def search_or_error(read_model: ReadModel, query: RungsQuery) -> SearchView | None:
+    """Return the requested search; `None` if no fit run is planned.
 
     Raises:
-        NotFoundError: the fit run searches nothing.
+        NotFoundError: the fit run has no search.
     """
-    run = read_model.fit(asked.fit)
-    found = search(read_model, fit=asked.fit, size=asked.size)
+    run = read_model.fit(query.fit)
+    found = search(read_model, fit=query.fit, size=query.size)
     if run is not None and found is None:
         raise NotFoundError(
-            f"{run.id} of {read_model.record.name!r} searches nothing: it trains the models that it was given"
+            f"{run.id} of {read_model.record.name!r} searches nothing: it trains a fixed list of models"
         )
     return found
 
 
 def _stop_rules(run: Run) -> tuple[str, ...]:
-    asked = run.fit_request.search
-    if asked is None:
+    request = run.fit_request.search
+    if request is None:
         return ()
-    hours = (f"{asked.hours:g} h",) if asked.hours else ()
-    return (*(rule.kind for rule in asked.stop), *hours)
+    hours = (f"{request.hours:g} h",) if request.hours else ()
+    return (*(rule.kind for rule in request.stop), *hours)
 
 
 def _table(state: ExperimentState, run: Run, table: ModelTable, rung: Rung, size: int) -> RungTable:
@@ -140,14 +152,14 @@ def _table(state: ExperimentState, run: Run, table: ModelTable, rung: Rung, size
 
 
 def _row(state: ExperimentState, run: Run, table: ModelTable, each: AtRung) -> RungRow:
-    known = table.row(each.model)
-    word = _WORDS.get(each.fate, known.state if known and each.fate == "on the way" else "")
-    is_said = each.fate in ("on the way", "trained") or (each.fate == "stopped" and not each.why)
-    on = f"to epoch {each.to}" if each.fate == "goes on" else ""
-    told = "" if is_said else on or each.why or each.words
-    index = known.index if known else 0
-    # Who went on from here is a row of a higher rung, too: there is what may be done.
-    may = offered(state, run, run.models[each.model]) if each.fate != "goes on" else frozenset[str]()
+    row = table.row(each.model)
+    word = _WORDS.get(each.fate, row.state if row and each.fate == "on the way" else "")
+    is_obvious = each.fate in ("on the way", "trained") or (each.fate == "stopped" and not each.why)
+    promotion = f"to epoch {each.to}" if each.fate == "goes on" else ""
+    text = "" if is_obvious else promotion or each.why or each.words
+    index = row.index if row else 0
+    # A promoted model is also on a higher rung, whose row has the commands.
+    may = allowed_commands(state, run, run.models[each.model]) if each.fate != "goes on" else frozenset[str]()
     return RungRow(
         model=each.model,
         index=index,
@@ -155,6 +167,6 @@ def _row(state: ExperimentState, run: Run, table: ModelTable, each: AtRung) -> R
         fate=each.fate,
         to=each.to,
         state=word,
-        told=told,
+        told=text,
         may=tuple(sorted(may)),
     )

@@ -1,1 +1,1 @@
-"""What users gave is opened and worked on within bounds."""
+"""Child processes with limits for untrusted input: user files, locators, search expressions."""

@@ -1,8 +1,8 @@
-"""Work on what users gave, in a process of its own: bounded in time, memory and answer, without the cluster's token,
-and without keys of object stores unless it is there to look into them.
+"""Child processes for untrusted input, with limits on time, memory and output.
 
-A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over or
-its answer is too long; the answer until then counts. The last lines of standard error tell people why a process died.
+A request goes to standard input, the answer comes from standard output. The process is killed after a timeout or too
+much output; output until then counts. The environment excludes the cluster's token, and excludes keys of object
+stores unless the process needs them. The end of standard error explains failures.
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 from dispatcher.sandbox.slots import Slots
 
 MOST_BYTES = 16 << 20
-"""Of an answer: five hundred lines that were found, or an image of 2 MiB for each split, fit."""
+"""Maximum size of an answer: five hundred matching lines, or an image of 2 MiB for each split."""
 
 _ERROR_BYTES = 8 << 10
-"""Kept of standard error, from its end."""
+"""Bytes to keep from the end of standard error."""
 _LONGEST_ERROR = 300
-"""Characters of standard error that a page shows."""
+"""Maximum characters of standard error on a page."""
 _SHORTEST_SECRET = 8
-"""Characters; shorter values are words that any text has."""
+"""Minimum length of a secret. Shorter values are common words."""
 
 _SECRETS = ("CEREBRO_TOKEN",)
 _OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
-"""How variables begin that hold addresses and keys of object stores."""
+"""Prefixes of variables with addresses and keys of object stores."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What came of a process. It was killed if `is_late`, when its time (elapsed, or the processor's) was over, and if
-    `is_cut`, after `MOST_BYTES`."""
+class ProcessResult:
+    """Result of a process. It was killed if `is_late` (elapsed or CPU time) or `is_cut` (more than `MOST_BYTES`)."""
 
     output: bytes
     code: int
     is_late: bool = False
     is_cut: bool = False
     error: str = ""
-    """The end of its standard error, without secrets."""
+    """End of its standard error, without secrets."""
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words: its exit status or signal, and the last line of its standard error."""
+        """How the process ended: exit status or signal, and the last line of standard error."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
         last = f": {lines[-1][:_LONGEST_ERROR]}" if lines else ""
         if self.code >= 0:
@@ -63,10 +62,10 @@ class Said:
 
 
 class BoundedProcesses:
-    """Runs ``python -m MODULE``, which hears its question before it answers; at most `at_once` at a time. Safe for
-    several threads.
+    """Runs ``python -m MODULE`` with at most `at_once` processes. Safe for several threads.
 
-    Only with `has_keys` it gets the variables of object stores.
+    The module must read its whole input before it answers. Only with `has_keys` it gets the variables of object
+    stores.
     """
 
     def __init__(self, module: str, *, at_once: int, has_keys: bool = False) -> None:
@@ -74,19 +73,19 @@ class BoundedProcesses:
         self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OF_OBJECT_STORES)
         self._slots = Slots("requests of this kind", at_once=at_once)
 
-    def ask(self, question: bytes, *, timeout_s: float) -> Said:
-        """The answer to a question.
+    def run(self, request: bytes, *, timeout_s: float) -> ProcessResult:
+        """Run a process with `request` as its input.
 
         Args:
-            timeout_s: limit of the process, and of the wait for a free slot before it.
+            timeout_s: limit for the process, and before that for the wait for a free slot.
 
         Raises:
-            BusyError: too many requests wait already, or no slot became free in time.
+            BusyError: too many requests are waiting, or no slot became free in time.
         """
         with self._slots.taken(wait_s=timeout_s):
-            return self._ask(question, timeout_s)
+            return self._run(request, timeout_s)
 
-    def _ask(self, question: bytes, timeout_s: float) -> Said:
+    def _run(self, request: bytes, timeout_s: float) -> ProcessResult:
         environment = {name: text for name, text in os.environ.items() if not name.startswith(self._withheld)}
         command = with_parent_death_signal([sys.executable, "-P", "-m", self._module])
         deadline = time.monotonic() + timeout_s
@@ -102,8 +101,11 @@ class BoundedProcesses:
             listening = threading.Thread(target=_keep_end, args=(process.stderr, errors), daemon=True)
             listening.start()
             try:
-                with suppress(BrokenPipeError), process.stdin:  # it may end before it has heard all
-                    process.stdin.write(question)
+                with (
+                    suppress(BrokenPipeError),
+                    process.stdin,
+                ):  # the process may end before it has read everything
+                    process.stdin.write(request)
                 output = process.stdout.read(MOST_BYTES + 1)
                 is_cut = len(output) > MOST_BYTES
                 if not is_cut:
@@ -114,7 +116,7 @@ class BoundedProcesses:
                 listening.join()
         was_killed = process.returncode == -signal.SIGKILL and time.monotonic() >= deadline
         is_late = not is_cut and (was_killed or process.returncode == -signal.SIGXCPU)
-        return Said(
+        return ProcessResult(
             output=output[:MOST_BYTES],
             code=process.returncode,
             is_late=is_late,
@@ -123,15 +125,15 @@ class BoundedProcesses:
         )
 
 
-def _keep_end(stream: IO[bytes], kept: bytearray) -> None:
-    """Read a whole stream; leave the last `_ERROR_BYTES` in `kept`."""
+def _keep_end(stream: IO[bytes], end: bytearray) -> None:
+    """Read a whole stream and keep its last `_ERROR_BYTES` in `end`."""
     while piece := os.read(stream.fileno(), _ERROR_BYTES):
-        kept += piece
-        del kept[:-_ERROR_BYTES]
+        end += piece
+        del end[:-_ERROR_BYTES]
 
 
 def _without_secrets(text: str) -> str:
-    """A text without the values of variables that hold tokens, or addresses and keys of object stores."""
+    """Replace the values of secret variables in a text."""
     names = (*_SECRETS, *_OF_OBJECT_STORES)
     values = {value for name, value in os.environ.items() if name.startswith(names)}
     for value in sorted(values, key=len, reverse=True):
@@ -139,9 +141,8 @@ def _without_secrets(text: str) -> str:
     return text
 
 
-def bound(*, memory_bytes: int, cpu_s: int) -> None:
-    """Called by the process first: the kernel refuses it more memory to write to than `memory_bytes`, and ends it
-    when its processor time is over."""
+def limit_process(*, memory_bytes: int, cpu_s: int) -> None:
+    """Limit the memory and CPU time of the current process. A child process calls this first."""
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""Limits on work that takes seconds: some requests work, some wait for their turn, and further ones are refused."""
+"""Limits on slow work: some requests work, some wait, and further ones are refused."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from cerebro.errors import ClusterError
 
 _WAITING = 4
-"""Waiting requests. A browser sends up to six at once: two work and four wait."""
+"""Number of waiting requests. A browser sends up to six at once: two work and four wait."""
 
 
 class BusyError(ClusterError):
-    """Too many requests of one kind; the caller tries again."""
+    """Too many requests of one kind; the caller retries."""
 
 
 class Slots:
     """Lets `at_once` threads work and `waiting` more wait. Safe for several threads.
 
     Args:
-        what: the work, for the message, such as "checks".
+        what: name of the work for the message, such as "checks".
     """
 
     def __init__(self, what: str, *, at_once: int, waiting: int = _WAITING) -> None:
@@ -33,7 +33,7 @@ class Slots:
         """Hold a slot; wait up to `wait_s` for a free one.
 
         Raises:
-            BusyError: no slot became free, or too many requests wait already.
+            BusyError: no slot became free, or too many requests are waiting.
         """
         if not self._places.acquire(blocking=False):
             raise self._busy()

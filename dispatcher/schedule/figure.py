@@ -1,4 +1,4 @@
-"""The figure of a schedule: takes what ran and what is planned, and has `cerebro.figures` draw."""
+"""Gantt chart of a schedule, drawn by `cerebro.figures`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from cerebro import figures
 from cerebro.figures import Figure, Theme
 from cerebro.state import Run
 from cerebro.state.log_pages import LogPages
-from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.from_log import FromLog
-from dispatcher.reading.read_model import ReadModel
-from dispatcher.schedule.window import Stretch, WindowQuery, stretch
+from dispatcher.pages.drawing import Drawing, empty_drawing, with_reason
+from dispatcher.read_models.from_log import FromLog
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.schedule.window import TimeRange, WindowQuery, time_range
 
 
 class ScheduleFigureQuery(WindowQuery):
-    """`model` is highlighted."""
+    """Time range and fit run of the chart. `model`: id of the model to highlight."""
 
     fit: str = Field("", max_length=60)
     model: str = Field("", max_length=100)
     theme: Theme = "light"
 
 
-def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> Drawing | FromLog[Figure]:
-    """What ran where when."""
-    run = read_model.fit(asked.fit)
+def schedule(read_model: ReadModel, query: ScheduleFigureQuery, now: float) -> Drawing | FromLog[Figure]:
+    """Draw what ran where, and the plan."""
+    run = read_model.fit(query.fit)
     if run is None:
-        return nothing()
-    found = stretch(read_model, run, asked, now)
+        return empty_drawing()
+    found = time_range(read_model, run, query, now)
     if found is not None and found.is_in_log:
-        return _of_log(read_model, run, asked, found)
-    spans, beside = figures.spans(run, now), figures.beside_sub_epochs(run, now)
+        return _from_log(read_model, run, query, found)
+    spans, other_spans = figures.spans(run, now), figures.beside_sub_epochs(run, now)
     landmarks = figures.landmarks(read_model.state, run, now)
     if found is not None and (found.is_chosen or found.kept_since):
         since_s, until_s = found.seconds
-        # Without a window it ends with what is planned.
+        # Without a window the chart extends to the end of the plan.
         landmarks = figures.within(landmarks, since_s, until_s if found.until < found.end else math.inf)
         spans = [span for span in spans if span.start_s < until_s and span.end_s > since_s]
     is_at_end = found is None or found.until >= found.end
@@ -49,15 +49,17 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
         models=list(run.models),
         landmarks=landmarks,
         planned=figures.planned(run, now, devices=workers) if is_at_end else (),
-        beside=beside,
-        highlight=asked.model,
-        theme=asked.theme,
+        beside=other_spans,
+        highlight=query.model,
+        theme=query.theme,
     )
-    return explained(draw, _why_none(run.id, found))
+    return with_reason(draw, _empty_reason(run.id, found))
 
 
-def _of_log(read_model: ReadModel, run: Run, asked: ScheduleFigureQuery, found: Stretch) -> FromLog[Figure]:
-    """The same of a stretch that the fold lacks sub-epochs of."""
+def _from_log(
+    read_model: ReadModel, run: Run, query: ScheduleFigureQuery, found: TimeRange
+) -> FromLog[Figure]:
+    """Draw a time range with sub-epochs from the log."""
     workers, models = figures.worker_rows(read_model.state, ()), list(run.models)
     landmarks = figures.landmarks(read_model.state, run, found.end)
 
@@ -71,17 +73,17 @@ def _of_log(read_model: ReadModel, run: Run, asked: ScheduleFigureQuery, found: 
             models=models,
             landmarks=figures.within(landmarks, read.since - found.zero, read.until - found.zero),
             beside=figures.spans_of(read.tries, found.zero, read.until, figures.BESIDE),
-            highlight=asked.model,
-            theme=asked.theme,
+            highlight=query.model,
+            theme=query.theme,
         )
-        return explained(draw, _why_none(found.run, found, *read.problems))()
+        return with_reason(draw, _empty_reason(found.run, found, *read.problems))()
 
     return FromLog(make)
 
 
-def _why_none(run: str, found: Stretch | None, *problems: str) -> str:
+def _empty_reason(run: str, found: TimeRange | None, *problems: str) -> str:
     if problems:
-        return f"No sub-epoch can be shown: {'; '.join(problems)}."
+        return f"The sub-epochs cannot be read: {'; '.join(problems)}."
     if found is not None and found.is_chosen:
-        return f"No sub-epoch of {run} ran then."
-    return f"No sub-epoch of {run} has started yet, and no plan is followed."
+        return f"{run} ran no sub-epoch in this time range."
+    return f"{run} has neither started a sub-epoch nor a plan yet."

@@ -1,20 +1,23 @@
-"""How well a fit run is scheduled, and by what."""
+"""Schedule quality of a fit run, and its scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 from cerebro.state import Run, ScheduleNow, gap, plan_line
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSummary:
-    """The schedule so far. Times in seconds; see `cerebro.state.ScheduleNow`.
+    """The schedule so far. Times are seconds; see `cerebro.state.ScheduleNow`.
 
-    `gap` is a share of the lower bound, `idle_share` of the devices' time; `start_s` are seconds of all devices in
-    which tasks waited for a process to start and to import, `lost_s` those of attempts that did not commit, `taken_s`
-    those in which other runs had devices of its workers: absence.
+    Attributes:
+        gap: share of the lower bound.
+        idle_share: share of the devices' time.
+        start_s: device time during which tasks waited for a process to start and import.
+        lost_s: device time of attempts that did not commit.
+        taken_s: device time of other runs on the same workers; counts as absence.
     """
 
     run: str
@@ -33,8 +36,11 @@ class ScheduleSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochScheduleRow:
-    """How well an epoch was scheduled: times in seconds, from the run's start up to its end or up to now; `start_s` and
-    `idle_s` since the epoch before."""
+    """Schedule quality of an epoch. Times are seconds.
+
+    `makespan_s` and the lower bound start with the run; `start_s` and `idle_s` start with the end of the epoch
+    before.
+    """
 
     epoch: int
     is_complete: bool
@@ -47,11 +53,14 @@ class EpochScheduleRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleView:
-    """The schedule of one planned fit run; `summary` is `None` before its first sub-epoch starts, `epochs` newest
-    first.
+    """Schedule of a planned fit run.
 
-    `scheduler` is the policy that dispatches, `planner` whether a planner may replace it, `plan` says which plan is
-    followed instead, empty while none is.
+    Attributes:
+        scheduler: name of the dispatching policy.
+        planner: True if a planner may replace the policy.
+        plan: description of the plan in use, or an empty text.
+        summary: None before the first sub-epoch starts.
+        epochs: newest first.
     """
 
     run: str
@@ -63,7 +72,7 @@ class ScheduleView:
 
 
 def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleView | None:
-    """The schedule of a fit run (default: the newest) up to `now` (seconds since the epoch); `None` without any."""
+    """Return the schedule of a fit run at `now` (seconds since the epoch), by default of the newest."""
     run = read_model.fit(fit)
     if run is None:
         return None
@@ -79,15 +88,15 @@ def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleVie
 
 
 def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSummary | None:
-    """The same in a few numbers; `None` before its first sub-epoch starts."""
+    """Return the summary of a schedule; `None` before the first sub-epoch starts."""
     found = read_model.schedule_now(run, now)
     return _summary(run, found) if found else None
 
 
 def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
-    told = asdict(found)
-    del told["device_s"]
-    return ScheduleSummary(run=run.id, gap=found.gap, idle_share=found.idle_share, **told)
+    fields = asdict(found)
+    del fields["device_s"]
+    return ScheduleSummary(run=run.id, gap=found.gap, idle_share=found.idle_share, **fields)
 
 
 def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:

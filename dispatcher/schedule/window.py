@@ -1,6 +1,6 @@
-"""Which stretch of a run's time is looked at, whether that takes the log, and how to go on from there. Pure.
+"""Selection of a time range of a run, and links to neighbouring ranges. Pure.
 
-The fold of a long run keeps its newer sub-epochs alone (`cerebro.state.archive`). A window that reaches further back is
+The fold of a long run keeps only newer sub-epochs (`cerebro.state.archive`). A time range that starts earlier is
 read from the log.
 """
 
@@ -15,33 +15,34 @@ from pydantic import Field
 from cerebro.contract.base import Contract
 from cerebro.state import Run
 from cerebro.state.log_pages import MOST, Log, Window
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 SUB_EPOCHS = 1000
-"""Of a window that is offered: that many bars can be told apart."""
+"""Number of sub-epochs in a suggested time range: the chart can distinguish that many bars."""
 
-_MOST_SUB_EPOCHS = MOST // 4
-"""Of one of which one model alone is shown: as many as are read at once, with room for attempts that failed."""
-_LEAST_S = 1.0
+_MODEL_SUB_EPOCHS = MOST // 4
+"""The same with a single model: the maximum of one read, with room for failed attempts."""
+_MIN_LENGTH_S = 1.0
 
 
 class WindowQuery(Contract):
-    """A stretch of a run. Seconds since its first sub-epoch started; the beginning, or now, where they are left out."""
+    """A time range of a run, in seconds since its first sub-epoch started. Default: from the start until now."""
 
     since: float | None = Field(None, ge=0, allow_inf_nan=False)
     until: float | None = Field(None, ge=0, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """What is looked at of a run. Seconds of the store's clock.
+class TimeRange:
+    """A time range of a run. Times are seconds of the store's clock.
 
     Attributes:
-        log: of the experiment.
-        zero: when the run's first sub-epoch started. end: now, or when the run ended.
-        kept_since: from then on the fold has all sub-epochs; 0: it has all.
-        sub-epochs: of the run, that are committed.
-        is_chosen: whether the address says since when, or until when.
+        log: log of the experiment.
+        zero: start of the run's first sub-epoch.
+        end: now, or the end of the run.
+        kept_since: the fold has all sub-epochs from this time; 0 means all.
+        sub_epochs: number of committed sub-epochs of the run.
+        is_chosen: True if the address names the range.
     """
 
     log: Log
@@ -56,12 +57,12 @@ class Stretch:
 
     @property
     def is_in_log(self) -> bool:
-        """Whether the fold lacks some of it."""
+        """True if the fold lacks a part of the range."""
         return self.since < self.kept_since
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Since when and until when, since the first sub-epoch."""
+        """Start and end relative to the first sub-epoch."""
         return self.since - self.zero, self.until - self.zero
 
 
@@ -70,13 +71,14 @@ Links = Mapping[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowView:
-    """How a window is shown. Times are seconds since the run's first sub-epoch.
+    """A time range for a page. Times are seconds since the run's first sub-epoch.
 
     Attributes:
-        since_s, until_s: the window. end_s: of the run, so far.
-        older, newer, closer, wider: where else to look, as parameters of the address; empty: there is nothing.
-        is_whole: all of the run is shown.
-        notes: what the reader has to know of it.
+        since_s, until_s: the range.
+        end_s: end of the run so far.
+        older, newer, closer, wider: address parameters of other ranges; empty mappings if impossible.
+        is_whole: True if the range covers the run.
+        notes: limitations of the data, for the reader.
     """
 
     since_s: float
@@ -91,18 +93,17 @@ class WindowView:
     notes: tuple[str, ...] = ()
 
 
-def stretch(read_model: ReadModel, run: Run, asked: WindowQuery, now: float) -> Stretch | None:
-    """What is looked at; `None` while no sub-epoch of the run has started. Without a window it is all that the fold
-    has."""
+def time_range(read_model: ReadModel, run: Run, query: WindowQuery, now: float) -> TimeRange | None:
+    """Return the requested time range, by default everything in the fold; `None` before the first sub-epoch starts."""
     if not math.isfinite(run.origin):
         return None
     record, zero, kept_since = read_model.record, run.origin, run.archived_until
     end = max(run.ended or now, zero)
-    is_chosen = asked.since is not None or asked.until is not None
+    is_chosen = query.since is not None or query.until is not None
     first = zero if is_chosen or not kept_since else kept_since
-    until = end if asked.until is None else min(zero + asked.until, end)
-    since = first if asked.since is None else zero + asked.since
-    return Stretch(
+    until = end if query.until is None else min(zero + query.until, end)
+    since = first if query.since is None else zero + query.since
+    return TimeRange(
         log=Log(record.name, record.created, read_model.state.seq),
         run=run.id,
         zero=zero,
@@ -115,21 +116,21 @@ def stretch(read_model: ReadModel, run: Run, asked: WindowQuery, now: float) -> 
     )
 
 
-def shown(found: Stretch, read: Window | None = None, *, of_model: bool = False) -> WindowView:
-    """How it is shown.
+def window_view(found: TimeRange, read: Window | None = None, *, of_model: bool = False) -> WindowView:
+    """Build the view of a time range.
 
     Args:
-        read: what was read of the log, if that was needed.
-        of_model: the sub-epochs of one model alone are shown.
+        read: result of reading the log, if it was needed.
+        of_model: True if the page shows a single model.
     """
     since_s, until_s = found.seconds
     end_s = found.end - found.zero
     if read is not None:
         since_s = read.since - found.zero
-    length = max(_LEAST_S, until_s - since_s)
+    length = max(_MIN_LENGTH_S, until_s - since_s)
     if not found.is_chosen:
-        wanted = _MOST_SUB_EPOCHS if of_model else SUB_EPOCHS
-        length = max(_LEAST_S, end_s * min(1.0, wanted / max(1, found.sub_epochs)))
+        count = _MODEL_SUB_EPOCHS if of_model else SUB_EPOCHS
+        length = max(_MIN_LENGTH_S, end_s * min(1.0, count / max(1, found.sub_epochs)))
     middle = (since_s + until_s) / 2
     is_whole = since_s <= 0 and until_s >= end_s
     return WindowView(
@@ -146,15 +147,15 @@ def shown(found: Stretch, read: Window | None = None, *, of_model: bool = False)
     )
 
 
-def _newer(found: Stretch, until_s: float, length: float, end_s: float) -> Links:
-    """What the fold has all of is looked at without a window: it grows."""
+def _newer(found: TimeRange, until_s: float, length: float, end_s: float) -> Links:
+    """Link to the newer range. Without a range in the link, the page follows the run."""
     is_kept = found.kept_since and found.zero + until_s >= found.kept_since
     return {"since": None, "until": None} if is_kept else _link(until_s, until_s + length, end_s)
 
 
-def _closer(found: Stretch, middle: float, length: float, end_s: float) -> Links:
+def _closer(found: TimeRange, middle: float, length: float, end_s: float) -> Links:
     if found.is_chosen:
-        return _link(middle - length / 4, middle + length / 4, end_s) if length > _LEAST_S else {}
+        return _link(middle - length / 4, middle + length / 4, end_s) if length > _MIN_LENGTH_S else {}
     return _link(end_s - length, end_s, end_s) if found.sub_epochs > SUB_EPOCHS and length < end_s else {}
 
 
@@ -163,21 +164,21 @@ def _link(since_s: float, until_s: float, end_s: float) -> Links:
     return {"since": math.floor(since_s * 10) / 10, "until": math.ceil(until_s * 10) / 10}
 
 
-def _notes(found: Stretch, read: Window | None) -> list[str]:
+def _notes(found: TimeRange, read: Window | None) -> list[str]:
     notes = []
     if not found.is_chosen and found.kept_since:
-        notes.append("Sub-epochs that ended before are in the log: go to older ones.")
+        notes.append("Earlier sub-epochs are in the log: press Older to see them.")
     if read is None:
         return notes
     if read.is_cut:
         notes.append(
-            f"There is more than is read at once: {read.events:,} events. Shown is the end of it: look closer, or go "
-            "to older ones."
+            f"The time range has too many events ({read.events:,}), so only its end is shown: press Closer or Older to "
+            "see the rest."
         )
     if read.guessed:
         notes.append(
-            f"{read.guessed:,} of these tasks began long before: of them it is not known when they were assigned, nor "
-            "on which devices."
+            f"{read.guessed:,} of these tasks started long before this time range: their assignment time and "
+            "devices are unknown."
         )
-    notes += [f"A part of the log cannot be read, and is left out: {each}." for each in read.problems]
+    notes += [f"A part of the log cannot be read and is missing here: {each}." for each in read.problems]
     return notes

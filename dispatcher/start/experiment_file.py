@@ -1,6 +1,6 @@
-"""An experiment file that a browser sent: what it asks for, or what is wrong with it, told by a process of its own.
+"""Reader of uploaded experiment files, in a child process.
 
-No code of the user's runs here: what the file names is imported by workers, from the code archive.
+No user code runs here: the file only names modules, which workers import from the code archive.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dispatcher.sandbox.bounded_processes import BoundedProcesses
 
 READ_S = 20.0
 MOST_BYTES = 256 << 10
-"""Of a file."""
+"""Maximum size of a file."""
 _LINE = re.compile(r"^experiment file:(\d+): ", re.M)
 _REQUIREMENTS = "requirements.txt"
 
 
-class AskedByFile(BaseModel):
-    """What a file asks for, as `cerebro.client.experiment_file.asked` has it."""
+class FileContent(BaseModel):
+    """Content of a file, in the format of `cerebro.client.experiment_file.asked`."""
 
     name: str
     locators: Locators
@@ -38,13 +38,13 @@ class AskedByFile(BaseModel):
 
 
 class _Answer(BaseModel):
-    asked: AskedByFile | None
+    asked: FileContent | None
     mistakes: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRun:
-    """A run that is to be started, for people."""
+    """A run to start, described for people."""
 
     name: str
     what: str
@@ -56,55 +56,60 @@ class FileReader:
     def __init__(self) -> None:
         self._processes = BoundedProcesses("dispatcher.start.file_process", at_once=2)
 
-    def read(self, text: str, *, archive: str, author: str) -> tuple[AskedByFile | None, str]:
-        """What the file asks for, or its mistakes, a line for each.
+    def read(self, text: str, *, archive: str, author: str) -> tuple[FileContent | None, str]:
+        """Return the content of a file, or its errors, one per line.
 
         Args:
-            archive: SHA-256 of the code archive; empty without one.
+            archive: SHA-256 of the code archive, or an empty text.
 
         Raises:
-            BusyError: others read already.
+            BusyError: too many files are being read.
         """
-        question = {"text": text, "archive": archive, "author": author}
-        said = self._processes.ask(json.dumps(question).encode(), timeout_s=READ_S)
+        request = {"text": text, "archive": archive, "author": author}
+        result = self._processes.run(json.dumps(request).encode(), timeout_s=READ_S)
         try:
-            answer = _Answer.model_validate_json(said.output)
+            answer = _Answer.model_validate_json(result.output)
         except ValidationError:
-            if said.is_late:
-                return None, "It could not be read in time: others may keep the machine busy. Send it again."
-            if said.error.rstrip().endswith("MemoryError"):
-                return None, "It could not be read: it takes more memory than a file may."
+            if result.is_late:
+                return (
+                    None,
+                    "Reading the file took too long, maybe because the machine is busy. Send it again.",
+                )
+            if result.error.rstrip().endswith("MemoryError"):
+                return None, "Reading the file needs too much memory. Make it smaller."
             return None, (
-                f"It could not be read: {said.ending}. That is a fault of this installation, not of your file: "
-                "tell its operator, or start the experiment with `cerebro run`."
+                f"Reading the file failed because of an error in this installation, not in your file: {result.ending}. "
+                "Contact the admin, or start the experiment with `cerebro run`."
             )
         return answer.asked, _LINE.sub(r"Line \1: ", answer.mistakes)
 
 
-def archive_problem(asked: AskedByFile, listing: ArchiveListing | None) -> str:
-    """Why workers would not find the code that the file names, and what to do; empty if they may."""
-    if not asked.modules:
+def archive_problem(content: FileContent, listing: ArchiveListing | None) -> str:
+    """Return why workers would not find the modules that the file names, with a remedy, or an empty text."""
+    if not content.modules:
         return ""
     if listing is None:
-        folder = f"the folder {asked.code!r}" if asked.code else f"the modules {', '.join(asked.modules)}"
-        return f"The experiment file names code: give {folder} as an archive."
-    for name in asked.modules:
+        folder = (
+            f"the folder {content.code!r}" if content.code else f"the modules {', '.join(content.modules)}"
+        )
+        return f"The experiment file needs code: upload {folder} as an archive."
+    for name in content.modules:
         if name in sys.stdlib_module_names:
-            return f"The experiment file names the module {name}, as one of Python's own is called: rename yours."
+            return f"The experiment file names the module {name}, which is also a module of Python: rename yours."
     names = {member.name.partition("/")[0].removesuffix(".py") for member in listing.members}
-    missing = [name for name in asked.modules if name not in names]
+    missing = [name for name in content.modules if name not in names]
     if missing and _REQUIREMENTS not in {member.name for member in listing.members}:
         return (
-            f"The experiment file names the module {missing[0]}, which is not at the top of the archive: put it there, "
-            f"or name the package that has it in a {_REQUIREMENTS}."
+            f"The experiment file names the module {missing[0]}, which is missing in the root of the archive: add it, "
+            f"or list its package in a {_REQUIREMENTS}."
         )
     return ""
 
 
-def shown_runs(asked: AskedByFile) -> Iterator[ShownRun]:
-    """The runs in words, in their order."""
-    classes = {code.sha256: code.class_name for code in asked.codes}
-    for run in asked.runs:
+def shown_runs(content: FileContent) -> Iterator[ShownRun]:
+    """Describe the runs, in their order."""
+    classes = {code.sha256: code.class_name for code in content.codes}
+    for run in content.runs:
         match run.request:
             case EtlRequest() as etl:
                 share = "" if etl.fraction == 1 else f", {etl.fraction:.3g} of the rows"

@@ -1,6 +1,6 @@
-"""The start form: what was typed, and everything that is wrong with it, per field. No effects.
+"""The start form: typed values and their errors, per field. Pure.
 
-Locators are checked for form only; `dispatcher.start.locator_check` looks at what they name.
+Checks the syntax of locators only; `dispatcher.start.locator_check` reads them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FIELDS = frozenset(
         *(f"{split}_{part}" for split in SPLITS for part in ("metadata", "objects")),
     }
 )
-"""Fields of text, by name."""
+"""Names of text fields."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_WHOLE = {
-    "s3": (re.compile(r"s3://[^/]+/.", re.I), "An S3 locator names a bucket and a key: s3://bucket/path."),
-    "file": (re.compile(r"file:///.", re.I), "A file locator has three slashes: file:///path."),
+_COMPLETE = {
+    "s3": (re.compile(r"s3://[^/]+/.", re.I), "An S3 locator needs a bucket and a key: s3://bucket/path."),
+    "file": (re.compile(r"file:///.", re.I), "A file locator needs three slashes: file:///path."),
 }
 _MAX_LOCATOR = 2048
 _MAX_MISC = 100
@@ -39,8 +39,13 @@ _MAX_AUTHOR = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StartForm:
-    """The `FIELDS` as typed, stripped; `archive` is the hash of an archive that an earlier try has stored; `types` of
-    columns by split, which an experiment file alone gives."""
+    """A sent form.
+
+    Attributes:
+        fields: stripped texts by name in `FIELDS`.
+        archive: SHA-256 of an archive that an earlier attempt stored.
+        types: column types by split; only experiment files have them.
+    """
 
     fields: Mapping[str, str]
     archive: str = ""
@@ -49,7 +54,7 @@ class StartForm:
 
     @classmethod
     def parse(cls, sent: Mapping[str, str]) -> StartForm:
-        """Take what a browser sent; anything may be missing."""
+        """Parse a sent form. All fields are optional."""
         archive = sent.get("kept_archive", "").strip()
         return cls(
             fields={name: sent.get(name, "").replace("\r\n", "\n").strip() for name in FIELDS},
@@ -58,17 +63,17 @@ class StartForm:
         )
 
     def filled(self, name: str, locators: Locators) -> StartForm:
-        """With what an experiment file says in place of what was typed."""
-        given = {"name": name, "misc": "\n".join(locators.misc)}
+        """Return the form with name and locators of an experiment file."""
+        values = {"name": name, "misc": "\n".join(locators.misc)}
         splits = locators.splits()
         for split in SPLITS:
-            given[f"{split}_metadata"] = splits[split].metadata if split in splits else ""
-            given[f"{split}_objects"] = (splits[split].objects or "") if split in splits else ""
+            values[f"{split}_metadata"] = splits[split].metadata if split in splits else ""
+            values[f"{split}_objects"] = (splits[split].objects or "") if split in splits else ""
         types = {split: locator.types for split, locator in splits.items()}
-        return replace(self, fields={**self.fields, **given}, types=types)
+        return replace(self, fields={**self.fields, **values}, types=types)
 
     def problems(self) -> dict[str, str]:
-        """Field -> what is wrong and what to do; all at once, so that one look mends them."""
+        """Return all errors by field, each with the cause and the remedy."""
         found: dict[str, str] = {}
         if problem := _name_problem(self.fields["name"]):
             found["name"] = problem
@@ -79,19 +84,19 @@ class StartForm:
         for split in SPLITS:
             metadata, objects = f"{split}_metadata", f"{split}_objects"
             if self.fields[objects] and not self.fields[metadata]:
-                found[metadata] = "Objects need a metadata table that names them: give its locator."
+                found[metadata] = "Objects need a metadata table: enter its locator."
             for name in (metadata, objects):
                 if self.fields[name] and (problem := locator_problem(self.fields[name])):
                     found[name] = problem
         metadata_fields = {f"{split}_metadata" for split in SPLITS}
         if not any(self.fields[name] for name in metadata_fields) and not found.keys() & metadata_fields:
-            found["train_metadata"] = "No split is named: give the metadata of at least one."
+            found["train_metadata"] = "At least one split is required: enter the metadata of a split."
         if problem := _misc_problem(self._misc()):
             found["misc"] = problem
         return found
 
     def locators(self, problems: Container[str] = ()) -> Locators | None:
-        """The locators of the fields that have no problem; None if there is no split among them."""
+        """Return the locators of valid fields; `None` without any split."""
         good = {name: text for name, text in self.fields.items() if name not in problems}
         splits = {
             split: Locator(
@@ -106,7 +111,7 @@ class StartForm:
         return Locators.model_validate({**splits, "misc": misc}) if splits else None
 
     def record(self) -> ExperimentRecord:
-        """The experiment; only for a form without `problems`."""
+        """Return the experiment's record. The form must have no `problems`."""
         locators = self.locators()
         assert locators is not None
         return ExperimentRecord(
@@ -123,33 +128,31 @@ class StartForm:
 
 def _misc_problem(lines: Sequence[str]) -> str:
     if len(lines) > _MAX_MISC:
-        return f"{len(lines)} files, the limit is {_MAX_MISC}: put small ones into the code archive."
+        return f"{len(lines)} files, the limit is {_MAX_MISC}: put small files into the code archive."
     problems = ((number, locator_problem(line)) for number, line in enumerate(lines, start=1))
     return next((f"Line {number}: {problem}" for number, problem in problems if problem), "")
 
 
 def locator_problem(text: str) -> str:
-    """Why `text` cannot be a locator, and what would be one; empty if it can."""
+    """Return why `text` is not a locator, with a remedy, or an empty text."""
     if len(text) > _MAX_LOCATOR:
         return f"Longer than {_MAX_LOCATOR:,} characters."
     if not text.isprintable():
-        return "Has a control character in it: type it again."
+        return "Contains a control character: type it again."
     scheme = _SCHEME.match(text)
     kind = scheme[1].lower() if scheme else ""
     if not kind:
-        relative = (
-            "A relative path is another place on every worker: give an absolute path, file:// or s3://."
-        )
+        relative = "A relative path differs between workers: use an absolute path, file:// or s3://."
         return "" if text.startswith("/") else relative
-    if kind not in _WHOLE:
+    if kind not in _COMPLETE:
         return f"Unknown kind {kind}: use an absolute path, file:// or s3://."
-    pattern, problem = _WHOLE[kind]
+    pattern, problem = _COMPLETE[kind]
     return "" if pattern.match(text) else problem
 
 
 def _name_problem(name: str) -> str:
     if not name:
-        return "Give the experiment a name, like digits-1."
+        return "Enter a name, like digits-1."
     try:
         _NAME.validate_python(name)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Whether dataset locators can be read from here, and what lies there: asked of a process of its own.
+"""Check of dataset locators, with a preview, in a child process.
 
-What cannot be looked at is no mistake: the workers may see more than this page does, and a page that cannot look says
-so. Only what is certainly wrong stands beside its field as such.
+Workers may see more than this page, so an unreadable locator is not an error; the page says that it was not checked.
+Only definite errors are reported as errors of the field.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.records import Locators
-from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, ProcessResult
 from dispatcher.settings import Settings
 
 CHECK_S = 15.0
@@ -21,18 +21,21 @@ CHECK_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class LocatorFinding:
-    """What was found at one locator; fields that do not apply are empty.
+    """Result for one locator. Fields that do not apply are empty.
 
     Attributes:
-        field: of the form, such as ``train_metadata``. line: of the field ``misc``, from 1.
-        state: ``fine``, ``wrong``, or ``unseen``: it cannot be looked at from here.
-        message: why, for the latter two.
-        rows, columns, preview: of a metadata table: their number, (name, type) of the first, the first rows as text.
-        more_columns: columns that are not shown.
-        column: the one whose values name objects. missing: objects of the first rows that are not there.
-        sample: the name of one object. image: it as a ``data:`` address, if it is an image that a page may show.
-        text: the beginning of one that is text.
-        num_bytes: of the table, or of that object.
+        field: name of the form field, such as ``train_metadata``.
+        line: line of the field ``misc``, from 1.
+        state: ``fine``, ``wrong``, or ``unseen`` (cannot be checked from here).
+        message: reason for the latter two.
+        num_bytes: size of the table or of the sample object.
+        rows, columns, preview: number of rows, (name, type) of columns, and first rows of a metadata table.
+        more_columns: number of columns that are not shown.
+        column: column with the names of objects.
+        missing: names in the first rows without an object.
+        sample: name of one object.
+        image: that object as a ``data:`` address, if it is an image that a page may show.
+        text: beginning of that object, if it is text.
     """
 
     field: str
@@ -56,53 +59,54 @@ FINDING = TypeAdapter(LocatorFinding)
 
 
 class LocatorCheck:
-    """Looks at locators. Safe for several threads."""
+    """Checks locators. Safe for several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._processes = BoundedProcesses("dispatcher.start.locator_process", at_once=2, has_keys=True)
         self._token = settings.token.encode()
-        self._question = {
+        self._request = {
             "shared": None if settings.is_local else str(settings.volumes.shared),
             "has_object_store": settings.has_object_store,
             "cpu_s": int(CHECK_S),
         }
 
     def check(self, locators: Locators) -> tuple[LocatorFinding, ...]:
-        """What lies at each locator, in the order of the form.
+        """Return the result for each locator, in the order of the form.
 
         Raises:
-            BusyError: others check already.
+            BusyError: too many checks are running.
         """
-        question = {"locators": locators.model_dump(mode="json"), **self._question}
-        said = self._processes.ask(json.dumps(question).encode(), timeout_s=CHECK_S)
-        found = {(each.field, each.line): each for each in self._findings(said)}
+        request = {"locators": locators.model_dump(mode="json"), **self._request}
+        result = self._processes.run(json.dumps(request).encode(), timeout_s=CHECK_S)
+        found = {(each.field, each.line): each for each in self._findings(result)}
         unseen = (
-            "More was found before it than a page can show"
-            if said.is_cut
-            else f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
-            "stores take longer"
-            if said.is_late
-            else f"This page could not look at it: {said.ending}"
-            if said.code
-            else "This page shows nothing of it: the cluster's token is in it"
+            "The results of the other locators are too large to show this one"
+            if result.is_cut
+            else f"The check took longer than {CHECK_S:g} s. This is not an error: large tables and slow stores "
+            "need more time"
+            if result.is_late
+            else f"The check failed: {result.ending}"
+            if result.code
+            else "The content is hidden, because it contains the cluster's token"
         )
         return tuple(
             found.get(key)
             or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=unseen)
-            for key, uri in _wanted(locators)
+            for key, uri in _expected(locators)
         )
 
-    def _findings(self, said: Said) -> Iterator[LocatorFinding]:
-        for line in said.output.splitlines():
+    def _findings(self, result: ProcessResult) -> Iterator[LocatorFinding]:
+        for line in result.output.splitlines():
             if self._token in line:
-                continue  # a locator may name any file of this machine's user: the one with the token is not shown
+                # A locator may name any file that this machine's user can read, but never show the token's file.
+                continue
             try:
                 yield FINDING.validate_json(line)
             except ValidationError:
-                return  # killed in the middle of a line
+                return  # the process was killed while writing this line
 
 
-def _wanted(locators: Locators) -> Iterator[tuple[tuple[str, int], str]]:
+def _expected(locators: Locators) -> Iterator[tuple[tuple[str, int], str]]:
     for split, locator in locators.splits().items():
         yield (f"{split}_metadata", 0), locator.metadata
         if locator.objects:

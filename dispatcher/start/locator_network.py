@@ -1,7 +1,7 @@
-"""Where a process that looks at users' locators may connect to: the internet, and the one object store it is told of.
+"""Network limits of the process that reads locators: public addresses and one configured object store.
 
-Addresses are judged as the kernel is asked for them, so no name that a user chose leads elsewhere, whatever it is
-resolved to, and however often.
+Addresses are checked when a socket connects, so a name that a user chose cannot resolve to another address
+afterwards.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class RefusedAddressError(BaseException):
-    """The process may not connect there. No `Exception`: libraries would try again, or call it an outage."""
+    """The process may not connect to this address. Not an `Exception`, because libraries would retry or report an
+    outage.
+    """
 
 
 def guard_network(endpoint: str = "") -> None:
-    """From now on this process connects to public addresses, and to those of an endpoint; elsewhere it is refused.
-
-    Credentials of the machine or pod are not asked for, since those services have link-local addresses.
+    """Limit this process to public addresses and `endpoint`; disable credentials of the machine.
 
     Args:
-        endpoint: URL of the object store that the administrator configured; it is looked up once, now. Empty: none.
+        endpoint: URL of the configured object store, resolved once now. An empty text allows public addresses only.
     """
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     for name in ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
@@ -40,17 +40,18 @@ def guard_network(endpoint: str = "") -> None:
     def audit(event: str, arguments: Sequence[object]) -> None:
         if event == "socket.connect" and not is_allowed(arguments[1], reached):
             raise RefusedAddressError(
-                f"{arguments[1]} is no public address, and this page asks no other but that of an object store which "
-                "it was told of: see docs/kubernetes.md"
+                f"{arguments[1]} is not a public address. This page connects only to public addresses and to the "
+                "configured object store: see docs/kubernetes.md"
             )
 
-    sys.addaudithook(audit)  # the kernel's own view of the address: a name cannot lead elsewhere afterwards
+    sys.addaudithook(audit)  # An audit hook sees the address that the kernel gets, not the name.
 
 
 def targets_of(endpoint: str) -> frozenset[Target]:
-    """The addresses and port of a URL, as its name is resolved now; none if it is no URL or cannot be resolved.
+    """Return the addresses and port of a URL. Excludes link-local addresses, such as the machine's credentials
+    service.
 
-    Link-local ones are left out: they are the machine's own services, such as that of its credentials.
+    Returns an empty set for an invalid or unresolvable URL.
     """
     try:
         parts = urlsplit(endpoint)
@@ -63,14 +64,13 @@ def targets_of(endpoint: str) -> frozenset[Target]:
 
 
 def is_allowed(address: object, reached: frozenset[Target] = frozenset()) -> bool:
-    """Whether a socket may be connected to an address: a public one, or one of the `reached`. No loopback, private or
-    link-local one is public, and no path."""
+    """True for a public address, or one of `reached`. Loopback, private and link-local addresses are not public."""
     target = _target(address)
     return target is not None and (target[0].is_global or target in reached)
 
 
 def _target(address: object) -> Target | None:
-    """A socket's address with its port, of IPv6 without scope, IPv4 within IPv6 as such; None for anything else."""
+    """Return the normalized address and port of a socket, or `None`. Removes IPv6 scopes, unmaps IPv4."""
     match address:
         case (str(host), int(port), *_):
             pass

@@ -1,8 +1,7 @@
-"""Looks at dataset locators, in a process of its own: ``python -P -m dispatcher.start.locator_process``.
+"""Child process that reads dataset locators: ``python -P -m dispatcher.start.locator_process``.
 
-What is looked at is the user's: a table of any size, objects of any kind. So it happens away from the pages, within
-bounds of time and memory, and what was found so far counts when the time is over. Arrow is loaded here and nowhere else
-in the dispatcher. A `LocatorFinding` a line is written as soon as it is known.
+Tables may have any size and objects any content, so time and memory are limited. Each `LocatorFinding` is written as
+one line when it is known, so results before a timeout count. Only this module of the dispatcher loads Arrow.
 """
 
 from __future__ import annotations
@@ -24,29 +23,30 @@ from cerebro.data.locators import open_metadata, preview_metadata
 from cerebro.data.objects import ObjectStore, is_absent, split_uri
 from cerebro.data.table_stream import SplitTypesError, TableStream
 from cerebro.errors import LocatorError, MetadataError
-from dispatcher.sandbox.bounded_processes import bound
+from dispatcher.sandbox.bounded_processes import limit_process
 from dispatcher.start.locator_check import FINDING, LocatorFinding
 from dispatcher.start.locator_network import RefusedAddressError, guard_network
-from dispatcher.start.locator_sources import NotLookedAtError, root_of
+from dispatcher.start.locator_sources import NotCheckedError, root_of
 
 LOCAL_BYTES = 4 << 30
 CLUSTER_BYTES = 384 << 20
-"""One who takes all memory of the pod ends the page: enough for the first megabytes of a table."""
+"""A process that uses all memory of the pod would end the page. This is enough for the first megabytes of a table.
+"""
 MOST_IMAGE_BYTES = 2 << 20
 ROWS_SHOWN = 5
 COLUMNS_SHOWN = 30
 LONGEST_CELL = 80
 LONGEST_MESSAGE = 1_000
 LONGEST_TEXT = 300
-"""Characters of an object that is text."""
+"""Maximum characters of a text object."""
 _MOST_ENTRIES = 2_000
-"""Entries of folders that are looked at for one object."""
+"""Maximum number of folder entries to visit while looking for an object."""
 _HEAD_BYTES = 1024
-"""Of an object, by which its kind is known."""
-_TOO_LARGE = "There was not enough memory to look into it. The controller reads it when the first run starts"
+"""Bytes of an object that identify its kind."""
+_TOO_LARGE = "The file is too large to check here. The controller reads it when the first run starts"
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _SHORTEST_KEY = 8
-"""Characters; shorter ones are no secrets, but words that any text has."""
+"""Minimum length of a secret. Shorter values are common words."""
 
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -54,28 +54,30 @@ _IMAGES = {
     b"GIF8": "image/gif",
     b"BM": "image/bmp",
 }
-"""How images begin, of the kinds that browsers show and that hold no script."""
+"""Signatures of images that browsers show and that contain no script."""
 
 
 def main() -> None:
-    """Answer one question: ``{"locators", "shared", "has_object_store", "cpu_s"}``. `shared` is null on the user's own
-    machine."""
-    question = json.load(sys.stdin)
-    shared = question["shared"]
-    bound(memory_bytes=LOCAL_BYTES if shared is None else CLUSTER_BYTES, cpu_s=question["cpu_s"])
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # Arrow's threads: the stack of each counts
+    """Answer one request: ``{"locators", "shared", "has_object_store", "cpu_s"}``.
+
+    `shared` is null on the user's own machine.
+    """
+    request = json.load(sys.stdin)
+    shared = request["shared"]
+    limit_process(memory_bytes=LOCAL_BYTES if shared is None else CLUSTER_BYTES, cpu_s=request["cpu_s"])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the stack of each Arrow thread counts as memory
     if shared is not None:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-        guard_network(endpoint if question["has_object_store"] else "")
-    locators = Locators.model_validate(question["locators"])
+        guard_network(endpoint if request["has_object_store"] else "")
+    locators = Locators.model_validate(request["locators"])
     for finding in findings(locators, None if shared is None else Path(shared)):
         sys.stdout.buffer.write(FINDING.dump_json(finding) + b"\n")
         sys.stdout.buffer.flush()
 
 
 def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding]:
-    """What lies at each locator, in the order of the form; of folders only what is in `shared`, if it is given."""
-    streams, problem = _opened(locators, shared)
+    """Yield the result for each locator, in the order of the form. `shared` limits folders to the shared volume."""
+    streams, problem = _open_splits(locators, shared)
     splits = locators.splits()
     for split, locator in splits.items():
         # Only the last split reports a type conflict.
@@ -87,23 +89,23 @@ def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding
 
 
 def image_kind(content: bytes) -> str:
-    """The media type of an image that a page may show; empty for anything else."""
+    """Return the media type of an image that a page may show, or an empty text."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), "")
 
 
 def text_of(head: bytes) -> str:
-    """The beginning of a file as text, if it is any; empty for what is not UTF-8 or has control characters."""
-    text = head.decode(errors="replace").rstrip("\ufffd")  # a character may be torn at the end
+    """Return the beginning of a text file; an empty text for binary data."""
+    text = head.decode(errors="replace").rstrip("\ufffd")  # the last character may be incomplete
     return text if all(each in "\n\r\t" or (each.isprintable() and each != "\ufffd") for each in text) else ""
 
 
 def size_of(root: ObjectStore, name: str) -> int | None:
-    """Bytes of an object; None if there is none of that name to be looked at."""
+    """Return the size of an object; `None` if it does not exist or is not visible."""
     try:
         return root.size(name)
-    except (NotLookedAtError, OSError):  # such as a name that is too long for any file
+    except (NotCheckedError, OSError):  # such as a name that is too long
         return None
     except LocatorError as error:
         if _is_certain(error):
@@ -112,7 +114,7 @@ def size_of(root: ObjectStore, name: str) -> int | None:
 
 
 def without_keys(text: str, environment: Mapping[str, str]) -> str:
-    """What is told of an error, without the keys of the object store, should a library have put them there."""
+    """Remove keys of the object store from an error message."""
     keys = {part for name in _KEYS for part in environment.get(name, "").split()}
     for key in sorted(keys, key=len, reverse=True):
         text = text.replace(key, "...") if len(key) >= _SHORTEST_KEY else text
@@ -124,12 +126,12 @@ def _misc(uri: str, shared: Path | None) -> dict[str, Any]:
     return {"num_bytes": root_of(root, shared).size(name)}
 
 
-def _opened(
+def _open_splits(
     locators: Locators, shared: Path | None
 ) -> tuple[Mapping[Split, TableStream], SplitTypesError | None]:
     """Open all splits with one type per column, or return the type conflict.
 
-    If a split cannot be read, return nothing: its own finding names the reason.
+    If a split cannot be read, return nothing: the finding of that split names the reason.
     """
     try:
         return open_metadata(locators, lambda root: root_of(root, shared)), None
@@ -170,7 +172,7 @@ def _split(
 
 
 def _objects(root: ObjectStore, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What lies under an object root: the first rows' objects where a column names them, else any one."""
+    """Describe an object root: the objects that the first rows name, else any object."""
     root.check()
     column = _naming_column(root, rows)
     sizes = {name: size_of(root, name) for name in (str(row[column]) for row in rows if column)}
@@ -193,14 +195,14 @@ def _objects(root: ObjectStore, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _naming_column(root: ObjectStore, rows: list[dict[str, Any]]) -> str | None:
-    """The column whose values are names of objects: the first one of which any is there."""
+    """Return the column with names of objects: the first one with an existing object."""
     columns = [name for name, value in (rows[0] if rows else {}).items() if isinstance(value, str) and value]
-    looked_up = itertools.product(sorted(columns, key=lambda name: name == "id"), rows[:2])
-    return next((name for name, row in looked_up if size_of(root, str(row[name])) is not None), None)
+    candidates = itertools.product(sorted(columns, key=lambda name: name == "id"), rows[:2])
+    return next((name for name, row in candidates if size_of(root, str(row[name])) is not None), None)
 
 
 def _first_name(root: ObjectStore) -> str | None:
-    """Name of any object under a root."""
+    """Return the name of any object under a root."""
     folder = root.local_root()
     if folder is None:
         return next(root.list(), None)
@@ -210,7 +212,7 @@ def _first_name(root: ObjectStore) -> str | None:
 
 
 def _entries(folder: Path) -> Iterator[Path | None]:
-    """All below a folder as it is read: one with a million files is not listed first. None stands for a folder."""
+    """Yield files below a folder while reading it, because it may have a million files. Yields None for folders."""
     waiting = [folder]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -222,34 +224,34 @@ def _entries(folder: Path) -> Iterator[Path | None]:
                     yield Path(entry.path)
 
 
-def _finding(field: str, uri: str, look: Callable[[], dict[str, Any]], *, line: int = 0) -> LocatorFinding:
+def _finding(field: str, uri: str, read: Callable[[], dict[str, Any]], *, line: int = 0) -> LocatorFinding:
     state = "unseen"
     try:
-        return LocatorFinding(field=field, uri=uri, line=line, state="fine", **look())
-    except (Exception, RefusedAddressError) as error:  # noqa: BLE001 - of libraries: what fails is told
-        told = str(error) or type(error).__name__
+        return LocatorFinding(field=field, uri=uri, line=line, state="fine", **read())
+    except (Exception, RefusedAddressError) as error:  # noqa: BLE001 - libraries raise anything
+        message = str(error) or type(error).__name__
         if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
-            told = _TOO_LARGE
+            message = _TOO_LARGE
         elif _is_certain(error):
             state = "wrong"
-    message = _cut(without_keys(told, os.environ), LONGEST_MESSAGE)
-    return LocatorFinding(field=field, uri=uri, line=line, state=state, message=message)
+    text = _cut(without_keys(message, os.environ), LONGEST_MESSAGE)
+    return LocatorFinding(field=field, uri=uri, line=line, state=state, message=text)
 
 
 def _is_certain(error: BaseException) -> bool:
-    """Whether what is wrong is wrong for the workers, too: no lack of keys, and no store that did not answer."""
+    """True if workers would have the same error. Missing keys and unreachable stores are not certain."""
     is_of_folder = isinstance(error.__cause__, OSError)
     is_missing = isinstance(error, LocatorError) and (is_of_folder or is_absent(error))
     return isinstance(error, MetadataError) or is_missing
 
 
 def _cell(value: object) -> str:
-    """What a page shows of a value, whoever wrote it: names, types and values may be megabytes long."""
+    """Return a short text of a value. Names, types and values may be megabytes long."""
     return "" if value is None else _cut(str(value), LONGEST_CELL)
 
 
 def _cut(text: str, most: int) -> str:
-    shown = text.encode(errors="replace").decode()  # a file's name need not be text
+    shown = text.encode(errors="replace").decode()  # file names need not be valid text
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
 

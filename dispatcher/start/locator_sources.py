@@ -1,7 +1,7 @@
-"""What the process that looks at users' locators may open.
+"""Data that the process may open when it reads locators.
 
-On the user's own machine that is what the user may read. On a cluster it is the shared volume, without links, and not
-the dispatcher's own files. What of the network is reached, `dispatcher.start.locator_network` decides.
+On the user's own machine: everything that the user can read. On a cluster: the shared volume without links.
+`dispatcher.start.locator_network` limits the network.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cerebro.errors import LocatorError
 _NOT_DATA = ("/proc", "/sys", "/dev")
 
 
-class NotLookedAtError(Exception):
-    """It cannot be looked at from here, which does not mean that it is wrong; the message says why."""
+class NotCheckedError(Exception):
+    """The data cannot be checked from here. The message says why; it may be correct nevertheless."""
 
 
 def root_of(uri: str, shared: Path | None) -> ObjectStore:
-    """The root that objects lie under: of folders only `shared` and those in it, or any where that is None.
+    """Return the object root of a locator. With `shared`, only folders on the shared volume are allowed.
 
     Raises:
-        NotLookedAtError: nothing of the kind may be looked at here.
-        LocatorError: it is no address of data.
+        NotCheckedError: the root cannot be checked from here.
+        LocatorError: the locator is not an address of data.
     """
     if is_bucket(uri):
         return _bucket(uri)
@@ -41,32 +41,32 @@ def root_of(uri: str, shared: Path | None) -> ObjectStore:
     if shared is None:
         return _LocalFolder(uri)
     if not path.is_relative_to(shared) or ".." in path.parts:
-        raise NotLookedAtError(
-            f"This page sees only the shared volume ({shared}) of the cluster. Whether the workers can read {uri} "
-            "shows when the first run starts"
+        raise NotCheckedError(
+            f"This page can check only the shared volume ({shared}) of the cluster. Workers read {uri} when the first "
+            "run starts"
         )
     return _SharedFolder(uri, shared)
 
 
 _bucket = functools.cache(S3Store)
-"""By its address: a client takes a tenth of a second to make."""
+"""Cached, because creating a client takes a tenth of a second."""
 
 
 class _LocalFolder(FolderStore):
-    """A folder of the user's own machine; a link may lead anywhere but into the system."""
+    """A folder of the user's machine. Links may lead anywhere except into system folders."""
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a file."""
+        """Open an object as a file."""
         self._require_data(self._path(name))
         return super().open(name)
 
     def size(self, name: str) -> int:
-        """Bytes of the object."""
+        """Return the size of an object in bytes."""
         self._require_data(self._path(name))
         return super().size(name)
 
     def check(self) -> None:
-        """Raise unless the root is there and may be read."""
+        """Raise unless the root exists and is readable."""
         self._require_data(self._root)
         super().check()
 
@@ -76,38 +76,38 @@ class _LocalFolder(FolderStore):
 
 
 class _SharedFolder(FolderStore):
-    """A folder of the shared volume. User code writes there, so links are not followed: not even those that appear
-    between a look and the next."""
+    """A folder of the shared volume. User code writes there, so links are never followed, even if they appear later."""
 
     def __init__(self, uri: str, shared: Path) -> None:
         super().__init__(uri)
         self._shared = shared
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a file."""
+        """Open an object as a file."""
         with self._no_link():
             return open_below(self._shared, str(self._path(name).relative_to(self._shared)))
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object."""
+        """True if the object exists."""
         return stat.S_ISREG(self._mode(name))
 
     def has_folder(self, name: str) -> bool:
-        """Whether ``name`` is a folder."""
+        """True if ``name`` is a folder."""
         return stat.S_ISDIR(self._mode(name))
 
     def in_folder(self, name: str) -> Iterator[str]:
-        """Names of the files that lie directly in a folder (empty: the root), in order; and of links, which `open`
-        refuses."""
-        place = self._path(name) if name else self._root
-        with self._translated(name), self._folder(place) as folder, os.scandir(folder) as entries:
+        """Yield the names of files directly in a folder (by default the root), sorted. Includes links, which `open`
+        refuses.
+        """
+        path = self._path(name) if name else self._root
+        with self._translated(name), self._folder(path) as folder, os.scandir(folder) as entries:
             found = sorted(
                 entry.name for entry in entries if entry.is_file(follow_symlinks=False) or entry.is_symlink()
             )
         yield from (f"{name}/{each}" if name else each for each in found)
 
     def folders(self, name: str) -> Iterator[str]:
-        """Names of the folders that lie directly in a folder, in order; no links."""
+        """Yield the names of folders directly in a folder, sorted, without links."""
         with (
             self._translated(name),
             self._folder(self._path(name)) as folder,
@@ -117,18 +117,18 @@ class _SharedFolder(FolderStore):
         yield from (f"{name}/{each}" for each in found)
 
     def size(self, name: str) -> int:
-        """Bytes of the object."""
+        """Return the size of an object in bytes."""
         with self._translated(name), self.open(name) as file:
             return os.fstat(file.fileno()).st_size
 
     def check(self) -> None:
-        """Raise unless the root is there and may be read."""
+        """Raise unless the root exists and is readable."""
         if self._root.resolve() != self._shared.resolve() / self._root.relative_to(self._shared):
             raise self._linked()
         super().check()
 
     def _mode(self, name: str) -> int:
-        """What is there, as `os.stat` tells it; 0 if there is nothing."""
+        """Return `st_mode`, or 0 for a missing path."""
         path = self._path(name)
         try:
             with self._folder(path.parent) as folder:
@@ -158,5 +158,5 @@ class _SharedFolder(FolderStore):
                 raise self._linked() from error
             raise
 
-    def _linked(self) -> NotLookedAtError:
-        return NotLookedAtError(f"{self.uri} leads through a link, which this page does not follow")
+    def _linked(self) -> NotCheckedError:
+        return NotCheckedError(f"{self.uri} contains a link, which this page does not follow")

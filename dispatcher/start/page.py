@@ -1,9 +1,9 @@
-"""The start page: takes code and locators, checks them as they are entered, creates the experiment.
+"""Routes of the page Start.
 
-A good archive is stored at once, so that a form sent back for another field does not lose it; archives are
-named by their content, so storing one again is harmless. What an experiment file asks for is requested right after the
-experiment is created: the first run of each kind, so that a form sent twice has one effect. The script's check
-(`start_check`) is the form's own, of the same fields, answered in pieces: without scripts the button does the same.
+A valid archive is stored immediately, so the form keeps it when another field has an error. Archives are stored by
+content hash, so repeating is harmless. Runs of an experiment file are requested right after the experiment is
+created, only the first of each kind, so a form sent twice has one effect. The script checks single fields with
+`start_check`; the button Check does the same without scripts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from werkzeug.datastructures import FileStorage
 
 from cerebro.errors import ArchiveError, BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
-from dispatcher.access.guard import LONGEST_NAME
+from dispatcher.access.guard import MAX_NAME_LENGTH
 from dispatcher.sandbox.slots import BusyError
 from dispatcher.services import Services
 from dispatcher.start.experiment_file import (
     MOST_BYTES,
-    AskedByFile,
+    FileContent,
     FileReader,
     archive_problem,
     shown_runs,
@@ -35,18 +35,18 @@ FILES_SHOWN = 200
 
 
 @dataclass(kw_only=True)
-class _Try:
-    """One sending of the form: what it has come to so far."""
+class _Submission:
+    """One submission of the form, and its results so far."""
 
     form: StartForm
     problems: dict[str, str] = field(default_factory=dict)
     listing: ArchiveListing | None = None
     findings: dict[str, list[LocatorFinding]] = field(default_factory=dict)
-    """By field; several for miscellaneous files."""
+    """By field. The field for miscellaneous files has several."""
     conflict: str = ""
-    """Name of an experiment that is in the way."""
-    asked: AskedByFile | None = None
-    """What the experiment file asks for, if there is a good one."""
+    """Name of an existing experiment that conflicts."""
+    content: FileContent | None = None
+    """Content of a valid experiment file."""
 
     def page(self, status: int, note: str = "") -> ResponseReturnValue:
         page = render_template(
@@ -55,18 +55,18 @@ class _Try:
             problems=self.problems,
             listing=self.listing,
             findings=self.findings,
-            runs=list(shown_runs(self.asked)) if self.asked else [],
+            runs=list(shown_runs(self.content)) if self.content else [],
             conflict=self.conflict,
             note=note,
             files_shown=FILES_SHOWN,
             limit=human_bytes(DEFAULT_LIMITS.archive_bytes),
             limit_bytes=DEFAULT_LIMITS.archive_bytes,
-            longest_name=LONGEST_NAME,
+            longest_name=MAX_NAME_LENGTH,
         )
         return page, status
 
-    def take(self, found: Iterable[LocatorFinding]) -> None:
-        """Keep what was found; what is certainly wrong is a problem of its field."""
+    def add_findings(self, found: Iterable[LocatorFinding]) -> None:
+        """Store results. A definite error becomes a problem of its field."""
         for finding in found:
             self.findings.setdefault(finding.field, []).append(finding)
             if finding.state == "wrong":
@@ -81,28 +81,28 @@ def register(app: Flask, services: Services) -> None:
     @app.route("/start", methods=["GET", "POST"])
     def start() -> ResponseReturnValue:
         if request.method == "GET":
-            return _Try(form=StartForm.parse({"author": g.name})).page(200)
-        sent = _Try(form=StartForm.parse(request.form))
+            return _Submission(form=StartForm.parse({"author": g.name})).page(200)
+        sent = _Submission(form=StartForm.parse(request.form))
         if not g.is_form_ours:
             sent.problems["form"] = (
-                "This page was older than your session, so nothing was done. What you typed is still here: "
-                "choose the archive again, if there was one, and send it once more."
+                "The form is older than your session, so it had no effect. Your input is still here: select the "
+                "archive again if you need one, and send the form again."
             )
             return sent.page(400)
         try:
             return _handle(sent, services, check, reader)
         except StoreUnavailableError as error:
             sent.problems["form"] = (
-                f"Nothing was created: {error}. What you typed is still here: send it again."
+                f"The experiment was not created: {error}. Your input is still here: send the form again."
             )
             return sent.page(503)
 
     @app.post("/start/check")
     def start_check() -> ResponseReturnValue:
-        """Of the fields that were sent: what is wrong, what was found; and the archive's hash if one came."""
-        sent = _Try(form=StartForm.parse(request.form))
+        """Answer problems and results of the sent fields, and the hash of a sent archive."""
+        sent = _Submission(form=StartForm.parse(request.form))
         if "file" in request.form:
-            _look(sent, services, reader)  # the fields that it fills are checked each by itself
+            _check_form(sent, services, reader)  # the fields that the file fills are checked separately
         else:
             _check(sent, services, check, reader)
         pieces = {
@@ -122,13 +122,13 @@ def register(app: Flask, services: Services) -> None:
             pieces["archive"] = {"problem": sent.problems.get("archive", ""), "html": html}
         if "file" in pieces:
             pieces["file"]["html"] = render_template(
-                "start/_runs.html", runs=list(shown_runs(sent.asked)) if sent.asked else []
+                "start/_runs.html", runs=list(shown_runs(sent.content)) if sent.content else []
             )
         return jsonify(
             fields=pieces,
             archive=sent.form.archive,
             archive_name=sent.form.archive_name,
-            filled=sent.form.fields if sent.asked else {},
+            filled=sent.form.fields if sent.content else {},
         )
 
     @app.get("/start/<name:name>")
@@ -136,47 +136,49 @@ def register(app: Flask, services: Services) -> None:
         return render_template("start/started.html", record=services.reader.record(name))
 
 
-def _handle(sent: _Try, services: Services, check: LocatorCheck, files: FileReader) -> ResponseReturnValue:
+def _handle(
+    sent: _Submission, services: Services, check: LocatorCheck, files: FileReader
+) -> ResponseReturnValue:
     reader = services.reader
     if request.form.get("action") == "check":
         _check(sent, services, check, files)
-        note = "Nothing is wrong with this form. Nothing was created yet."
+        note = "The form is valid. Press Create experiment to create it."
         return sent.page(422) if sent.problems else sent.page(200, note=note)
-    _look(sent, services, files)
+    _check_form(sent, services, files)
     if sent.problems:
         return sent.page(422)
     try:
-        record = reader.ask(lambda: reader.store.create_experiment(sent.form.record()), is_command=True)
+        record = reader.call(lambda: reader.store.create_experiment(sent.form.record()), is_command=True)
     except ConflictError as error:
         sent.problems["name"], sent.conflict = f"{error}.", sent.form.fields["name"]
         return sent.page(409)
     except BadRequestError as error:
-        sent.problems["form"] = f"The store refused it: {error}."
+        sent.problems["form"] = f"The store refused the experiment: {error}."
         return sent.page(422)
-    if sent.asked is None:
+    if sent.content is None:
         return redirect(url_for("started", name=record.name), 303)
-    asked, started = sent.asked, list[str]()
+    content, started = sent.content, list[str]()
     try:
-        for code in asked.codes:
-            reader.ask(partial(reader.store.put_code, code), is_command=True)
-        for run in asked.runs:
-            reader.ask(partial(reader.store.append, record.name, run), is_command=True)
+        for code in content.codes:
+            reader.call(partial(reader.store.put_code, code), is_command=True)
+        for run in content.runs:
+            reader.call(partial(reader.store.append, record.name, run), is_command=True)
             started.append(run.run)
     except ConflictError as error:
-        sent.problems["name"] = f"{error}. Nothing was started: name another experiment in the file."
+        sent.problems["name"] = f"{error}. No run was started: use another name in the file."
         sent.conflict = record.name
         return sent.page(409)
     except (StoreUnavailableError, BadRequestError) as error:
-        there = ", ".join([record.name, *started])
+        created = ", ".join([record.name, *started])
         sent.problems["form"] = (
-            f"The store was there for {there} alone: {error}. Send it again: what is there is not done twice."
+            f"Only {created} was created: {error}. Send the form again to create the rest; repeating is safe."
         )
         return sent.page(503 if isinstance(error, StoreUnavailableError) else 422)
     return redirect(url_for("pages.experiment", name=record.name), 303)
 
 
-def _look(sent: _Try, services: Services, files: FileReader) -> None:
-    """What can be said without reading data: all mistakes of form, the archive and the experiment file."""
+def _check_form(sent: _Submission, services: Services, files: FileReader) -> None:
+    """Check everything that needs no data: fields, archive and experiment file."""
     found: dict[str, str] = {}
     try:
         _take_archive(sent, services)
@@ -184,16 +186,16 @@ def _look(sent: _Try, services: Services, files: FileReader) -> None:
         found["archive"] = f"{error}."
     except NotFoundError:
         sent.form = replace(sent.form, archive="", archive_name="")
-        found["archive"] = "The store no longer has the archive sent before: choose the file again."
+        found["archive"] = "The store has deleted the archive: select the file again."
     if problem := _take_file(sent, files):
         found["file"] = problem
-    elif sent.asked and (problem := archive_problem(sent.asked, sent.listing)):
+    elif sent.content and (problem := archive_problem(sent.content, sent.listing)):
         found.setdefault("archive", problem)
     sent.problems = found if "file" in found else {**sent.form.problems(), **found}
 
 
-def _take_file(sent: _Try, files: FileReader) -> str:
-    """Read the experiment file, if there is one, and fill the form from it; what is wrong with it."""
+def _take_file(sent: _Submission, files: FileReader) -> str:
+    """Read the experiment file, fill the form from it, and return its errors."""
     upload = request.files.get("file_upload")
     if upload is not None and upload.filename:
         content = upload.stream.read(MOST_BYTES + 1)
@@ -204,30 +206,30 @@ def _take_file(sent: _Try, files: FileReader) -> str:
         return ""
     if len(text) > MOST_BYTES:
         return f"Larger than {human_bytes(MOST_BYTES)}."
-    author = sent.form.fields["author"][:LONGEST_NAME]
+    author = sent.form.fields["author"][:MAX_NAME_LENGTH]
     try:
-        sent.asked, mistakes = files.read(text, archive=sent.form.archive, author=author)
+        sent.content, mistakes = files.read(text, archive=sent.form.archive, author=author)
     except BusyError as error:
-        return f"It was not read: {error}."
-    if sent.asked is not None:
-        sent.form = sent.form.filled(sent.asked.name, sent.asked.locators)
+        return f"The file was not read: {error}."
+    if sent.content is not None:
+        sent.form = sent.form.filled(sent.content.name, sent.content.locators)
     return mistakes
 
 
-def _check(sent: _Try, services: Services, check: LocatorCheck, files: FileReader) -> None:
-    """All that can be said."""
-    _look(sent, services, files)
+def _check(sent: _Submission, services: Services, check: LocatorCheck, files: FileReader) -> None:
+    """Check everything, including the data."""
+    _check_form(sent, services, files)
     locators = sent.form.locators(sent.problems)
     if locators is None:
         return
     try:
-        sent.take(check.check(locators))
+        sent.add_findings(check.check(locators))
     except BusyError as error:
-        sent.problems.setdefault("form", f"The locators were not looked at: {error}.")
+        sent.problems.setdefault("form", f"The locators were not checked: {error}.")
 
 
-def _take_archive(sent: _Try, services: Services) -> None:
-    """Inspect the uploaded archive, or else the one that an earlier try has stored."""
+def _take_archive(sent: _Submission, services: Services) -> None:
+    """Inspect the uploaded archive, else the archive that an earlier attempt stored."""
     reader = services.reader
     if request.form.get("drop_archive"):
         sent.form = replace(sent.form, archive="", archive_name="")
@@ -236,13 +238,13 @@ def _take_archive(sent: _Try, services: Services) -> None:
         name, content = upload.filename[-200:], _content(upload)
         sent.listing = inspect(content, name=name)
         sha256 = sent.listing.sha256
-        reader.ask(lambda: reader.store.put_archive(sha256, content), is_command=True)
+        reader.call(lambda: reader.store.put_archive(sha256, content), is_command=True)
         sent.form = replace(sent.form, archive=sha256, archive_name=name)
     elif sent.form.archive:
-        content = reader.ask(lambda: reader.store.archive(sent.form.archive), is_command=True)
+        content = reader.call(lambda: reader.store.archive(sent.form.archive), is_command=True)
         sent.listing = inspect(content, name=sent.form.archive_name or "the archive sent before")
 
 
 def _content(upload: FileStorage) -> bytes:
-    # One byte past the limit is enough for `inspect` to name the limit.
+    # One byte above the limit lets `inspect` report the limit.
     return upload.stream.read(DEFAULT_LIMITS.archive_bytes + 1)

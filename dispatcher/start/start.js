@@ -1,5 +1,5 @@
-// Checks fields as they are entered, sends an archive with its progress in sight, and takes dropped files.
-// All of it asks the server; without this script the button "Check" does the same.
+// Checks fields while the user types, uploads an archive with a progress bar, and accepts dropped files.
+// The server does all checks; without this script the button "Check" requests them.
 "use strict";
 (() => {
   const form = document.querySelector("form.start");
@@ -12,7 +12,7 @@
   const waiting = new Map();
   let transfer = null;
 
-  // --- what is shown beside a field
+  // --- results below a field
 
   const show = (name, { problem = "", html = "" }) => {
     const input = document.getElementById(name);
@@ -38,7 +38,7 @@
       const body = new FormData();
       body.set("csrf", form.elements.csrf.value);
       for (const [name, value] of fields) body.append(name, value);
-      const request = new XMLHttpRequest(); // fetch tells nothing of an upload's progress
+      const request = new XMLHttpRequest(); // fetch does not report upload progress
       request.open("POST", form.dataset.check);
       request.responseType = "json";
       request.setRequestHeader("Accept", "application/json");
@@ -53,21 +53,21 @@
       transfer = request;
     });
 
-  // --- locators and names, a moment after the last key
+  // --- locators and names, shortly after the last key
 
   const group = (name) => {
     const split = name.match(/^(train|valid|test|predict)_/)?.[1];
     return split ? [`${split}_metadata`, `${split}_objects`] : [name];
   };
 
-  // Of an experiment file: what it says in place of what was typed, and what the button will do.
+  // Fill the form from an experiment file, and update the button's label.
   const takeOver = async ({ fields, filled }) => {
     const runs = Boolean(fields.file?.html.trim());
     form.querySelector('button[value="create"]').textContent = runs ? "Create experiment and start" : "Create experiment";
     const changed = Object.keys(filled).filter((name) => !["file", "author"].includes(name) && form.elements[name].value !== filled[name]);
     for (const name of changed) form.elements[name].value = filled[name];
     const keys = new Set(changed.map((name) => group(name)[0]));
-    for (const key of keys) await check(key); // one by one: the server looks at few at a time
+    for (const key of keys) await check(key); // one at a time: the server limits concurrent checks
   };
 
   const check = async (name) => {
@@ -78,7 +78,7 @@
     said.textContent = "Checking ...";
     try {
       const answer = await send(fields);
-      if (names.some((each) => form.elements[each].value !== Object.fromEntries(fields)[each])) return; // typed on meanwhile
+      if (names.some((each) => form.elements[each].value !== Object.fromEntries(fields)[each])) return; // the user typed in between
       for (const each of names) show(each, answer.fields[each] || {});
       if (name === "file") await takeOver(answer);
       said.textContent = "";
@@ -99,7 +99,7 @@
   const take = async () => {
     const chosen = file.files[0];
     const isTooLarge = chosen && chosen.size > Number(file.dataset.limit);
-    const text = `This file is ${mib(chosen?.size)}, the limit is ${mib(Number(file.dataset.limit))}.`;
+    const text = `This file is ${mib(chosen?.size)}, the limit is ${mib(Number(file.dataset.limit))}. Select a smaller archive.`;
     file.setCustomValidity(isTooLarge ? text : "");
     said.textContent = isTooLarge ? text : "";
     if (!chosen || isTooLarge) return;
@@ -110,7 +110,7 @@
       if (answer.archive) {
         form.elements.kept_archive.value = answer.archive;
         form.elements.kept_archive_name.value = answer.archive_name;
-        file.value = ""; // it is there: creating needs not send it again
+        file.value = ""; // already stored: do not send it again
         if (form.elements.file.value.trim()) check("file");
         said.textContent = `${answer.archive_name} is stored and will be used.`;
       }
@@ -128,12 +128,12 @@
   const takeText = async (chosen) => {
     form.elements.file.value = await chosen.text();
     form.elements.file.rows = 12;
-    form.elements.file_upload.value = ""; // its text is there
+    form.elements.file_upload.value = ""; // the text field has its content
     check("file");
   };
   form.elements.file_upload.addEventListener("change", ({ target }) => target.files[0] && takeText(target.files[0]));
 
-  // --- files that are dropped: an archive, an experiment file, or locators as JSON
+  // --- dropped files: an archive, an experiment file, or locators as JSON
 
   const fill = (text) => {
     const given = JSON.parse(text);
@@ -167,7 +167,7 @@
       try {
         fill(await dropped.text());
       } catch {
-        said.textContent = `${dropped.name} holds no locators: expected {"train": {"metadata": ..., "objects": ...}}.`;
+        said.textContent = `${dropped.name} contains no locators: expected {"train": {"metadata": ..., "objects": ...}}.`;
       }
       return;
     }

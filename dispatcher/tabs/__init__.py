@@ -1,1 +1,1 @@
-"""What the tabs of an experiment share: their frame, the header, and parts that several show."""
+"""Frame of an experiment's tabs: header, actions, and rows that several tabs show."""

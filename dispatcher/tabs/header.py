@@ -1,4 +1,4 @@
-"""What stands above every tab of an experiment: what it is, what it does, how far it is, what may be asked for."""
+"""Header of an experiment's tabs: state, progress, best model, and possible commands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import QueuePosition, Run, RunState, reason_to_wait, waiting_for, wording
 from cerebro.state.throughput import TimeLeft
-from dispatcher.access.rights import offered
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.access.rights import allowed_commands
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
 from dispatcher.tabs.runs import RunRow, run_row
 from dispatcher.tabs.workers import WorkerRow, worker_rows
@@ -18,29 +18,29 @@ from dispatcher.tabs.workers import WorkerRow, worker_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The head of an experiment's pages.
+    """Header of an experiment's pages.
 
     Attributes:
         state: a word of `cerebro.state.wording`.
-        note: what the word does not say, such as why a run is paused.
-        waits: why the run in progress does not go on; empty if it does.
+        note: details of the state, such as why a run is paused.
+        waits: why the run in progress does not proceed, or an empty text.
         run, kind: the run in progress, else the newest fit, else the newest run.
-        done, total: its committed tasks, and all; 0 in all while nobody knows.
-        trained: how many models and epochs, of a fit whose models are not all known from the beginning; else empty.
-        halted: another run, which somebody stopped and may resume.
-        others: runs that are open as well.
-        fits: planned fit runs.
-        fit: the one whose models are shown; empty without any.
-        searches: whether that one does.
-        left: how much longer the run in progress will take, if that can be told.
+        done, total: committed and total tasks of that run; a total of 0 means unknown.
+        trained: number of trained models and epochs, for fits with an unknown number of models; else an empty text.
+        halted: another run that a user stopped and may resume.
+        others: other open runs.
+        fits: ids of planned fit runs.
+        fit: id of the fit run whose models are shown, or an empty text.
+        searches: True if that fit run has a search.
+        left: estimated remaining time of the run in progress, if known.
         best: best model over all fits with the metric, split and data set of `fit`.
-        standing: where `run` stands among all open runs; `None` of one that has ended.
-        priority: of an open `run`, as last chosen.
-        priorities: those with names, to choose from, and `priority`.
-        is_live: whether anything may change by itself soon.
-        is_complete: whether the whole log is read; `seq` events are.
-        stalled: why nothing moves though it should; empty if it does.
-        may: `cerebro.commands.rules` actions that make sense now, of the experiment and of `run`.
+        queue_position: queue position of `run`; None after its end.
+        priority: priority of an open `run`.
+        priorities: named priorities and `priority`.
+        is_live: True if the page may change soon.
+        is_complete: True if the whole log is read; `seq` is the number of read events.
+        stalled: why work cannot proceed although it should, or an empty text.
+        may: possible commands (`cerebro.commands.rules`) of the experiment and of `run`.
     """
 
     name: str
@@ -82,14 +82,14 @@ def header(
     statuses: tuple[WorkerStatus, ...] = (),
     queue_positions: tuple[QueuePosition, ...] = (),
 ) -> Header:
-    """The head at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
+    """Build the header at `now` (seconds since the epoch). `fit`: id of a fit run, by default the newest."""
     state, record = read_model.state, read_model.record
     run, chosen = wording.shown_run(state), read_model.fit(fit)
     done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
-    may = offered(state) | (offered(state, run) if run else frozenset())
-    own = (each.as_logged(state) for each in queue_positions)
-    queue_position = next((each for each in own if run and run.is_open and each.run == run.id), None)
+    may = allowed_commands(state) | (allowed_commands(state, run) if run else frozenset())
+    positions = (each.as_logged(state) for each in queue_positions)
+    queue_position = next((each for each in positions if run and run.is_open and each.run == run.id), None)
     waits = reason_to_wait(waiting_for(state, run), queue_position) if run else ""
     return Header(
         name=record.name,
@@ -137,19 +137,19 @@ def _note(run: Run | None, queue_position: QueuePosition | None, waits: str) -> 
     if run is None:
         return ""
     if run.state is RunState.STOPPING:
-        return "sub-epochs that run are being taken back"
+        return "its running sub-epochs are being revoked"
     if run.state is RunState.QUEUED:
         place = f"{queue_position.position}: " if queue_position and queue_position.place else ""
-        return place + waits if waits else "waits for the controller to plan it"
+        return place + waits if waits else "waits until the controller plans it"
     return run.error or run.reason or wording.shortfall(run)
 
 
 def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:
-    """Only what the page itself can see: whether anybody is there to do the work."""
+    """Return a problem that the page can see itself: no worker answers."""
     if run is None or run.state is not RunState.RUNNING:
         return ""
     if all(row.state == "lost" for row in workers):
         return (
-            f"No worker answers, so {run.id} waits: `cerebro status` says more, `cerebro up` starts workers."
+            f"No worker answers, so {run.id} waits: check `cerebro status`, start workers with `cerebro up`."
         )
     return ""

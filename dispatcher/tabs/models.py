@@ -1,5 +1,4 @@
-"""What several pages say of a fit run's models: which one is best, and which attempt one failed at, so that a failure
-leads to what that attempt printed. Pure."""
+"""The best model and failed attempts of a fit run, for several pages. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ from dataclasses import dataclass
 
 from cerebro.state import Run, wording
 from cerebro.state.best import BestModel, best_in, best_model
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best objective value of an experiment, and the run, model and epoch that have it."""
+    """The best objective value of an experiment, with its run, model and epoch."""
 
     run: str
     model: str
@@ -24,17 +23,17 @@ class Best:
 
 
 def found_best(read_model: ReadModel, fit: Run | None) -> BestModel | None:
-    """Return the best model over all fits with the metric, split and data set of `fit`, if there is one."""
+    """Return the best model over all fits comparable with `fit`: same metric, split and data set."""
     return best_model(read_model.state, fit, best_of=read_model.best_of) if fit else None
 
 
 def best(read_model: ReadModel, fit: Run | None) -> Best | None:
-    """`found_best`, as pages show it."""
+    """Return `found_best` for pages."""
     return _shown(found_best(read_model, fit))
 
 
 def best_of_fit(read_model: ReadModel, run: Run) -> Best | None:
-    """The best model of one planned fit run; `None` while no model has the objective."""
+    """Return the best model of one planned fit run; `None` before the first objective value."""
     return _shown(best_in(run, best_of=read_model.best_of))
 
 
@@ -54,7 +53,7 @@ def _shown(found: BestModel | None) -> Best | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """An attempt that started: `task` is its key, `what` the task in words."""
+    """A started attempt. `task`: key; `what`: the task in words."""
 
     task: str
     attempt: int
@@ -62,18 +61,20 @@ class FailedAttempt:
 
 
 def failed_attempts(run: Run, models: Collection[str]) -> dict[str, FailedAttempt]:
-    """Those of the models in `models` that failed in `run`; without the ones whose attempt never started, which has
-    no log."""
-    wanted = {name: failure for name in models if (failure := run.models[name].failure) is not None}
-    if not wanted:
+    """Return the failed attempt of each of `models` in `run`.
+
+    Excludes attempts that never started, because they have no log.
+    """
+    failures = {name: failure for name in models if (failure := run.models[name].failure) is not None}
+    if not failures:
         return {}
     found: dict[str, tuple[float, FailedAttempt]] = {}
     for key, task in run.tasks.items():
         model, newest = task.key.model or "", task.attempts[-1] if task.attempts else None
-        if model not in wanted or newest is None or not newest.has_run or task.failure != wanted[model]:
+        if model not in failures or newest is None or not newest.has_run or task.failure != failures[model]:
             continue
-        # A message may come twice, as of a sub-epoch that was retried; the model was given up at the last.
+        # Attempts may repeat a message, such as retries. The model failed at the last one.
         if model not in found or newest.ended > found[model][0]:
-            known = FailedAttempt(task=key, attempt=newest.number, what=wording.task(task.key))
-            found[model] = newest.ended, known
+            attempt = FailedAttempt(task=key, attempt=newest.number, what=wording.task(task.key))
+            found[model] = newest.ended, attempt
     return {model: attempt for model, (_, attempt) in found.items()}

@@ -1,4 +1,4 @@
-"""The runs of an experiment, and what test runs found."""
+"""Rows of runs and of test results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.figures import averaged, tested
 from cerebro.state import Run, RunState, breaks, waiting_for, wording
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run; times are seconds since the epoch, None while unknown.
+    """One run. Times are seconds since the epoch, `None` when unknown.
 
-    `begun` is `started`, later by the run's breaks (`cerebro.state.breaks`): from then to the end is what it took.
+    `begun` is `started` plus the run's breaks (`cerebro.state.breaks`), so `ended - begun` is its working time.
     """
 
     id: str
@@ -34,10 +34,10 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
-    """What a test run returned for one model.
+    """Result of a test run for one model.
 
     Attributes:
-        note: empty if user code saw the whole split at once; else what the metrics are.
+        note: how metrics were combined, or an empty text if user code saw the whole split at once.
     """
 
     run: str
@@ -50,7 +50,7 @@ class ScoreRow:
 
 
 def run_row(read_model: ReadModel, run: Run) -> RunRow:
-    """One run."""
+    """Return the row of a run."""
     done, total = read_model.progress(run)
     is_queued = run.state is RunState.QUEUED
     return RunRow(
@@ -70,7 +70,7 @@ def run_row(read_model: ReadModel, run: Run) -> RunRow:
 
 
 def scores(run: Run) -> Iterator[ScoreRow]:
-    """What a test run found so far; nothing of any other run."""
+    """Yield the results of a test run so far; nothing for other runs."""
     if run.kind != "test" or not isinstance(run.plan, EvaluatePlan):
         return
     of_one = len(run.plan.partitions) if run.plan.is_whole else 1

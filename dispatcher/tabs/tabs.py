@@ -1,4 +1,4 @@
-"""What all tabs of an experiment do: follow its log, make the header, answer 304 while nothing has changed."""
+"""Responses of an experiment's tabs: header, tab content, 304 if nothing has changed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from flask import Response, request
 
 from cerebro.state import CommandRecord, ExperimentState
 from dispatcher.pages.addresses import is_fragment
-from dispatcher.pages.rendering import render
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.pages.live_pages import render
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.header import Header, header
 
 T = TypeVar("T")
-Shown = Mapping[str, object]
-"""What a tab's template shows."""
+Variables = Mapping[str, object]
+"""Variables of a tab's template."""
 View = Callable[[ReadModel, Header, float], T]
-"""What a tab takes from the read model, its header and the time. Others wait meanwhile: it is pure, and quick."""
-Finish = Callable[[Header, T], Shown]
-"""What the template shows of that; may read files and ask the store, since nobody waits any more."""
+"""Computes a tab's data from the read model, its header and the time. Runs under the lock, so it must be pure and
+fast.
+"""
+Finish = Callable[[Header, T], Variables]
+"""Computes the template's variables from that data. Runs without the lock, so it may read files and call the store.
+"""
 
 
-def _as_it_is(_: Header, shown: Any) -> Shown:
-    found: Shown = shown
+def _identity(_: Header, shown: Any) -> Variables:
+    found: Variables = shown
     return found
 
 
@@ -41,19 +44,20 @@ class Tabs:
         tab: str,
         template: str,
         view: View[T],
-        finish: Finish[T] = _as_it_is,
+        finish: Finish[T] = _identity,
         *,
-        beside: Callable[[], object] = tuple,
+        other_version: Callable[[], object] = tuple,
     ) -> Response:
-        """The page of one tab, or its fragment.
+        """Return the page of a tab, or its fragment.
 
         Args:
-            finish: may be left out if the view is what the template shows.
-            beside: makes what differs whenever what `finish` finds outside the log does; needs no request.
+            finish: default: the view's result is the template's variables.
+            other_version: returns a value that changes whenever the result of `finish` changes without a new event.
+                Callable without a request context.
 
         Raises:
-            NotFoundError: there is no such experiment.
-            IllegalEventError: its log does not fit this program.
+            NotFoundError: the experiment does not exist.
+            IllegalEventError: this version cannot read the log.
             StoreUnavailableError: the store is away and was never read.
         """
         reader, fit = self.services.reader, request.args.get("fit", "")
@@ -61,13 +65,13 @@ class Tabs:
         def build() -> str:
             statuses, queue_positions, now = reader.workers(), reader.queue_positions(name), reader.now()
 
-            def both(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
+            def read(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
                 head = header(
                     read_model, now=now, fit=fit, statuses=statuses, queue_positions=queue_positions
                 )
                 return head, newest_command(read_model.state, head.run), view(read_model, head, now)
 
-            head, acted, found = reader.look(name, both)
+            head, acted, found = reader.read(name, read)
             return render(
                 template,
                 title=_title(head, tab),
@@ -88,14 +92,16 @@ class Tabs:
                 reader.workers.version(),
                 reader.queue_positions(name),
                 reader.outage,
-                beside(),
+                other_version(),
             )
 
         return self.services.answers.answer(version, build)
 
 
 def newest_command(state: ExperimentState, run: str, model: str = "") -> CommandRecord | None:
-    """The newest command with an effect on a run, or on one of its models: that which made it, too."""
+    """Return the newest effective command on a run or one of its models. Includes the command that created the
+    model.
+    """
     found = (
         command
         for command in reversed(state.commands)

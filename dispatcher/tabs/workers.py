@@ -1,5 +1,4 @@
-"""The workers as one experiment's page shows them: what they do for it, and since when they do not answer; and what
-every page calls a worker. Pure."""
+"""Workers of an experiment: state and tasks. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +13,13 @@ from cerebro.state.tasks import OPEN
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRow:
-    """A worker and what it does, on all of its devices; `since` the longest time of what is for this experiment. Of one
-    that does not answer, `reported` is when it last did, and `lost` why the controller gave it up."""
+    """A worker with the tasks on all its devices.
+
+    Attributes:
+        since: start of its longest running task for this experiment.
+        reported: time of the last report of a lost worker.
+        lost: why the controller considers it lost.
+    """
 
     name: str
     state: str
@@ -28,7 +32,7 @@ class WorkerRow:
 
 
 def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
-    """A word for a worker by what it last reported, the same on all pages."""
+    """Return the word for a worker's state, the same on all pages."""
     if status.is_lost:
         return "lost"
     if status.leaving:
@@ -37,7 +41,7 @@ def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
 
 
 def device_count(state: ExperimentState, worker: str) -> int:
-    """How many devices a worker has or, of one that is gone, had."""
+    """Return the number of devices of a worker, also of one that has left."""
     known = state.workers.get(worker)
     return known.most_devices if known else 1
 
@@ -45,19 +49,20 @@ def device_count(state: ExperimentState, worker: str) -> int:
 def worker_rows(
     state: ExperimentState, statuses: tuple[WorkerStatus, ...], now: float
 ) -> Iterable[WorkerRow]:
-    """All workers that the log or the store knows, at `now` (seconds since the epoch), `by_number`; without those that
-    are gone for good."""
+    """Yield all workers of the log and the store at `now` (seconds since the epoch), by number, without removed
+    ones.
+    """
     known = {status.record.worker: status for status in statuses}
     tasks = {key: task for run in state.runs.values() if run.is_open for key, task in run.tasks.items()}
-    there = {name for name, worker in state.workers.items() if not worker.is_removed}
-    for name in sorted({*there, *known}, key=by_number):
+    present = {name for name, worker in state.workers.items() if not worker.is_removed}
+    for name in sorted({*present, *known}, key=by_number):
         worker, status = state.workers.get(name), known.get(name)
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
         devices = worker.devices if worker else 1
-        here = (wording.attempt(task, devices) for task in running)
-        doing = (*here, *_elsewhere(state.name, status))
+        own_tasks = (wording.attempt(task, devices) for task in running)
+        doing = (*own_tasks, *_elsewhere(state.name, status))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
         else:
@@ -76,8 +81,8 @@ def worker_rows(
 
 
 def _elsewhere(experiment: str, status: WorkerStatus | None) -> Iterable[str]:
-    told = (task.partition("/") for task in (status.tasks if status else ()))
-    return (_for_another(owner, key) for owner, _, key in told if key and owner != experiment)
+    parts = (task.partition("/") for task in (status.tasks if status else ()))
+    return (_for_another(owner, key) for owner, _, key in parts if key and owner != experiment)
 
 
 def _for_another(experiment: str, key: str) -> str:

@@ -37,11 +37,11 @@ from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
-from dispatcher.pages import rendering
+from dispatcher.pages import live_pages
 from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 
-TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in rendering.TABS)
+TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in live_pages.TABS)
 """An experiment's pages, below its address."""
 
 FORMS = (

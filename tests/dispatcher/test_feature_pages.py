@@ -16,7 +16,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints, reference
 from dispatcher.code.view import chosen, hashes
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.settings import Settings
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
@@ -64,9 +64,9 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
     newest, before = view.rows[:2]
     assert (newest.epoch, newest.is_epoch_end, newest.is_best) == (2, True, True)
-    assert newest.kept == ("best epoch", "the next sub-epoch starts from it")
+    assert newest.kept == ("best epoch", "parent of the next sub-epoch")
     assert newest.value == pytest.approx(0.9405)
-    assert (before.kept, before.value) == (("in case the newest one cannot be read",), None)
+    assert (before.kept, before.value) == (("backup of the newest checkpoint",), None)
     assert view.best == newest
 
 
@@ -184,8 +184,8 @@ def test_code_of_many_runs_names_some_of_them(bench: Bench) -> None:
 def test_code_that_the_store_lost(bench: Bench) -> None:
     """Is told; the rest of the page stands."""
     page = bench.signed_in().get(f"{PAGE}/code").text
-    assert "does not have this code any more" in page
-    assert "What runs were asked for" in page
+    assert "has deleted this code" in page
+    assert "Requests of runs" in page
 
 
 def test_long_request_is_cut_and_told(bench: Bench) -> None:

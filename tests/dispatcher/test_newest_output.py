@@ -62,7 +62,7 @@ def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> N
 
 def test_a_sub_epoch_that_has_printed_nothing_says_so(browser: Browser) -> None:
     """The log can be opened before its first line."""
-    assert "nothing was printed yet" in foot(browser)
+    assert "no output yet" in foot(browser)
 
 
 def test_a_model_that_does_not_run_has_none(volumes: Volumes, browser: Browser) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cerebro.errors import NotFoundError, StoreUnavailableError
 from cerebro.runtime import logs
 from dispatcher import __main__ as main_module
-from dispatcher.reading.reader import Reader
+from dispatcher.read_models.reader import Reader
 from tests.dispatcher.fakes import Bench, Clock, FakeStore
 from tests.dispatcher.stories import NOW, running_story
 

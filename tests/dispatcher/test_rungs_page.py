@@ -12,7 +12,7 @@ from cerebro.contract.events import Event, SearchStopRequested
 from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.rungs.view import MOST, search
 from tests.controller.searches import search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
@@ -67,14 +67,17 @@ def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
     assert "ASHA (stopping), models drawn at random" in page
     assert "12 of at most 12 drawn, 12 models" in page
     assert page.index("Rung of 4 epochs") < page.index("Rung of 3 epochs") < page.index("Rung of 1 epoch")
-    assert "went on to epoch 3" in page
+    assert "promoted to epoch 3" in page
 
 
 def test_while_a_search_goes_on_no_share_is_told() -> None:
     """Models and epochs instead; who waits at a rung is paused."""
     _, browser = shown("waiting", half_of("waiting"))
     page = text_of(browser.get("/experiments/waiting").text)
-    assert "by fit-1 , whose search goes on" in page or "by fit-1, whose search goes on" in page
+    assert (
+        "by fit-1 , whose search is still adding models" in page
+        or "by fit-1, whose search is still adding models" in page
+    )
     assert "%" not in page.partition("Cerebro")[0]
     assert re.search(r"[0-9]+ models, [0-9]+ epochs? trained", page)
     assert "waits for a decision" in text_of(browser.get("/experiments/waiting/search").text)
@@ -112,9 +115,7 @@ def test_models_tell_their_parents_and_curves_begin_there() -> None:
     table = text_of(browser.get("/experiments/pbt/models").text)
     assert f"{clone.parent} at epoch {clone.inherited_epochs}" in table
     page = browser.get(f"/experiments/pbt/models/{clone.id}").text
-    assert f"Goes on from {clone.parent} at epoch {clone.inherited_epochs}" in text_of(page).replace(
-        " .", "."
-    )
+    assert f"Continues {clone.parent} from epoch {clone.inherited_epochs}" in text_of(page).replace(" .", ".")
     assert re.search(rf"models={clone.parent}(%2C|,){clone.id}", page)
     assert (
         browser.get(page.partition('data-figure="')[2].partition('"')[0].replace("&amp;", "&")).status_code

@@ -50,7 +50,7 @@ def start(walk: Walk) -> None:
     page.locator("#train_metadata").fill(table)
     page.locator("#train_objects").fill(objects)
     walk.shows("40 rows, 4 columns", "#train_metadata-found")
-    walk.shows("Named by column", "#train_objects-found")
+    walk.shows("names the objects", "#train_objects-found")
     sample = page.locator("#train_objects-found img")
     sample.scroll_into_view_if_needed()
     page.wait_for_function("image => image.naturalWidth === 8", arg=sample.element_handle())
@@ -67,7 +67,7 @@ def start(walk: Walk) -> None:
 def preprocess(walk: Walk) -> None:
     """ETL from a notebook, watched: a partition under way, then all rows, and the one that failed with its cause."""
     walk.tab("Data")
-    walk.shows("Nothing is preprocessed yet")
+    walk.shows("No data set yet")
     mine = Experiment.attach(NAME)
     spec = TinyETL(gate=walk.lab.gate.port, held=5, broken=7)
     running = walk.lab.spawn(lambda: mine.run_etl(spec, max_failed=0.5, progress=False))
@@ -229,7 +229,7 @@ def archive(walk: Walk) -> None:
     page.locator(f"tr[data-key={NAME}]").wait_for()
     walk.go(f"/experiments/{NAME}")
     page.locator("#more summary").click()
-    page.get_by_role("button", name="Bring back").click()
+    page.get_by_role("button", name="Unarchive").click()
     page.wait_for_function("() => !document.querySelector('.heading').innerText.includes('archived')")
 
 

@@ -156,13 +156,13 @@ def test_two_people_in_two_browsers(
     hers.wait_for_selector("text=archived")
     his.goto(f"{shared.page}/experiments/digits/history")
     his.wait_for_selector("text=ada")
-    assert "Names are the store's" in his.inner_text("main")
+    assert "The store records the user" in his.inner_text("main")
     assert his.locator("#more").count() == 0
     his.goto(f"{shared.page}/experiments?archived=all")
     assert his.locator("input[value=digits]").is_disabled()
     hers.goto(f"{shared.page}/account")
-    hers.get_by_label("What it is for").fill("nightly")
-    hers.get_by_role("button", name="Make a token").click()
+    hers.get_by_label("Purpose").fill("nightly")
+    hers.get_by_role("button", name="Create a token").click()
     hers.wait_for_selector("#made")
     made = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", hers.content())
     assert made

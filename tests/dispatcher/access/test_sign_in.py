@@ -105,7 +105,7 @@ def test_page_left_open_is_sent_again(bench: Bench) -> None:
     """A form without a valid token is shown again instead of a bare error."""
     answer = bench.browser().send("/sign-in", {"token": TOKEN})
     assert answer.status_code == 400
-    assert "send it again" in answer.text
+    assert "send the form again" in answer.text
 
 
 def test_large_body_is_not_taken_before_signing_in(bench: Bench) -> None:

@@ -39,7 +39,7 @@ class Served:
             token=TOKEN,
             volumes=self.volumes,
             threads=8,
-            handed_on=blocked_reads + 1,
+            forwarded_calls=blocked_reads + 1,
             blocked_reads=blocked_reads,
             sent_files=sent_files,
             retry_for_s=1.0,

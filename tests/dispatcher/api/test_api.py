@@ -273,7 +273,7 @@ def test_the_document_describes_every_route_of_the_read_api_and_of_the_gateway(b
     document = bench.app.test_client().get("/openapi.json", headers=BEARER).get_json()
     described = {f"{method.upper()} {path}" for path, each in document["paths"].items() for method in each}
     served = {f"GET /api/views{address}" for address in ROUTES}
-    store = {key.replace(" ", " /api") for key in gateway.HANDED_ON}
+    store = {key.replace(" ", " /api") for key in gateway.FORWARDED}
     assert described == served | store
     assert document["openapi"].startswith("3.1")
     text = json.dumps(document)

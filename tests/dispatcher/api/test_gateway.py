@@ -18,7 +18,7 @@ from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
 from cerebro.contract.runs import EtlRequest
 from cerebro.runtime.kvs import KvsClient
-from dispatcher.api.gateway import HANDED_ON
+from dispatcher.api.gateway import FORWARDED
 from tests.dispatcher.api.gateways import BEARER, Served, served
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN, Service
@@ -101,7 +101,7 @@ def filled(path: str) -> str:
 ], ids=["none", "wrong", "basic", "browser"])  # fmt: skip
 def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str]) -> None:
     """Every route, and routes that do not exist, answer 401 as JSON, to browsers too."""
-    for key in (*HANDED_ON, "GET /volumes/shared/x", "POST /v1/leader", "GET /nowhere"):
+    for key in (*FORWARDED, "GET /volumes/shared/x", "POST /v1/leader", "GET /nowhere"):
         method, path = key.split(" ")
         served_anew = served.ask(method, filled(path), headers=headers, body=b"{}")
         assert served_anew.status in ({401, 429} if "Authorization" in headers else {401}), key

@@ -38,9 +38,9 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
     """They are in the address, compared below the table, and still there after all that."""
     sign_in(page, address, TOKEN, "/experiments/digits/models")
     page.check("input[value=m01]")
-    page.wait_for_selector("text=1 chosen")
+    page.wait_for_selector("text=1 selected")
     page.check("input[value=m03]")
-    page.wait_for_selector("text=2 chosen")
+    page.wait_for_selector("text=2 selected")
     page.click("thead >> text=learning_rate")
     page.wait_for_selector("th[aria-sort]")
     page.fill("#filter", "layers = 1")
@@ -49,9 +49,9 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
     grow(bench).pause("the checkpoint volume is full")
     page.wait_for_selector("#live >> text=the checkpoint volume is full")
     assert "pick=m01,m03" in page.url
-    compared = page.inner_text("[aria-label='Comparison of chosen models']")
+    compared = page.inner_text("[aria-label='Comparison of selected models']")
     assert re.search(r"learning_rate\s+0\.05\s+0\.0125", compared)
-    page.click("text=Choose none")
+    page.get_by_role("link", name="Clear", exact=True).click()
     page.wait_for_selector(".selection", state="detached")
 
 

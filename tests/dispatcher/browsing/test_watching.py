@@ -43,7 +43,7 @@ def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> No
     """And let it go on."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.click("#freshness[data-kind=live]")
-    page.wait_for_selector("text=paused: press to go on")
+    page.wait_for_selector("text=paused: press to resume")
     grow(bench).pause("the checkpoint volume is full")
     page.click("#freshness")
     page.wait_for_selector("text=the checkpoint volume is full")

@@ -33,7 +33,7 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import NotFoundError
 from cerebro.state.quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
-from dispatcher.cluster.view import SLOTS, Told, cluster, slots
+from dispatcher.cluster.view import SLOTS, ClusterData, cluster, slots
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
@@ -66,9 +66,9 @@ def gpu(share: float | None) -> GpuUsage:
     return GpuUsage(name="H200", used_share=share, memory_bytes=GIB, memory_total_bytes=4 * GIB)
 
 
-def told(*statuses: WorkerStatus, **changes: object) -> Told:
+def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
     values: dict[str, object] = {"statuses": statuses, "summaries": {}, "usage": {}}
-    return Told(**(values | changes))  # type: ignore[arg-type]
+    return ClusterData(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_three_texts_for_gpus() -> None:
@@ -102,7 +102,7 @@ def test_workers_by_number_and_with_what_they_use() -> None:
 
 
 def test_lost_worker_stays_with_its_last_words() -> None:
-    """Said by itself, or by the log; what it used is not known any more."""
+    """ProcessResult by itself, or by the log; what it used is not known any more."""
     story = running_story()
     story.lose("worker-1")
     seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
@@ -257,7 +257,7 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
     assert "1st in the queue" in page
     assert "2 runs are open before it; 2 may be open at once" in page
     page = browser.get("/experiments/digits").text
-    assert "Share of the cluster" in page
+    assert "Fair share" in page
     assert "fit-1 has 2 of 4 devices now" in page
     assert '<option value="normal" selected>' in page
     answer = browser.get("/api/views/experiments/digits").json or {}
@@ -420,7 +420,7 @@ def test_slow_workers_are_labelled() -> None:
     assert "slow: 2.2 times as long as the median of its kind" in rows[2]
     assert "slow: 2.1 x the others" in rows[1]
     assert "slow" not in rows[0]
-    assert "well" in rows[0]
+    assert "healthy" in rows[0]
 
 
 def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:

@@ -88,7 +88,7 @@ def test_what_can_be_reclaimed(places: Volumes) -> None:
     )
     assert {(each.what, each.num_bytes) for each in view.reclaimable} == {
         ("experiment digits", 16384), ("files of gone", 8192), ("data set d2", 8192), ("downloads of worker-0", 8192),
-        ("what was deleted", 8192),
+        ("deleted files", 8192),
     }  # fmt: skip
     assert view.reclaimable_bytes == 49152
     kept = volumes(measured, is_measuring=False, summaries=(listed("digits"),), unneeded=frozenset())
@@ -117,7 +117,7 @@ def test_page_shows_disks(places: Volumes) -> None:
     bench = Bench(settings=settings(volumes=places))
     bench.store.unneeded = Reclaim(seq=1, datasets=("d2",))
     browser = bench.signed_in()
-    assert "Being measured" in browser.get("/cluster").text
+    assert "Measuring" in browser.get("/cluster").text
     bench.app.extensions["cerebro-disks"].wait()
     page = browser.get("/cluster").text
     assert "data set d2" in page

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.commands.command import events_of
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError
-from dispatcher.commands.page import parsed
+from dispatcher.commands.page import parse_command
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 
@@ -158,11 +158,11 @@ def test_nobody_has_a_name_unless_given(bench: Bench) -> None:
 def test_command_that_names_too_little() -> None:
     """Each says what is missing."""
     state = running_story().state
-    with pytest.raises(BadRequestError, match="no command ''"):
-        parsed({})
-    with pytest.raises(BadRequestError, match="no model was chosen"):
-        parsed({"action": "stop_model", "run": "fit-1"})
+    with pytest.raises(BadRequestError, match="the command '' is unknown"):
+        parse_command({})
+    with pytest.raises(BadRequestError, match="no model is selected"):
+        parse_command({"action": "stop_model", "run": "fit-1"})
     with pytest.raises(NotFoundError, match="no run '' in experiment"):
-        events_of(parsed({"action": "stop_run"}), state, by="ada")
+        events_of(parse_command({"action": "stop_run"}), state, by="ada")
     with pytest.raises(ConflictError, match="fit-1 is running"):
-        events_of(parsed({"action": "delete", "confirm": "digits"}), state, by="ada")
+        events_of(parse_command({"action": "delete", "confirm": "digits"}), state, by="ada")

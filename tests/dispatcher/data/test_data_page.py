@@ -55,7 +55,7 @@ def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
     assert '<strong class="num">17</strong> failed; ' in page
     assert "data?split=train&amp;partition=0#failed-rows" in page
     assert "so far" not in page
-    assert '<strong class="num">1</strong> partition given up' in page
+    assert '<strong class="num">1</strong> partition failed permanently' in page
     assert 'state-stopped">' in page
     assert 'state-pending">' not in page
 
@@ -79,4 +79,4 @@ def test_failed_rows_can_be_read_without_scripts(bench: Bench, volumes: Volumes)
     assert f'href="{DATA}?split=train&amp;partition=0#failed-rows"' in browser.get(DATA).text
     page = browser.get(f"{DATA}?split=train&partition=0").text
     assert '<td class="wrap">&lt;row&gt;</td><td class="wrap">cannot open image 7.png</td>' in page
-    assert "Rows that failed in" not in browser.get(f"{DATA}?split=train&partition=99").text
+    assert "Failed rows of" not in browser.get(f"{DATA}?split=train&partition=99").text

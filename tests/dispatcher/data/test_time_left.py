@@ -7,7 +7,7 @@ import pytest
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from dispatcher.data.view import split_rows
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.stories import Story
 
 IMPORTS_S, SUB_EPOCH_S, ROWS = 8.0, 0.08, 898
@@ -41,7 +41,7 @@ def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None
 def left_s(story: Story, *points: LivePoint) -> float:
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
-    read_model.take(points)
+    read_model.add_points(points)
     left = read_model.throughput(story.time).left
     assert left is not None
     return left.seconds

@@ -6,9 +6,9 @@ import pytest
 
 from cerebro.contract.records import ExperimentSummary
 from dispatcher.experiments import catalogue
-from dispatcher.experiments.catalogue import FILLED_S, Catalogue
+from dispatcher.experiments.catalogue import UPDATE_S, Catalogue
 from dispatcher.experiments.view import ListQuery
-from dispatcher.reading.reader import Reader
+from dispatcher.read_models.reader import Reader
 from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import Story
 
@@ -35,7 +35,7 @@ class CatalogueBench:
 
     def fill(self, steps: int) -> bool:
         """Whether the background has nothing left to do after so many steps."""
-        return not all(self.reader.background._turn() for _ in range(steps))
+        return not all(self.reader.background._step_next() for _ in range(steps))
 
     def read(self) -> int:
         return self.catalogue.view(ListQuery()).read
@@ -50,7 +50,7 @@ def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_filling_ends_with_more_experiments_than_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_MAX_KEPT", 20)
+    monkeypatch.setattr(catalogue, "_MAX_CACHED", 20)
     bench = CatalogueBench(monkeypatch, 50)
     bench.read()
     assert bench.fill(steps=1000)
@@ -65,9 +65,9 @@ def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: py
         bench.fill(steps=1)
         versions.add(bench.catalogue.version())
     assert len(versions) <= 2
-    bench.clock.now += FILLED_S
+    bench.clock.now += UPDATE_S
     assert bench.catalogue.version() not in versions  # what was read since is shown then
-    bench.clock.now += FILLED_S
+    bench.clock.now += UPDATE_S
     assert bench.catalogue.version() == bench.catalogue.version()
 
 
@@ -92,5 +92,5 @@ def test_archived_experiment_is_gone_from_the_next_list(monkeypatch: pytest.Monk
     summaries = bench.store.experiments()
     archived = (summaries[0].model_copy(update={"is_archived": True}), *summaries[1:])
     monkeypatch.setattr(bench.store, "experiments", lambda: archived)
-    bench.reader.expect_news("x-0")
+    bench.reader.invalidate("x-0")
     assert [row.name for row in bench.catalogue.view(ListQuery()).rows] == ["x-1"]

@@ -14,7 +14,7 @@ def test_cursor_of_runs_that_go_on() -> None:
     the same moment."""
     state, query = running_story().state, LogQuery()
     chosen = sources(state, query)
-    cursor = Cursor.parse(str(Cursor.behind(chosen, {each.key: 7 for each in chosen})))
+    cursor = Cursor.parse(str(Cursor.after(chosen, {each.key: 7 for each in chosen})))
     assert cursor is not None
     pending = unread(state, query, cursor)
     assert {(each.task, offset) for each, offset in pending} == {("fit-1/train/m04/e1/p1", 7), (M05, 7)}
@@ -36,7 +36,7 @@ def test_follower_reads_a_part_at_a_time() -> None:
         seen += [(each.key, offset) for each, offset in read]
         # The first answer of each log has half of it.
         ends = {each.key: (10, True) if offset else (5, False) for each, offset in read}
-        cursor = Cursor.parse(str(cursor.moved(pending, ends))) or cursor
+        cursor = Cursor.parse(str(cursor.advanced(pending, ends))) or cursor
     chosen = [each.key for each in sources(state, query)]
     ended = chosen[:-2]
     assert [key for key, offset in seen if offset == 0] == chosen

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
-from dispatcher.logs.reading import MOST_LINES, PIECE, LogReader, _begin_of_last
+from dispatcher.logs.log_reader import MAX_LINES, PIECE, LogReader, _begin_of_last
 from dispatcher.logs.view import LogQuery
 from tests.dispatcher.logs.printed import M05, source, write
 
@@ -21,7 +21,7 @@ def test_end_of_a_large_log(volumes: Volumes) -> None:
         file.seek(1 << 40)
         file.write(b"".join(b"line %06d\n" % number for number in range(50_000)))
     (chunk,) = LogReader(volumes).newest("digits", [source()])
-    assert 0 < len(chunk.lines) <= MOST_LINES
+    assert 0 < len(chunk.lines) <= MAX_LINES
     assert chunk.lines[-1].text == "line 049999"
     assert all(line.text.startswith("line ") for line in chunk.lines)
     assert chunk.begin == chunk.lines[0].offset

@@ -8,9 +8,9 @@ import pytest
 
 from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
-from dispatcher.logs.reading import LogReader
+from dispatcher.logs.log_reader import LogReader
 from dispatcher.logs.view import LogQuery
-from dispatcher.sandbox.bounded_processes import Said
+from dispatcher.sandbox.bounded_processes import ProcessResult
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
 pytestmark = pytest.mark.processes
@@ -38,23 +38,23 @@ def test_search_by_level_and_expression(volumes: Volumes) -> None:
 @pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found before counts, and the page says that it is not all."""
-    monkeypatch.setattr("dispatcher.logs.reading.SEARCH_S", 2.0)
+    monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 2.0)
     write(volumes, M05, b"aaab\n" + b"a" * 4000 + b"c\n")
     found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
     assert [hit.hit for hit in found.hits] == ["aaab"]
-    assert "was ended after 2 s" in found.note
+    assert "stopped after 2 s" in found.note
 
 
 def test_wrong_expression_is_explained(volumes: Volumes) -> None:
     """With what Python says of it."""
-    with pytest.raises(BadRequestError, match="is no regular expression: unterminated"):
+    with pytest.raises(BadRequestError, match="is not a valid regular expression: unterminated"):
         LogReader(volumes).search("digits", [source()], LogQuery(q="[", regex=True))
 
 
 @pytest.mark.parametrize("q", ["a{99999999999999999999}", "(?P<a>x)(?P<a>y)", "a**"])
 def test_expression_that_python_does_not_take_is_no_fault_of_the_page(volumes: Volumes, q: str) -> None:
     """Whatever Python raises about it."""
-    with pytest.raises(BadRequestError, match="is no regular expression"):
+    with pytest.raises(BadRequestError, match="is not a valid regular expression"):
         LogReader(volumes).search("digits", [source()], LogQuery(q=q, regex=True))
 
 
@@ -63,13 +63,13 @@ def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pyt
     write(volumes, M05, b"x\n")
     reader = LogReader(volumes)
     for said, note in (
-        (Said(output=b"", code=1), "The search failed"),
-        (Said(output=b"", code=-signal.SIGKILL, is_late=True), "was ended after 6 s"),
-        (Said(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
-        (Said(output=b"", code=0), ""),
+        (ProcessResult(output=b"", code=1), "The search failed"),
+        (ProcessResult(output=b"", code=-signal.SIGKILL, is_late=True), "stopped after 6 s"),
+        (ProcessResult(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
+        (ProcessResult(output=b"", code=0), ""),
     ):
         monkeypatch.setattr(
-            "dispatcher.sandbox.bounded_processes.BoundedProcesses.ask", lambda *_, said=said, **__: said
+            "dispatcher.sandbox.bounded_processes.BoundedProcesses.run", lambda *_, said=said, **__: said
         )
         told = reader.search("digits", [source()], LogQuery(q="x")).note
         assert (note in told) if note else told == ""

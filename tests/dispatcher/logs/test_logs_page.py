@@ -92,11 +92,11 @@ def test_list_of_logs_tells_their_sizes_as_they_grow(bench: Bench, volumes: Volu
 def test_page_says_what_is_the_matter(bench: Bench, volumes: Volumes) -> None:
     """A sub-epoch that waits, an expression that is none, a search without hits, a volume that is not there."""
     browser = bench.signed_in()
-    assert "waits for a worker to be idle" in browser.get(f"{LOGS}?task=fit-1/train/m06/e1/p0").text
-    assert "is no regular expression" in browser.get(f"{LOGS}?q=[&regex=1").text
-    assert "Nothing matches" in browser.get(f"{LOGS}?q=nowhere").text
+    assert "waits for an idle worker" in browser.get(f"{LOGS}?task=fit-1/train/m06/e1/p0").text
+    assert "is not a valid regular expression" in browser.get(f"{LOGS}?q=[&regex=1").text
+    assert "No line matches" in browser.get(f"{LOGS}?q=nowhere").text
     volumes.logs.rmdir()
-    assert "not mounted" in browser.get(LOGS).text
+    assert "Logs are unavailable" in browser.get(LOGS).text
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:
     assert told(story) == []
     story.train(1, 0)
     story.tell(change(3))
-    assert told(story) == [(0.1, 3, "its next sub-epoch")]
+    assert told(story) == [(0.1, 3, "the next sub-epoch")]
     story.assign(sub_epoch(1, 1), 1)
-    assert told(story) == [(0.1, 3, "epoch 1, sub-epoch 2, its present one")]
+    assert told(story) == [(0.1, 3, "epoch 1, sub-epoch 2, the current one")]
     story.tell(change(4))
-    assert told(story) == [(3, 4, "its next sub-epoch"), (0.1, 3, "epoch 1, sub-epoch 2, its present one")]
+    assert told(story) == [(3, 4, "the next sub-epoch"), (0.1, 3, "epoch 1, sub-epoch 2, the current one")]
 
 
 def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
@@ -38,6 +38,6 @@ def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
     new = NewModel(hyperparams={"batch_size": 1, "lr": 9}, epochs=3, origin=Origin(model="m00"))
     story.tell(ModelsAdded(run="fit-1", models=(new,)), ModelExtended(run="fit-1", model="m00", epochs=8))
     assert told(story) == []
-    assert told(story, "m02") == [(0.1, 9, "its next sub-epoch")]
+    assert told(story, "m02") == [(0.1, 9, "the next sub-epoch")]
     story.train(2, 0, model="m02")
     assert told(story, "m02") == [(0.1, 9, "epoch 2, sub-epoch 1")]

@@ -11,10 +11,10 @@ import pytest
 
 from cerebro.errors import BadRequestError
 from cerebro.figures.models import ModelSummary
-from dispatcher.models.query import ModelQuery, chosen, matching
+from dispatcher.models.query import ModelQuery, matching, selected_columns
 from dispatcher.pages import formats
 from dispatcher.pages.tables import csv_text
-from dispatcher.reading.columns import FIXED, Columns
+from dispatcher.read_models.columns import FIXED, Columns
 
 COLUMNS = Columns(hyperparameters=("lr", "optimizer", "note", "best"), metrics=("loss", "lr"))
 
@@ -95,14 +95,14 @@ def test_a_filter_finds_what_it_says(sentence: str, ids: list[str]) -> None:
     [
         ("lr >=", 6, "expected a value"),
         ("lr", 3, "expected one of"),
-        ("learning > 1", 1, "no column 'learning'"),
+        ("learning > 1", 1, "the column 'learning' does not exist"),
         ("lr > 1 state = x", 8, "expected `and`, `or` or the end"),
         ("(lr > 1", 8, "expected `)`"),
         ('note = "open', 8, "a quote is not closed"),
         ("lr > fast", 6, "compares numbers"),
         ("best in a..b", 9, "a range of numbers"),
         ("best is big", 9, "expected `empty`"),
-        ("and", 1, "no column 'and'"),
+        ("and", 1, "the column 'and' does not exist"),
         ("lr = = 1", 6, "expected a value"),
     ],
 )
@@ -159,10 +159,10 @@ def test_numbers_come_before_words_and_nan_last() -> None:
 
 
 def test_an_unknown_key_or_column_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="no column 'speed'"):
+    with pytest.raises(BadRequestError, match="the column 'speed' does not exist"):
         found("", "speed")
-    with pytest.raises(BadRequestError, match="no column 'speed'"):
-        chosen("id,speed", COLUMNS, ())
+    with pytest.raises(BadRequestError, match="the column 'speed' does not exist"):
+        selected_columns("id,speed", COLUMNS, ())
 
 
 def test_a_fixed_column_hides_a_hyperparameter_of_its_name_but_for_its_prefix() -> None:
@@ -171,8 +171,8 @@ def test_a_fixed_column_hides_a_hyperparameter_of_its_name_but_for_its_prefix() 
 
 
 def test_columns_are_chosen_once_each_in_the_order_asked_for() -> None:
-    assert [each.name for each in chosen("lr, id, hp.lr", COLUMNS, ())] == ["hp.lr", "id"]
-    assert [each.name for each in chosen("", COLUMNS, (FIXED["id"],))] == ["id"]
+    assert [each.name for each in selected_columns("lr, id, hp.lr", COLUMNS, ())] == ["hp.lr", "id"]
+    assert [each.name for each in selected_columns("", COLUMNS, (FIXED["id"],))] == ["id"]
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=1"])

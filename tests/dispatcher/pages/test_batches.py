@@ -25,7 +25,7 @@ def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser
     )
     assert again.status_code == 409
     assert "1 of 2 done: one. nobody: " in text_of(again.text)
-    assert "Nothing was done" not in again.text
+    assert "had no effect" not in again.text
     assert len(bench.store.logs["one"]) == 2
 
 
@@ -44,8 +44,8 @@ def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browse
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
     told = text_of(sent.text)
     assert sent.status_code == 409
-    assert "1 of 3 done: one. two: it is not known whether it was done: " in told
-    assert "Not tried: three." in told
+    assert "1 of 3 done: one. two: the store stopped answering, so check if the command took effect: " in told
+    assert "Not tried, send the command again: three." in told
 
 
 def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
@@ -61,7 +61,9 @@ def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
 
     bench.store.append = slow  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
-    assert "4 of 10 done: x-0, x-1, x-2, x-3. Not tried: x-4, x-5," in text_of(sent.text)
+    assert "4 of 10 done: x-0, x-1, x-2, x-3. Not tried, send the command again: x-4, x-5," in text_of(
+        sent.text
+    )
 
 
 def test_batch_of_nothing_says_what_to_do(bench: Bench, browser: Browser) -> None:
@@ -69,4 +71,4 @@ def test_batch_of_nothing_says_what_to_do(bench: Bench, browser: Browser) -> Non
     bench.store.add(Story("one"))
     sent = browser.post("/experiments/actions", {"action": "archive"}, form="/experiments")
     assert sent.status_code == 409
-    assert "tick one or more" in text_of(sent.text)
+    assert "select one or more" in text_of(sent.text)

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.contract.records import ExperimentSummary
 from dispatcher.experiments.view import row_of
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story

@@ -59,8 +59,8 @@ def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: 
     page = browser.get("/experiments/bad")
     assert page.status_code == 409
     told = text_of(page.text)
-    assert "Restore it once a version is installed that can read it, or delete it" in told
-    assert f"{readable} of {readable + 1} events can be read" in told
+    assert "Install a version that can read it and restore it, or delete it" in told
+    assert f"{readable} of {readable + 1} events are readable" in told
     assert "etl-1 finished" in told
     assert "/experiments/bad/delete" in page.text
     answer = browser.get("/api/views/experiments/bad")

@@ -27,7 +27,7 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models?sort=-hp.learning_rate&filter=layers+%3D+2").text
     assert re.findall(r'data-model="(m\d+)"', page) == ["m01", "m03", "m05", "m07"]
-    assert "4 of 4 models that match, 8 in all." in text_of(page)
+    assert "4 of 4 models match, 8 in total." in text_of(page)
     assert re.search(
         r'<th scope="col" class="num" aria-sort="descending"><a data-soft href="[^"]*">learning_rate', page
     )
@@ -46,7 +46,7 @@ def test_filter_that_leaves_nothing_offers_to_clear_it(bench: Bench, browser: Br
     """Nothing matches is not nothing yet."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models?filter=layers+%3D+9").text)
-    assert "No model matches 8 models are in fit-1" in page
+    assert "No model matches fit-1 has 8 models" in page
     assert "Clear the filter" in page
 
 
@@ -55,7 +55,7 @@ def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models?pick=m00,m07,nobody").text)
     compared = page.partition("Comparison")[2]
-    assert "2 chosen m00, m07" in page
+    assert "2 selected m00, m07" in page
     assert "Stop 1" in page
     assert "Retry 1" in page
     assert "learning_rate 0.1 0.00078125" in compared
@@ -72,7 +72,7 @@ def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
     assert "Best 0.9175 at epoch 1" in shown
     assert "trains m01, epoch 1, partition 1 committed worker-1 898" in shown
     assert "Stop model" in shown
-    assert 'data-step="previous" data-soft aria-label="Model before: m00"' in page
+    assert 'data-step="previous" data-soft aria-label="Previous model: m00"' in page
     assert 'data-step="next" data-soft aria-label="Next model: m02"' in page
     failed = text_of(browser.get("/experiments/digits/models/m07").text)
     assert "Retry model" in failed
@@ -137,10 +137,10 @@ def test_the_page_of_a_model_tells_its_parallel_plans(bench: Bench, browser: Bro
     bench.store.add(story_with_parallel_plans())
     page = browser.get("/experiments/digits/models/m00").text
     words = text_of(page)
-    assert "Ways to train it Way Devices Sub-epochs Seconds a sub-epoch Trial: a batch State" in words
+    assert "Parallel plans Plan Devices Sub-epochs Time per sub-epoch Time per batch in trial State" in words
     assert "single 1 0 \u2013 \u2013 ruled out : out of memory of the device: CUDA out of memory" in words
     assert re.search(r"ddp-2 2 1 \S+ s? ?\u2013 in use", words)
     assert "fsdp-2 2 0 \u2013 \u2013 not used" in words
     assert "worker-0 devices 0, 1 by ddp-2" in words
     assert "by ddp-2 (devices 0, 1): committed" in words
-    assert "Ways to train it" not in text_of(browser.get("/experiments/digits/models/m01").text)
+    assert "Parallel plans" not in text_of(browser.get("/experiments/digits/models/m01").text)

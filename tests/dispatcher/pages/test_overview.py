@@ -79,9 +79,9 @@ def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> Non
     story.finish(error="all models failed")
     bench.store.add(story)
     page = browser.get("/experiments/digits").text
-    assert "Why it failed failed 2\u00d7 ValueError: shapes differ" in text_of(page)
+    assert "Causes of failure failed 2\u00d7 ValueError: shapes differ" in text_of(page)
     assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
-    assert page.index("Why it failed") < page.index("Models</dt>")
+    assert page.index("Causes of failure") < page.index("Models</dt>")
     # Nothing is due of models that were given up; but nothing of the run is done either.
     assert "failed of fit-1: 0/12 tasks" in text_of(page)
     assert "100 %" not in page
@@ -141,7 +141,10 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     bench.store.add(story)
     bench.store.statuses = [status("worker-0", silent_s=40.0)]
     page = text_of(browser.get("/experiments/digits").text)
-    assert "worker-0 is lost: what only it holds waits for its return. It last reported 40 s ago ." in page
+    assert (
+        "worker-0 is lost: tasks on partitions that only it holds wait until it returns. It last reported 40 s ago ."
+        in page
+    )
     assert "worker-1 is lost (silent for 15 s)" in page
     assert page.count("No worker answers, so fit-1 waits") == 1
     cluster = text_of(browser.get("/cluster").text)

@@ -13,9 +13,9 @@ from cerebro.figures.palette import LOOKS, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import addresses, formats
-from dispatcher.pages.query_parsing import query_of
+from dispatcher.pages.queries import query_of
 from dispatcher.pages.statics import palette
-from dispatcher.reading.model_table import ModelTable
+from dispatcher.read_models.model_table import ModelTable
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import running_story
 
@@ -40,7 +40,7 @@ def test_a_changed_address_keeps_what_is_not_changed(bench: Bench) -> None:
 def test_a_repeated_parameter_is_a_list(bench: Bench) -> None:
     """As a form without scripts sends it."""
     with bench.app.test_request_context("/experiments?columns=id&columns=state&columns="):
-        assert addresses.given("columns") == "id,state"
+        assert addresses.parameter("columns") == "id,state"
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "x", "1" * 50, "\u0663", ""])

@@ -27,7 +27,8 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
         "Makespan so far 35.4 s from the first sub-epoch to the last; epoch 1 of 3 Lower bound 22.2 s" in page
     )
     assert (
-        "Gap to the bound 13.2 s longer than the bound, with attempts that did not commit Idle 36.2 %" in page
+        "Gap to the lower bound 13.2 s above the lower bound, including attempts that did not commit Idle 36.2 %"
+        in page
     )
     assert "the run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
     assert "2 so far 35.4 s 22.2 s 59.5 % 0.0 s 6.8 s" in page
@@ -54,7 +55,9 @@ def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browse
     page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
     assert "Start of processes 1.5 s on all devices" in page
     assert "1 so far 0.5 s 0.5 s 0.0 % 1.5 s" in page
-    assert "besides, 1.5 s to start processes" in text_of(browser.get("/fragments/experiments/digits").text)
+    assert "starting processes took another 1.5 s" in text_of(
+        browser.get("/fragments/experiments/digits").text
+    )
     sub_epochs: Any = browser.get("/api/views/experiments/digits/sub_epochs?model=m01").json
     assert sub_epochs["rows"][0]["start_s"] == 1.5
 
@@ -83,7 +86,7 @@ def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
         ("/curves", "No fit run yet"),
         ("/analysis", "No fit run yet"),
         ("/schedule", "No fit run yet"),
-        ("/data", "Nothing is preprocessed yet"),
+        ("/data", "No data set yet"),
     ):
         page = browser.get(f"/experiments/digits{tab}").text
         assert said in page

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 def test_answer_comes_whole() -> None:
     """Also a long one to a long question."""
     question = json.dumps(["x" * 1000] * 3000).encode()
-    said = BoundedProcesses("json.tool", at_once=1).ask(question, timeout_s=20.0)
+    said = BoundedProcesses("json.tool", at_once=1).run(question, timeout_s=20.0)
     assert json.loads(said.output) == json.loads(question)
     assert (said.code, said.is_late, said.is_cut) == (0, False, False)
 
@@ -25,7 +25,7 @@ def test_answer_comes_whole() -> None:
 def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has said by then counts, and that it is not all is told."""
     monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MOST_BYTES", 100_000)
-    said = BoundedProcesses("json.tool", at_once=1).ask(
+    said = BoundedProcesses("json.tool", at_once=1).run(
         json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0
     )
     assert len(said.output) == 100_000 < MOST_BYTES
@@ -35,18 +35,18 @@ def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
 def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The kernel ends it by a signal of its own, before its time has passed on the clock."""
     (tmp_path / "busy.py").write_text(
-        "from dispatcher.sandbox.bounded_processes import bound\n"
-        "bound(memory_bytes=1 << 30, cpu_s=1)\n"
+        "from dispatcher.sandbox.bounded_processes import limit_process\n"
+        "limit_process(memory_bytes=1 << 30, cpu_s=1)\n"
         "while True: pass\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    said = BoundedProcesses("busy", at_once=1).ask(b"", timeout_s=60.0)
+    said = BoundedProcesses("busy", at_once=1).run(b"", timeout_s=60.0)
     assert said.is_late
 
 
 def test_child_that_does_not_listen_is_no_fault() -> None:
     """It may end before it has heard the question."""
-    said = BoundedProcesses("this", at_once=1).ask(b"x" * 3_000_000, timeout_s=20.0)
+    said = BoundedProcesses("this", at_once=1).run(b"x" * 3_000_000, timeout_s=20.0)
     assert said.code == 0
     assert b"Zen of Python" in said.output
 
@@ -58,7 +58,7 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setenv(name, "x")
     (tmp_path / "telling.py").write_text("import json, os; print(json.dumps(sorted(os.environ)))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).ask(b"", timeout_s=20.0)
+    said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).run(b"", timeout_s=20.0)
     names = {"CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"} & set(json.loads(said.output))
     assert names == ({"AWS_SECRET_ACCESS_KEY", "S3_KEY"} if has_keys else set()) | {"HARMLESS"}
 
@@ -93,6 +93,6 @@ def test_child_that_dies_is_told_in_its_own_words(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-long-secret-key")
     (tmp_path / "dying.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    said = BoundedProcesses("dying", at_once=1, has_keys=True).ask(b"", timeout_s=20.0)
+    said = BoundedProcesses("dying", at_once=1, has_keys=True).run(b"", timeout_s=20.0)
     assert said.ending == ending
     assert not said.is_late

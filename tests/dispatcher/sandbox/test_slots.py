@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, ProcessResult
 from dispatcher.sandbox.slots import BusyError, Slots
 
 
@@ -17,20 +17,20 @@ def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.Monkey
     at_work, most = [0], [0]
     lock = threading.Lock()
 
-    def work(_: BoundedProcesses, question: bytes, timeout_s: float) -> Said:
+    def work(_: BoundedProcesses, question: bytes, timeout_s: float) -> ProcessResult:
         with lock:
             at_work[0] += 1
             most[0] = max(most[0], at_work[0])
         with lock:
             at_work[0] -= 1
-        return Said(output=question, code=0)
+        return ProcessResult(output=question, code=0)
 
-    monkeypatch.setattr(BoundedProcesses, "_ask", work)
+    monkeypatch.setattr(BoundedProcesses, "_run", work)
     processes = BoundedProcesses("json.tool", at_once=2)
 
     def send(number: int) -> bytes:
         all_sent.wait()
-        return processes.ask(b"%d" % number, timeout_s=60.0).output
+        return processes.run(b"%d" % number, timeout_s=60.0).output
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(send, range(6))) == [b"%d" % number for number in range(6)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cerebro.client.reporting import Drawings
 from cerebro.figures import description, spans
-from dispatcher.reading.from_log import FromLog
-from dispatcher.reading.read_model import ReadModel
+from dispatcher.read_models.from_log import FromLog
+from dispatcher.read_models.read_model import ReadModel
 from dispatcher.schedule.figure import ScheduleFigureQuery, schedule
 from tests.client.reporting.stories import RECORD, resumed
 

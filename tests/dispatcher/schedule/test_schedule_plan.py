@@ -70,11 +70,9 @@ def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
 def test_without_a_plan_it_says_who_decides() -> None:
     """And the figure says why it is empty."""
     words, figure = asked(story(is_planned=False))
-    assert "No sub-epoch has started yet. No plan is followed: lrptw" in words
-    assert "decides sub-epoch by sub-epoch" in words
-    assert (
-        figure["layout"]["meta"]["empty"] == "No sub-epoch of fit-1 has started yet, and no plan is followed."
-    )
+    assert "No sub-epoch has started yet. There is no plan: lrptw" in words
+    assert "assigns one sub-epoch at a time" in words
+    assert figure["layout"]["meta"]["empty"] == "fit-1 has neither started a sub-epoch nor a plan yet."
 
 
 def test_what_is_to_come_stands_beside_what_runs() -> None:
@@ -94,7 +92,7 @@ def test_a_run_that_has_none_says_so_beside_its_scheduler() -> None:
     told = story(is_planned=False)
     told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
     words, _ = asked(told)
-    assert "sub-epoch by sub-epoch: no plan is better at present" in words
+    assert "one sub-epoch at a time: no plan is better now" in words
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from cerebro.state import log_pages
 from cerebro.state.log_pages import Log
 from cerebro.state.snapshots import packed, snapshot_format
 from cerebro.state.timeline import tries
-from dispatcher.schedule.window import Stretch, shown
+from dispatcher.schedule.window import TimeRange, window_view
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
 from tests.state.archived_runs import archived
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch
     monkeypatch.setattr(bench.store, "segments", lambda name: SegmentsAnswer(segments=(segment,)))
     answer = browser.get(f"{PAGE}?since=0&until=20")
     assert answer.status_code == 200
-    assert "cannot be read, and is left out: its file is gone" in answer.text
+    assert "cannot be read and is missing here: its file is gone" in answer.text
     figure: Any = browser.get(f"{VIEWS}/figures/schedule?since=0&until=20").json
     assert "its file is gone" in figure["layout"]["meta"]["empty"]
     assert 'data-key="fit-1/train' in browser.get(PAGE).text
@@ -141,7 +141,9 @@ def test_no_window_makes_no_sense(browser: Browser) -> None:
 def test_behind_the_end_the_parallel_plan_leads_back() -> None:
     """A window that has no length is as wide as the narrowest that can be looked at."""
     nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
-    found = shown(Stretch(log=Log("one", 0.0, 10), run="fit-1", sub_epochs=10, is_chosen=True, **nothing))
+    found = window_view(
+        TimeRange(log=Log("one", 0.0, 10), run="fit-1", sub_epochs=10, is_chosen=True, **nothing)
+    )
     since = found.older["since"]
     assert since is not None
     assert since < 100.0

@@ -16,7 +16,7 @@ from cerebro.contract.priority import parse
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.usercode.archive import inspect
 from dispatcher.sandbox.bounded_processes import BoundedProcesses
-from dispatcher.start.experiment_file import AskedByFile, FileReader, archive_problem
+from dispatcher.start.experiment_file import FileContent, FileReader, archive_problem
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.start.test_start import upload, zip_of
 
@@ -104,8 +104,8 @@ def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> No
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        (None, "names code: give the folder 'src' as an archive"),
-        ({"src/digits.py": b""}, "names the module digits, which is not at the top"),
+        (None, "needs code: upload the folder 'src' as an archive"),
+        ({"src/digits.py": b""}, "names the module digits, which is missing in the root"),
         ({"requirements.txt": b"mine"}, ""),
         ({"digits/__init__.py": b""}, ""),
         ({"digits.py": b""}, ""),
@@ -113,7 +113,7 @@ def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> No
 )
 def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | None, told: str) -> None:
     """In the archive, or in a package that is installed for it."""
-    asked = AskedByFile.model_validate(
+    asked = FileContent.model_validate(
         {"name": "digits", "locators": {"train": {"metadata": "/a"}}, "code": "src", "modules": ["digits"]}
         | {"codes": [], "runs": []}
     )
@@ -130,7 +130,7 @@ def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | 
             "import pandas_of_no_image",
             "exit status 1: ModuleNotFoundError: No module named 'pandas_of_no_image'",
         ),
-        ("raise MemoryError", "it takes more memory than a file may"),
+        ("raise MemoryError", "needs too much memory"),
     ],
 )
 def test_reader_that_dies_is_told_in_its_own_words(
@@ -154,7 +154,7 @@ def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser
         "/start", {"file": FILE.replace("max_failed: 0.1", "max_failed: 0.2")} | upload(CODE)
     )
     assert answer.status_code == 409
-    assert "Nothing was started" in answer.text
+    assert "No run was started" in answer.text
     assert len(requested(bench)) == 3
 
 

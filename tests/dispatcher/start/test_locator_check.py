@@ -20,7 +20,7 @@ from cerebro.contract.records import Locator, Locators
 from cerebro.runtime.volumes import Volumes
 from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 from dispatcher.start.locator_process import findings, image_kind, size_of, text_of, without_keys
-from dispatcher.start.locator_sources import NotLookedAtError, root_of
+from dispatcher.start.locator_sources import NotCheckedError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 from tests.http_server import HttpServer
 
@@ -161,7 +161,7 @@ def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher.start.locator_check.CHECK_S", 0.05)
     (finding,) = found(checker(data), f"{data}/train.csv")
     assert finding.state == "unseen"
-    assert "no mistake of yours" in finding.message
+    assert "not an error" in finding.message
 
 
 def test_long_names_types_and_values_are_cut(data: Path) -> None:
@@ -233,7 +233,7 @@ def test_cluster_lists_nothing_behind_links(data: Path, tmp_path: Path, name: st
     (data / "linked").symlink_to(tmp_path / "hush")
     (finding,) = findings(Locators(train=Locator(metadata=f"{data}/{name}")), data.parent)
     assert finding.state == "unseen"
-    assert "leads through a link" in finding.message
+    assert "contains a link" in finding.message
     assert "own" not in finding.message.replace(name, "")
     assert "other" not in finding.message
 
@@ -247,7 +247,7 @@ def test_memory_of_a_pod_is_bounded(data: Path) -> None:
     assert (data / "bomb.parquet").stat().st_size < 4 << 20
     (finding,) = found(checker(data, host="0.0.0.0"), f"{data}/bomb.parquet")
     assert finding.state == "unseen"
-    assert "not enough memory" in finding.message
+    assert "too large to check" in finding.message
 
 
 class _Asked(http.server.BaseHTTPRequestHandler):
@@ -294,7 +294,7 @@ def test_cluster_asks_no_address_of_its_own_network(
     assert handler.requests == []  # type: ignore[attr-defined]
     assert (without.state, with_keys.state) == ("unseen", "unseen")
     assert "no AWS credentials" in without.message
-    assert "no public address" in with_keys.message
+    assert "not a public address" in with_keys.message
 
 
 def test_names_that_climb_name_nothing(data: Path) -> None:
@@ -302,7 +302,7 @@ def test_names_that_climb_name_nothing(data: Path) -> None:
     root = root_of(str(data / "images"), data.parent)
     assert size_of(root, "../train.csv") is None
     assert size_of(root, "im0.png")
-    with pytest.raises(NotLookedAtError):
+    with pytest.raises(NotCheckedError):
         root_of("/etc", data.parent)
 
 

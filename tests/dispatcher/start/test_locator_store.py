@@ -101,7 +101,7 @@ def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
     """Though endpoint and keys are there."""
     (finding,) = _found(_settings(tmp_path, has_object_store=False), TRAIN)
     assert finding.state == "unseen"
-    assert "no public address" in finding.message
+    assert "not a public address" in finding.message
     assert "try again" not in finding.message
 
 
@@ -125,7 +125,7 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (set(asked), others) == ({f"/{BUCKET}/data/train.csv"}, [])
     assert (without.state, proxied.state) == ("unseen", "unseen")
     assert "no AWS credentials" in without.message
-    assert "no public address" in proxied.message
+    assert "not a public address" in proxied.message
 
 
 @pytest.mark.slow

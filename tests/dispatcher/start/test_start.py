@@ -111,7 +111,7 @@ def test_archive_survives_a_mistake_elsewhere(bench: Bench, browser: Browser) ->
 def test_kept_archive_can_be_left_out_or_gone(bench: Bench, browser: Browser) -> None:
     """Both without confusion."""
     kept = {"kept_archive": "a" * 64}
-    assert "no longer has the archive" in browser.post("/start", GOOD | kept).text
+    assert "has deleted the archive" in browser.post("/start", GOOD | kept).text
     assert browser.post("/start", GOOD | kept | {"drop_archive": "1"}).status_code == 303
     assert bench.store.records["digits"].archive is None
 
@@ -122,7 +122,7 @@ def test_checking_creates_nothing(bench: Bench, browser: Browser, tmp_path: Path
     fields = {"name": "digits", "train_metadata": f"{tmp_path}/train.csv", "action": "check"}
     answer = browser.post("/start", fields | upload(zip_of(**{"model.py": b"x"})))
     assert answer.status_code == 200
-    assert "Nothing is wrong" in answer.text
+    assert "The form is valid" in answer.text
     assert "model.py" in answer.text
     assert bench.store.records == {}
 

@@ -57,12 +57,12 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
     """With the highest role of all groups, and their projects; it is checked once."""
     tokens, _, _ = checker(issuer)
     token = issuer.token(groups=["researchers", "writers", "unknown", "readers"])
-    known, is_new = tokens.of(token)
+    known, is_new = tokens.verify(token)
     who = known.principal
     assert (who.name, who.role, who.projects, who.kind) == (
         "ada@example.org", Role.MEMBER, ("vision", "text"), "person",
     )  # fmt: skip
-    assert (is_new, tokens.of(token)[1]) == (True, False)
+    assert (is_new, tokens.verify(token)[1]) == (True, False)
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
     assert known.acts_for.isascii()
 
@@ -83,7 +83,7 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
 def test_a_token_of_any_provider_is_believed(issuer: Issuer, claims: dict[str, Any]) -> None:
     """Optional claims with right values are accepted."""
     tokens, _, _ = checker(issuer)
-    assert tokens.of(issuer.token(**claims))[0].principal.name == "ada@example.org"
+    assert tokens.verify(issuer.token(**claims))[0].principal.name == "ada@example.org"
 
 
 def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> None:
@@ -91,7 +91,7 @@ def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> 
     tokens, _, _ = checker(issuer)
 
     def identity(**claims: Any) -> str:
-        return tokens.of(issuer.token(**claims))[0].principal.identity
+        return tokens.verify(issuer.token(**claims))[0].principal.identity
 
     assert identity(sub="1") == identity(sub="1", email="lovelace@example.org")
     assert identity(sub="1") != identity(sub="2")
@@ -101,7 +101,7 @@ def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> 
 def test_a_name_in_any_script_fits_into_a_header(issuer: Issuer) -> None:
     """As ASCII; it is the same name at the store."""
     tokens, _, _ = checker(issuer, name_claim="name")
-    known, _ = tokens.of(issuer.token(name="李 Zoë"))
+    known, _ = tokens.verify(issuer.token(name="李 Zoë"))
     assert known.acts_for.isascii()
     assert json.loads(known.acts_for)["name"] == "李 Zoë"
 
@@ -154,17 +154,17 @@ def test_a_token_with_a_wrong_claim_is_not_believed(issuer: Issuer, claims: dict
     """It says which claim, and what was expected."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match=re.escape(why)):
-        tokens.of(issuer.token(**claims))
+        tokens.verify(issuer.token(**claims))
 
 
 def test_a_token_is_believed_until_it_expires(issuer: Issuer) -> None:
     """Also one that was seen before."""
     tokens, clock, _ = checker(issuer)
     token = issuer.token()
-    tokens.of(token)
+    tokens.verify(token)
     clock.now = NOW + 600 + 31
     with pytest.raises(IdTokenError, match="exp was"):
-        tokens.of(token)
+        tokens.verify(token)
 
 
 def _encoded(part: dict[str, Any]) -> str:
@@ -178,7 +178,7 @@ def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
     for algorithm in ("none", "None", "NONE", "", None):
         token = f"{_encoded({'alg': algorithm, 'kid': 'first'})}.{claims}."
         with pytest.raises(IdTokenError, match=r"alg is|cannot be read"):
-            tokens.of(token)
+            tokens.verify(token)
 
 
 def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
@@ -188,7 +188,7 @@ def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
     for identity in ("first", "secret"):
         token = f"{_encoded({'alg': 'HS256', 'kid': identity})}.{claims}.{'A' * 43}"
         with pytest.raises(IdTokenError, match="alg is 'HS256'"):
-            tokens.of(token)
+            tokens.verify(token)
 
 
 def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
@@ -196,11 +196,11 @@ def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
     tokens, _, _ = checker(issuer)
     eve = Issuer(address=issuer.address)
     with pytest.raises(IdTokenError, match="signature is wrong"):
-        tokens.of(eve.token(groups=["root"]))
+        tokens.verify(eve.token(groups=["root"]))
     head, claims, signature = issuer.token().split(".")
     other = json.loads(base64.urlsafe_b64decode(claims + "=="))
     with pytest.raises(IdTokenError, match="signature is wrong"):
-        tokens.of(f"{head}.{_encoded(other | {'groups': ['root']})}.{signature}")
+        tokens.verify(f"{head}.{_encoded(other | {'groups': ['root']})}.{signature}")
 
 
 @pytest.mark.parametrize("token", ["ey..", "ey.a.b", "eyJ.eyJ.x", "ey" + "a" * 20_000 + ".b.c"])
@@ -208,7 +208,7 @@ def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
     """Of any length."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError):
-        tokens.of(token)
+        tokens.verify(token)
 
 
 # --- its keys ----------------------------------------------------------------------------------------
@@ -219,30 +219,30 @@ def test_a_provider_that_is_away_ends_nobodys_work(issuer: Issuer) -> None:
     tokens, _, monotonic = checker(issuer)
     issuer.is_away = True
     with pytest.raises(OidcUnavailableError, match="answered 503"):
-        tokens.of(issuer.token())
+        tokens.verify(issuer.token())
     issuer.is_away = False
     monotonic.now += 31
-    tokens.of(issuer.token())
+    tokens.verify(issuer.token())
     issuer.is_away = True
     monotonic.now += 7200
-    tokens.of(issuer.token(sub="2"))
+    tokens.verify(issuer.token(sub="2"))
 
 
 def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
     """And however many tokens name keys that are not there, the provider is asked twice a minute at most."""
     tokens, _, monotonic = checker(issuer)
-    tokens.of(issuer.token())
+    tokens.verify(issuer.token())
     issuer.add("second")
     with pytest.raises(IdTokenError, match="kid is 'second'"):
-        tokens.of(issuer.token(key="second"))
+        tokens.verify(issuer.token(key="second"))
     monotonic.now += 31
-    tokens.of(issuer.token(key="second"))
+    tokens.verify(issuer.token(key="second"))
     asked = len(issuer.asked)
     key = issuer.keys["first"]
     for number in range(20):
         made_up = jwt.encode({"sub": "1"}, key, algorithm="RS256", headers={"kid": f"made-up-{number}"})
         with pytest.raises(IdTokenError, match="kid is"):
-            tokens.of(made_up)
+            tokens.verify(made_up)
     assert len(issuer.asked) == asked
 
 
@@ -251,13 +251,13 @@ def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> 
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     first, second = issuer.token(), issuer.token(key="second")
-    tokens.of(first)
-    tokens.of(second)
+    tokens.verify(first)
+    tokens.verify(second)
     del issuer.keys["second"]
     monotonic.now += FRESH_S + 1
     with pytest.raises(IdTokenError, match="kid is 'second'"):
-        tokens.of(second)
-    assert tokens.of(first)[1] is False
+        tokens.verify(second)
+    assert tokens.verify(first)[1] is False
     assert FRESH_S <= 300
 
 
@@ -266,12 +266,12 @@ def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issue
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     old = issuer.token(key="second")
-    tokens.of(old)
+    tokens.verify(old)
     issuer.add("second")
     monotonic.now += FRESH_S + 1
     with pytest.raises(IdTokenError, match="signature is wrong"):
-        tokens.of(old)
-    tokens.of(issuer.token(key="second"))
+        tokens.verify(old)
+    tokens.verify(issuer.token(key="second"))
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
@@ -279,7 +279,7 @@ def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, 
     """As Entra ID's keys do."""
     issuer.changes["first"] = {"alg": None}
     tokens, _, _ = checker(issuer)
-    assert tokens.of(issuer.token(algorithm=algorithm))[0].principal.name == "ada@example.org"
+    assert tokens.verify(issuer.token(algorithm=algorithm))[0].principal.name == "ada@example.org"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, 
         ({"key_ops": ["encrypt"]}, "RS256", "key_ops"),
         ({"key_ops": "verify"}, "RS256", "key_ops"),
         ({"e": "AQ", "alg": None}, "RS256", "exponent"),
-        ({"kty": "EC", "crv": "P-256", "alg": None}, "RS256", "of the kind 'P-256'"),
+        ({"kty": "EC", "crv": "P-256", "alg": None}, "RS256", "its type is 'P-256'"),
         ({"n": None}, "RS256", "0 bits"),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_key_for_something_else_signs_no_id_tokens(
     issuer.changes["first"] = changes
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match=re.escape(why)):
-        tokens.of(issuer.token(algorithm=algorithm))
+        tokens.verify(issuer.token(algorithm=algorithm))
 
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
@@ -310,7 +310,7 @@ def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
     issuer.add("short", 1024)
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match="has 1024 bits, expected 2048 or more"):
-        tokens.of(issuer.token(key="short"))
+        tokens.verify(issuer.token(key="short"))
 
 
 def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
@@ -318,9 +318,9 @@ def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
     issuer.add("second")
     tokens, _, _ = checker(issuer)
     made = jwt.decode(issuer.token(), options={"verify_signature": False})
-    assert tokens.of(jwt.encode(made, issuer.keys["second"], algorithm="RS256"))[0].principal.name
+    assert tokens.verify(jwt.encode(made, issuer.keys["second"], algorithm="RS256"))[0].principal.name
     with pytest.raises(IdTokenError, match="signature is wrong"):
-        tokens.of(jwt.encode(made, Issuer(address="").keys["first"], algorithm="RS256"))
+        tokens.verify(jwt.encode(made, Issuer(address="").keys["first"], algorithm="RS256"))
 
 
 def test_keys_of_other_kinds_are_believed_too() -> None:
@@ -341,8 +341,8 @@ def test_a_discovery_document_of_another_issuer_names_no_keys(
     document = Issuer.document
     monkeypatch.setattr(Issuer, "document", lambda own, path: (document(own, path) or {}) | found)
     tokens, _, _ = checker(issuer)
-    with pytest.raises(OidcUnavailableError, match="is of the issuer"):
-        tokens.of(issuer.token())
+    with pytest.raises(OidcUnavailableError, match="names the issuer"):
+        tokens.verify(issuer.token())
 
 
 # --- on the page -------------------------------------------------------------------------------------
@@ -502,5 +502,5 @@ def test_the_page_on_users_has_a_provider_that_fits_its_settings(issuer: Issuer)
         "auth_time": NOW, "jti": "j", "email": user["email"], "email_verified": user["emailVerified"],
         "preferred_username": user["username"], "groups": user["groups"],
     }  # fmt: skip
-    who = tokens.of(issuer.token(**claims))[0].principal
+    who = tokens.verify(issuer.token(**claims))[0].principal
     assert (who.name, who.role, who.projects) == ("ada@example.org", Role.MEMBER, ("vision",))

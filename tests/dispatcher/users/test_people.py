@@ -280,7 +280,7 @@ def test_an_operator_beside_a_store_of_another_version_is_told_so(
             other.setattr(identities, "operator_word", lambda _, said=word: said)
             answer = Browser(place.app).post("/sign-in", {"token": OPERATOR})
         assert answer.status_code == 401
-        assert "of another version" in answer.text
+        assert "different versions" in answer.text
     place.monotonic.now += 2.0
     with before.client.session_transaction(base_url="http://127.0.0.1:7080") as session:
         session["acts_for"] = "operator"

@@ -169,7 +169,7 @@ def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
     assert "This experiment cannot be read" in text
     assert "It was quarantined" in text
     if not is_record:
-        assert "1 of 2 events can be read" in text
+        assert "1 of 2 events are readable" in text
         assert "etl-1" in text
     assert "/experiments/bad/delete" in text
     assert "/experiments/bad/restore" in text

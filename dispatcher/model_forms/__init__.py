@@ -1,0 +1,4 @@
+"""Forms that add, clone, change, extend and prioritize models. Each shows its effect before it is sent.
+
+`form` parses input into a command, `view` computes fields and differences, `notes` describes consequences.
+"""

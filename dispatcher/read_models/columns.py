@@ -1,0 +1,118 @@
+"""Columns of a table of models: name, label, kind and value.
+
+In addition to the fixed columns, each hyper-parameter is a column ``hp.NAME`` and each metric a column
+``metric.NAME``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cerebro.errors import BadRequestError
+from cerebro.figures.models import ModelSummary
+from dispatcher.pages.tables import Cell
+
+Kind = Literal["text", "number", "count", "share", "time", "duration"]
+"""Format of a column: text; six digits; integer; per cent; point in time; seconds."""
+
+HYPERPARAMETER, METRIC = "hp.", "metric."
+_SHOWN_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `name` identifies it in filters, orders and addresses."""
+
+    name: str
+    label: str
+    kind: Kind
+    value: Callable[[ModelSummary], Any] = field(repr=False, compare=False)
+
+    def cell(self, row: ModelSummary) -> Cell:
+        """Return a row's value in this column for a table."""
+        value = self.value(row)
+        return value if isinstance(value, Cell) else json.dumps(value, ensure_ascii=False)
+
+
+FIXED: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column("id", "Model", "text", lambda row: row.id),
+        Column("state", "State", "text", lambda row: row.state),
+        Column("epoch", "Epoch", "count", lambda row: row.epoch),
+        Column("epochs", "Epochs", "count", lambda row: row.epochs),
+        Column("sub_epochs_done", "Sub-epochs done", "count", lambda row: row.sub_epochs_done),
+        Column("sub_epochs", "Sub-epochs", "count", lambda row: row.sub_epochs),
+        Column(
+            "progress",
+            "Progress",
+            "share",
+            lambda row: row.sub_epochs_done / row.sub_epochs if row.sub_epochs else 0.0,
+        ),
+        Column("latest", "Latest", "number", lambda row: row.latest),
+        Column("latest_epoch", "Latest at epoch", "count", lambda row: row.latest_epoch),
+        Column("best", "Best", "number", lambda row: row.best),
+        Column("best_epoch", "Best at epoch", "count", lambda row: row.best_epoch),
+        Column("lineage", "Parent", "text", lambda row: row.lineage or None),
+        Column("parent", "Parent model", "text", lambda row: row.parent or None),
+        Column("branch", "Parent epoch", "count", lambda row: row.branch),
+        Column("worker", "Worker", "text", lambda row: row.worker or None),
+        Column("redone", "Restarted", "count", lambda row: row.redone),
+        Column("compute_s", "Compute", "duration", lambda row: row.compute_s),
+        Column("started", "Started", "time", lambda row: row.started or None),
+        Column("ended", "Newest sub-epoch", "time", lambda row: row.ended or None),
+        Column("failure", "Failure", "text", lambda row: row.failure.message if row.failure else None),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Columns of a table of models."""
+
+    hyperparameters: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+    def all(self) -> tuple[Column, ...]:
+        """Return fixed columns, hyper-parameters, metrics."""
+        hyperparameters = [hyperparameter(name) for name in self.hyperparameters]
+        return (*FIXED.values(), *hyperparameters, *(metric(name) for name in self.metrics))
+
+    def find(self, name: str) -> Column:
+        """Return a column by name. The prefix of a hyper-parameter or metric is optional.
+
+        Raises:
+            BadRequestError: the column does not exist; the message lists the existing ones.
+        """
+        if name in FIXED:
+            return FIXED[name]
+        for prefix, names, make in (
+            (HYPERPARAMETER, self.hyperparameters, hyperparameter),
+            (METRIC, self.metrics, metric),
+        ):
+            if name.startswith(prefix) and name.removeprefix(prefix) in names:
+                return make(name.removeprefix(prefix))
+            if name in names:
+                return make(name)
+        raise BadRequestError(
+            f"the column {name!r} does not exist. Columns: {', '.join(FIXED)}; "
+            f"hyper-parameters: {_name_list(self.hyperparameters)}; metrics: {_name_list(self.metrics)}"
+        )
+
+
+def hyperparameter(name: str) -> Column:
+    """Return the column of a hyper-parameter."""
+    return Column(f"{HYPERPARAMETER}{name}", name, "number", lambda row: row.hyperparams.get(name))
+
+
+def metric(name: str) -> Column:
+    """Return the column of a metric at a model's best epoch."""
+    return Column(f"{METRIC}{name}", name, "number", lambda row: row.metrics.get(name))
+
+
+def _name_list(names: Collection[str]) -> str:
+    shown = list(names)[:_SHOWN_NAMES]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "") if shown else "none"

@@ -1,0 +1,133 @@
+"""Interface of the store: the calls of the dispatcher. `cerebro.runtime.kvs.KvsClient` implements it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cerebro.contract import api
+from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.health import HealthAnswer
+from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.quotas import Usage
+from cerebro.contract.records import (
+    AuditEntry,
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+)
+from cerebro.contract.registry import RegisteredModel
+from cerebro.contract.segments import SegmentsAnswer
+
+ENTRIES_PER_READ = 1000
+"""Maximum number of entries that `events` and `live` return. Fewer mean the end of the log."""
+
+
+class Store(Protocol):
+    """Calls to the store. Safe for several threads; raises `cerebro.errors`. See `KvsClient` for details."""
+
+    def health(self) -> api.Health:
+        """Check that the store answers."""
+
+    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
+        """Create an experiment. Raises `ConflictError` if its name is in use."""
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        """Return a record. Raises `NotFoundError` for an unknown name."""
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        """Return all experiments, newest event first."""
+
+    def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+        """Return at most `ENTRIES_PER_READ` events with seq > `after`, oldest first."""
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """Return the part of a log that is stored in files."""
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """Return the newest snapshot of a log's fold; `None` without any."""
+
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        """Return at most `ENTRIES_PER_READ` live points with seq > `after`, oldest first."""
+
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
+        """Append a user's event. Raises `ConflictError` if the state does not allow it.
+
+        `is_unread`: the log is unreadable. `once`: idempotency key.
+        """
+
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        """Request the thread stacks of a task's process from its worker."""
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        """Return the worker's answer."""
+
+    def restore(self, experiment: str) -> None:
+        """Restore an experiment that was quarantined as unreadable."""
+
+    def queued(self) -> api.QueueAnswer:
+        """Return open runs of all experiments, oldest first, and the limit of open runs."""
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """Return all registered workers."""
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """Return a worker's resource use over the last day."""
+
+    def size_request(self) -> SizeRequest | None:
+        """Return the requested number of workers if it is not reached or was refused."""
+
+    def troubles(self) -> Troubles:
+        """Return why workers fail to start."""
+
+    def workers_health(self) -> HealthAnswer:
+        """Return health data of workers' machines."""
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        """Return the cluster's audit log, oldest first."""
+
+    def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
+        """Return the user of a token or session, in users mode."""
+
+    def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
+        """Return the tokens that the user may see."""
+
+    def make_token(self, request: TokenRequest) -> MadeToken:
+        """Create a token."""
+
+    def revoke_token(self, token: str) -> None:
+        """Revoke a token by id."""
+
+    def quotas(self) -> tuple[Usage, ...]:
+        """Return quotas and use of projects."""
+
+    def note_audit(self, what: str) -> None:
+        """Add an entry of the current user to the audit log."""
+
+    def end_session(self, session: str) -> None:
+        """Record the end of a sign-in session."""
+
+    def has_session_ended(self, session: str) -> bool:
+        """True if a sign-in session has ended."""
+
+    def registry(self) -> tuple[RegisteredModel, ...]:
+        """Return registered models by name."""
+
+    def reclaim(self) -> Reclaim:
+        """Return data sets that no experiment uses."""
+
+    def code(self, sha256: str) -> CodeRecord:
+        """Return user code by hash. Raises `NotFoundError`."""
+
+    def put_code(self, code: CodeRecord) -> CodeRecord:
+        """Store user code under its hash. Idempotent."""
+
+    def put_archive(self, sha256: str, content: bytes) -> None:
+        """Store an archive under its hash. Idempotent."""
+
+    def archive(self, sha256: str) -> bytes:
+        """Return an archive's bytes. Raises `NotFoundError`."""

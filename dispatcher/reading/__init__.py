@@ -1,1 +1,0 @@
-"""Reading the store: what pages are made of, kept while logs grow."""

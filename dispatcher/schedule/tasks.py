@@ -1,0 +1,180 @@
+"""Tasks and their attempts, newest first: sub-epochs and all other tasks of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Literal
+
+from pydantic import Field
+
+from cerebro.state import ExperimentState, Run, Task, TaskState, Visit
+from cerebro.state.log_pages import LogPages
+from dispatcher.pages.tables import Paged, page_of
+from dispatcher.read_models.from_log import FromLog
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.schedule.task_rows import TaskRow, rows_of, task_row
+from dispatcher.schedule.window import TimeRange, WindowQuery, WindowView, time_range, window_view
+from dispatcher.tabs.workers import device_count
+
+
+class TaskQuery(WindowQuery):
+    """Selection of tasks by run, model, worker, kind and state.
+
+    With `since` or `until`, and for long runs, only tasks of one fit run in that time range.
+    """
+
+    run: str = Field("", max_length=60)
+    model: str = Field("", max_length=100)
+    worker: str = Field("", max_length=60)
+    kind: Literal[
+        "", "etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit"
+    ] = ""
+    state: Literal["", "pending", "assigned", "running", "committed", "failed"] = ""
+    page: int = Field(1, ge=1, le=1_000_000)
+    size: int = Field(100, ge=1, le=500)
+
+
+_Entry = tuple[float, str, Task | None, str, Visit | None]
+"""(start, run id, task, model id, visit). A sub-epoch committed at its first attempt has only a model and a visit. A
+plain tuple, because a long run has one per sub-epoch.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksView(Paged):
+    """A page of tasks. `window`: time range of a fit run that has started."""
+
+    rows: tuple[TaskRow, ...]
+    window: WindowView | None = None
+
+
+def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView | FromLog[TasksView]:
+    """Return a page of tasks, optionally of a time range.
+
+    Includes every task that was assigned, and all tasks of ETL, test and prediction runs.
+    """
+    state = read_model.state
+    is_chosen = query.since is not None or query.until is not None
+    fit = read_model.fit(query.run) if query.run or is_chosen else None
+    if fit is not None and query.run not in ("", fit.id):
+        fit = None
+    found = time_range(read_model, fit, query, now) if fit is not None else None
+    if found is not None and found.is_in_log:
+        return _from_log(state, query, found)
+    within = found if found is not None and found.is_chosen else None
+    runs = [fit] if within and fit else [run for run in state.runs.values() if query.run in ("", run.id)]
+    tasks = [each for run in runs for each in (*_tasks(run, query), *_visits(run, query))]
+    if within is not None:
+        tasks = [each for each in tasks if _is_within(each, within)]
+    tasks.sort(key=itemgetter(0), reverse=True)
+    page, devices = page_of(tasks, query.page, query.size), _devices(state)
+    return TasksView(
+        rows=tuple(_row(state, each, devices) for each in page.rows),
+        window=window_view(found, of_model=bool(query.model)) if found is not None else None,
+        **page.fields(_count(state)),
+    )
+
+
+def _devices(state: ExperimentState) -> dict[str, int]:
+    return {name: device_count(state, name) for name in state.workers}
+
+
+def _is_within(found: _Entry, window: TimeRange) -> bool:
+    _, _, task, _, visit = found
+    if visit is not None:
+        return visit.started <= window.until and visit.ended >= window.since
+    if task is None or not task.attempts:
+        return False
+    newest = task.attempts[-1]
+    is_over = newest.outcome and newest.ended < window.since
+    return task.attempts[0].assigned <= window.until and not is_over
+
+
+def _from_log(state: ExperimentState, query: TaskQuery, found: TimeRange) -> FromLog[TasksView]:
+    """Return the tasks of a time range from the log."""
+    total, devices = _count(state), _devices(state)
+
+    def make(pages: LogPages) -> TasksView:
+        read = pages.window(
+            found.log,
+            found.run,
+            found.since,
+            found.until,
+            chosen=lambda key: query.model in ("", key.model) and query.kind in ("", key.kind),
+        )
+        rows = rows_of(read.tries, devices)
+        rows = [
+            row
+            for row in rows
+            if query.state in ("", row.state)
+            and (not query.worker or any(query.worker in each.workers for each in row.attempts))
+        ]
+        page = page_of(rows, query.page, query.size)
+        window = window_view(found, read, of_model=bool(query.model))
+        return TasksView(rows=tuple(page.rows), window=window, **page.fields(total))
+
+    return FromLog(make)
+
+
+def _count(state: ExperimentState) -> int:
+    """Return the number of tasks. Counts a committed sub-epoch once."""
+    return sum(
+        len(run.tasks)
+        + sum(len(model.visits) - model.inherited for model in run.models.values())
+        - _duplicates(run)
+        for run in state.runs.values()
+    )
+
+
+def _duplicates(run: Run) -> int:
+    """Return the number of sub-epochs that have both a task and a visit."""
+    return sum(task.key.kind == "train" and task.state is TaskState.COMMITTED for task in run.tasks.values())
+
+
+def _tasks(run: Run, query: TaskQuery) -> Iterator[_Entry]:
+    for task in run.tasks.values():
+        key = task.key
+        if (
+            query.model in ("", key.model)
+            and query.kind in ("", key.kind)
+            and query.state in ("", task.state.value)
+            and (not query.worker or any(query.worker in dict(attempt.places) for attempt in task.attempts))
+        ):
+            yield task.attempts[-1].assigned if task.attempts else 0.0, run.id, task, "", None
+
+
+def _visits(run: Run, query: TaskQuery) -> Iterator[_Entry]:
+    """Yield sub-epochs that have a visit but no task."""
+    if query.kind not in ("", "train") or query.state not in ("", "committed"):
+        return
+    keys, worker = _task_keys(run), query.worker
+    for name in (query.model,) if query.model else run.models:
+        for visit in run.models[name].kept_visits if name in run.models else ():
+            if worker in ("", visit.worker, *(member.worker for member in visit.others)) and (
+                not keys or (name, visit.epoch, visit.partitions) not in keys
+            ):
+                yield visit.started, run.id, None, name, visit
+
+
+def _task_keys(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
+    keys = (task.key for task in run.tasks.values())
+    return {(key.model, key.epoch, key.partitions) for key in keys if key.kind == "train"}
+
+
+def _row(state: ExperimentState, found: _Entry, devices: Mapping[str, int]) -> TaskRow:
+    _, name, task, model, visit = found
+    if task is not None:
+        return _task_row(state.runs[name], task, devices)
+    assert visit is not None
+    key = visit.key(name, model)
+    return task_row(devices, key, "committed", [visit.as_attempt()], visit=visit)
+
+
+def _task_row(run: Run, task: Task, devices: Mapping[str, int]) -> TaskRow:
+    key = task.key
+    model = run.models.get(key.model or "") if key.kind == "train" else None
+    visits = model.kept_visits if model else ()
+    committed = (v for v in visits if (v.epoch, v.partitions) == (key.epoch, key.partitions))
+    return task_row(devices, key, task.state.value, task.attempts, task=task, visit=next(committed, None))

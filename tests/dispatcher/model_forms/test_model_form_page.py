@@ -1,0 +1,401 @@
+"""Forms by which models are added, cloned, changed, extended and given a priority."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cerebro.commands.rules import CommandKind
+from cerebro.contract.events import (
+    ModelChanged,
+    ModelExtended,
+    ModelsAdded,
+    ModelStopRequested,
+    PriorityChanged,
+)
+from cerebro.state.experiment import fold
+from dispatcher.model_forms.form import ModelForm
+from dispatcher.model_forms.view import model_form_view
+from tests.dispatcher.fakes import TOKEN, Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import running_story
+
+AT = "/experiments/digits"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.store.add(running_story())
+    return bench
+
+
+@pytest.fixture
+def browser(bench: Bench) -> Browser:
+    """Ada, as she calls herself."""
+    browser = bench.browser()
+    assert browser.post("/sign-in", {"token": TOKEN, "name": "Ada"}).status_code == 303
+    return browser
+
+
+Fields = dict[str, object]
+
+
+def sent(page: str) -> Fields:
+    """The fields of a form as a browser would send them."""
+    form = page.partition('class="terms"')[2]
+    fields: Fields = dict(re.findall(r'<input[^>]* name="([^"]+)" value="([^"]*)"', form))
+    fields["model"] = re.findall(r'name="model" value="([^"]*)"', form)
+    for name, value in re.findall(r'<input type="radio" name="([^"]+)" value="([^"]*)" checked', page):
+        fields[name] = value
+    return fields
+
+
+def review(browser: Browser, what: str, model: str, **typed: str) -> tuple[int, Fields, str]:
+    """Type into a fresh form and ask for the difference: the status, the form's fields then, and the page."""
+    path = f"{AT}/{what}" + (f"?model={model}" if model else "")
+    answer = browser.post(
+        f"{AT}/{what}", sent(browser.get(path).text) | typed | {"step": "review"}, form=path
+    )
+    return answer.status_code, sent(answer.text), answer.text
+
+
+def send(browser: Browser, what: str, fields: Fields) -> tuple[int, str, str]:
+    """Press the button that sends it: the status, where it leads, and the page."""
+    answer = browser.post(f"{AT}/{what}", fields | {"step": "send"}, form="/start")
+    return answer.status_code, answer.headers.get("Location", ""), answer.text
+
+
+def difference(page: str) -> str:
+    return text_of(page.partition('id="difference"')[2].partition("</section>")[0])
+
+
+def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser: Browser) -> None:
+    """Old and new values side by side; the event has what differs and who asked; the model's page says since when."""
+    status, fields, page = review(browser, "change", "m01", **{"hp.learning_rate": "1e-3"})
+    assert status == 200
+    assert "learning_rate 0.05 0.001" in difference(page)
+    assert "layers" not in difference(page)
+    before = len(bench.store.logs["digits"])
+    assert before == len(running_story().events)
+    status, location, _ = send(browser, "change", fields)
+    assert (status, location) == (303, f"{AT}/models/m01?fit=fit-1")
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelChanged)
+    assert (event.model, event.hyperparams, event.by) == ("m01", {"learning_rate": 0.001}, "Ada")
+    told = text_of(browser.get(location).text)
+    assert "learning_rate 0.05 0.001 the next sub-epoch" in told
+    assert "Ada changed model m01: learning_rate=0.001 (before: learning_rate=0.05)" in told
+    assert "Ada changed model m01" in text_of(browser.get(f"{AT}/history").text).replace("Ada  ", "Ada ")
+    assert "learning_rate is 0.001 since the next sub-epoch" in browser.get(f"{AT}/models").text
+
+
+def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) -> None:
+    """What it begins with is said before; then its page is opened, which names the parent, the epoch and who asked."""
+    status, fields, page = review(browser, "clone", "m00", start="best", epochs="9", **{"hp.layers": "1"})
+    assert status == 200
+    assert "It continues m00 from epoch 2, with 7 of 9 epochs remaining" in difference(page)
+    status, location, _ = send(browser, "clone", fields)
+    assert (status, location) == (303, f"{AT}/models/m08?fit=fit-1")
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelsAdded)
+    (new,) = event.models
+    assert (new.epochs, new.origin and (new.origin.model, new.origin.at)) == (9, ("m00", "best"))
+    told = text_of(browser.get(location).text)
+    assert "Continues m00 from epoch 2" in told
+    assert "Ada added a model to fit-1, from m00" in told
+    assert "m00 at epoch 2" in text_of(browser.get(f"{AT}/models").text)
+    assert re.search(r"added a model to fit-1, from m00 ?: ?m08", text_of(browser.get(f"{AT}/history").text))
+
+
+def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, browser: Browser) -> None:
+    """A new model takes only known names; the page asks about missing ones."""
+    _, fields, page = review(browser, "clone", "m00", **{"hp.layers": "3"})
+    assert "starts with \N{EN DASH} new weights" in difference(page)
+    assert send(browser, "clone", fields)[0] == 303
+    _, fields, page = review(browser, "add", "", **{"hp.learning_rate": "0.2"})
+    assert "layers is missing, but every other model has it" in difference(page)
+    assert send(browser, "add", fields)[0] == 303
+    cold, added = bench.store.logs["digits"][-2:]
+    assert isinstance(cold, ModelsAdded)
+    assert isinstance(added, ModelsAdded)
+    assert (cold.models[0].parent, cold.models[0].hyperparams["layers"]) == ("m00", 3)
+    want = {"learning_rate": 0.2, "batch_size": 32}
+    assert added.models[0].hyperparams == want
+
+
+def test_several_models_are_extended_and_given_a_priority(bench: Bench, browser: Browser) -> None:
+    """One event for each, after a line for each."""
+    _, fields, page = review(browser, "extend", "m00,m01", epochs="9")
+    assert "m00 epochs 3 9" in difference(page)
+    assert "m01 epochs 3 9" in difference(page)
+    assert send(browser, "extend", fields)[:2] == (303, f"{AT}/models?fit=fit-1")
+    first, second = bench.store.logs["digits"][-2:]
+    assert isinstance(first, ModelExtended)
+    assert isinstance(second, ModelExtended)
+    assert [(each.model, each.epochs) for each in (first, second)] == [("m00", 9), ("m01", 9)]
+    _, fields, page = review(browser, "prioritize", "m02", priority="1")
+    assert "priority normal high" in difference(page)
+    assert send(browser, "prioritize", fields)[0] == 303
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, PriorityChanged)
+    assert (event.model, event.priority, event.by) == ("m02", 1, "Ada")
+
+
+@pytest.mark.parametrize(
+    ("what", "model", "typed", "key", "says"),
+    [
+        ("change", "m01", {"hp.learning_rate": ".5"}, "value-0", "&#39;.5&#39; is a text: give a number."),
+        ("change", "m01", {"hp.batch_size": "9999"}, "value-2", "batch_size is 9999, expected a whole number from 1"),
+        ("change", "m01", {"hp.learning_rate": "NaN"}, "value-0", "use numbers, text, booleans"),
+        ("clone", "m00", {"start": "7"}, "start", "Epoch 7 is not complete: model m00 has trained 2 epochs"),
+        ("clone", "m00", {"start": "last", "epochs": "2"}, "epochs", "give epochs of 3 or more."),
+        ("clone", "m00", {"epochs": "few"}, "epochs", "epochs is &#39;few&#39;, expected a whole number from 1."),
+        ("extend", "m00", {"epochs": "1"}, "epochs", "m00 has begun epoch 3: give at least 3."),
+        ("prioritize", "m00", {"priority": "soon"}, "priority", "No priority &#39;soon&#39;: choose one of low"),
+        ("add", "", {"hp.batch_size": ""}, "value-2", "batch_size is None, expected a whole number from 1"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
+    bench: Bench, browser: Browser, what: str, model: str, typed: dict[str, str], key: str, says: str
+) -> None:
+    """By the rules of notebook and command line, in their words; nothing is sent, whichever button is pressed."""
+    before = len(bench.store.logs["digits"])
+    status, fields, page = review(
+        browser, what, model, **typed, **{"hp.layers": "2"} if what == "change" else {}
+    )
+    assert status == 422
+    told = re.search(rf'id="{key}-mistake">([^<]*)<', page)
+    assert told
+    assert says in told[1]
+    kept = {name: value for name, value in typed.items() if name != "start"}
+    assert kept.items() <= fields.items()
+    assert send(browser, what, fields | typed)[0] == 422
+    assert len(bench.store.logs["digits"]) == before
+
+
+def test_all_mistakes_are_said_at_once(browser: Browser) -> None:
+    """Each beside its field."""
+    typed = {"hp.learning_rate": "fast", "hp.layers": "true", "epochs": "0"}
+    status, _, page = review(browser, "clone", "m00", **typed)
+    assert status == 422
+    assert "3 fields need a correction." in difference(page)
+    assert len(re.findall(r'id="(?:value-[01]|epochs)-mistake"', page)) == 3
+
+
+def test_what_was_not_shown_is_not_sent(bench: Bench, browser: Browser) -> None:
+    """Neither what was typed after the look, nor what others have made another difference meanwhile."""
+    _, fields, _ = review(browser, "change", "m01", **{"hp.learning_rate": "0.5"})
+    status, _, page = send(browser, "change", fields | {"hp.learning_rate": "0.7"})
+    assert status == 409
+    assert "The difference has changed since it was shown" in page
+    assert "learning_rate 0.05 0.7" in difference(page)
+    bench.store.append(
+        "digits", ModelChanged(run="fit-1", model="m01", hyperparams={"learning_rate": 0.06}, by="Bob")
+    )
+    bench.monotonic.now += 1
+    status, _, page = send(browser, "change", fields)
+    assert status == 409
+    assert "learning_rate 0.06 0.5" in difference(page)
+    assert bench.store.logs["digits"][-1].by == "Bob"  # type: ignore[union-attr]
+
+
+def test_a_field_that_nobody_has_touched_changes_nothing(bench: Bench, browser: Browser) -> None:
+    """Though others have changed its value since the form was opened."""
+    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
+    bench.store.append(
+        "digits", ModelChanged(run="fit-1", model="m01", hyperparams={"learning_rate": 0.06}, by="Bob")
+    )
+    bench.monotonic.now += 1
+    assert send(browser, "change", fields)[0] == 303
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelChanged)
+    assert event.hyperparams == {"layers": 3}
+
+
+def test_a_command_that_came_too_late_says_why(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has stopped the model while this one's command was under way; what was typed stays."""
+    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
+    append = type(bench.store).append
+
+    def beaten(store: object, name: str, event: object, **flags: bool) -> int:
+        append(bench.store, name, ModelStopRequested(run="fit-1", model="m01"))
+        return append(bench.store, name, event, **flags)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(bench.store), "append", beaten)
+    status, _, page = send(browser, "change", fields)
+    assert status == 409
+    assert "model m01 of fit-1 is stopped: resume it first" in page
+    assert 'value="3"' in page
+
+
+def test_a_model_that_cannot_be_changed_says_so_before_anything_is_typed(browser: Browser) -> None:
+    """With what to do instead; links to forms stand only where they lead somewhere."""
+    assert "is failed: retry it first, or clone it" in text_of(browser.get(f"{AT}/change?model=m07").text)
+    page = browser.get(f"{AT}/models/m07").text
+    assert f'"{AT}/clone?fit=fit-1&amp;model=m07"' in page
+    assert f"{AT}/change" not in page
+
+
+def test_addresses_that_name_no_model_say_what_to_do(browser: Browser) -> None:
+    assert browser.get(f"{AT}/change?model=m99").status_code == 404
+    assert "open the form from a model" in browser.get(f"{AT}/change").text
+    assert browser.get(f"{AT}/rename?model=m01").status_code == 404
+
+
+def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
+    bench: Bench, browser: Browser
+) -> None:
+    """As with the start form."""
+    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
+    before = len(bench.store.logs["digits"])
+    answer = browser.client.post(
+        f"{AT}/change",
+        data=fields | {"csrf": "another", "step": "send"},
+        base_url="http://127.0.0.1:7080",
+        headers={"Accept": "text/html"},
+    )
+    assert (answer.status_code, len(bench.store.logs["digits"])) == (400, before)
+    assert 'value="3"' in answer.text
+
+
+def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Browser) -> None:
+    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
+    bench.store.is_away = True
+    status, _, page = send(browser, "change", fields)
+    assert status == 503
+    assert "The store stopped answering" in page
+    assert 'value="3"' in page
+
+
+def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
+    """A doubled click: both lead to the model. Other values typed into the same form are another one."""
+    _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
+    before = len(bench.store.logs["digits"])
+    leads = {send(browser, "clone", fields)[:2] for _ in range(2)}
+    assert leads == {(303, f"{AT}/models/m08?fit=fit-1")}
+    assert len(bench.store.logs["digits"]) == before + 1
+    answer = browser.post(f"{AT}/clone", fields | {"hp.layers": "4", "step": "review"}, form="/start")
+    assert send(browser, "clone", sent(answer.text))[1] == f"{AT}/models/m09?fit=fit-1"
+    _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
+    assert send(browser, "clone", fields)[1] == f"{AT}/models/m10?fit=fit-1"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ModelChanged(run="fit-1", model="m01", hyperparams={"learning_rate": 0.06}, by="Bob"),
+        PriorityChanged(run="fit-1", model="m01", priority=1, by="Bob"),
+        ModelExtended(run="fit-1", model="m01", epochs=9, by="Bob"),
+    ],
+)
+def test_a_clone_takes_over_nothing_that_was_not_shown(
+    bench: Bench, browser: Browser, event: ModelChanged | PriorityChanged | ModelExtended
+) -> None:
+    """What others have changed of its parent meanwhile is shown first."""
+    _, fields, _ = review(browser, "clone", "m01", **{"hp.layers": "3"})
+    bench.store.append("digits", event)
+    bench.monotonic.now += 1
+    before = len(bench.store.logs["digits"])
+    status, _, page = send(browser, "clone", fields)
+    assert (status, len(bench.store.logs["digits"])) == (409, before)
+    said = "Its priority is high, as for m01." in difference(page)
+    assert said == isinstance(event, PriorityChanged)
+    assert send(browser, "clone", sent(page))[0] == 303
+
+
+def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
+    bench: Bench, browser: Browser
+) -> None:
+    """Whatever is typed, also half of it, into a form for a model that has ended meanwhile."""
+    fields = sent(browser.get(f"{AT}/prioritize?model=m01").text)
+    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
+    bench.monotonic.now += 1
+    answer = browser.post(f"{AT}/prioritize", fields | {"priority": "hig", "step": "review"}, form="/start")
+    assert answer.status_code == 422
+    assert sent(answer.text)["priority"] == "hig"
+    assert "m01 of fit-1 is stopped" in difference(answer.text)
+
+
+def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser) -> None:
+    """Those that have it already are left out."""
+    bench.store.append("digits", ModelExtended(run="fit-1", model="m00", epochs=9, by="Bob"))
+    bench.store.append("digits", PriorityChanged(run="fit-1", model="m00", priority=1, by="Bob"))
+    bench.monotonic.now += 1
+    for what, typed in (("extend", {"epochs": "9"}), ("prioritize", {"priority": "high"})):
+        before = len(bench.store.logs["digits"])
+        status, fields, page = review(browser, what, "m00,m01", **typed)
+        assert status == 200
+        assert "m01" in difference(page)
+        assert "m00" not in difference(page).partition("Show the difference")[0]
+        assert send(browser, what, fields)[0] == 303
+        assert [event.model for event in bench.store.logs["digits"][before:]] == ["m01"]  # type: ignore[union-attr]
+
+
+def test_what_took_effect_in_part_says_on_which(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has stopped the second model while the command was under way."""
+    _, fields, _ = review(browser, "extend", "m01,m02", epochs="9")
+    append = type(bench.store).append
+
+    def beaten(store: object, name: str, event: ModelExtended, **more: str) -> int:
+        if event.model == "m02":
+            append(bench.store, name, ModelStopRequested(run="fit-1", model="m02"))
+        return append(bench.store, name, event, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(bench.store), "append", beaten)
+    status, _, page = send(browser, "extend", fields)
+    assert status == 409
+    assert "The command was partly executed: m01 changed, m02 did not:" in page
+    assert "model m02 of fit-1 is stopped" in page
+
+
+def test_a_hyperparameter_may_be_called_as_a_field_is(bench: Bench) -> None:
+    """What it was is told apart from what the field of that name was."""
+    shown = {"hp.epochs": "3", "was.hp.epochs": "7", "epochs": "3", "was.epochs": "3"}
+    form = ModelForm.parse(CommandKind.CLONE_MODEL, shown, ["m00"])
+    assert (dict(form.values), form.epochs) == ({"epochs": "3"}, "")
+
+
+@pytest.mark.parametrize(
+    ("what", "model", "name", "text", "says"),
+    [
+        ("change", "m01", "hp.layers", "[" * 600 + "]" * 600, "nested too deeply"),
+        ("change", "m01", "hp.layers", r'["\ud800"]', "a lone surrogate"),
+        ("add", "", "hp.layers", r'"\ud800"', "a lone surrogate"),
+        ("prioritize", "m01", "priority", "9" * 50, "No priority"),
+    ],
+)
+def test_what_no_log_can_hold_is_refused(
+    browser: Browser, what: str, model: str, name: str, text: str, says: str
+) -> None:
+    """Beside the field, though JSON can say it."""
+    status, fields, page = review(browser, what, model, **{name: text})
+    assert (status, says in page) == (422, True)
+    assert send(browser, what, fields | {name: text})[0] == 422
+
+
+def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> None:
+    """No other one takes its place without being seen."""
+    status, fields, page = review(browser, "clone", "m00", start="7")
+    assert (status, fields["start"]) == (422, "7")
+    assert "the end of epoch 7 (warm)" in text_of(page)
+    before = len(bench.store.logs["digits"])
+    assert send(browser, "clone", fields)[0] == 422
+    assert len(bench.store.logs["digits"]) == before
+
+
+def test_a_clone_of_a_model_without_checkpoints_says_why_it_begins_anew(bench: Bench) -> None:
+    """They were removed: it is not that there were none yet."""
+    state = fold("digits", bench.store.logs["digits"])
+    run = state.runs["fit-1"]
+    form = ModelForm(kind=CommandKind.CLONE_MODEL, run="fit-1", models=("m00",), values={})
+    run.models["m00"].removed = {visit.file for visit in run.models["m00"].visits}
+    told = model_form_view(state, form).no_start
+    assert told.startswith("the checkpoints of m00 were removed, because fit-1 keeps those of")
+    run.models["m00"].removed = set()
+    assert model_form_view(state, form).no_start == "m00 has no checkpoint yet"

@@ -1,0 +1,97 @@
+"""Live points as series: bounded, without what was superseded, never without a spike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from cerebro.contract.events import LivePoint
+from dispatcher.read_models import live_series as live
+from dispatcher.read_models.live_series import LiveSeries
+
+TASK = "fit-1/train/m00/e1/p0"
+
+
+def points(task: str, values: list[float], *, attempt: int = 1, name: str = "loss") -> Iterator[LivePoint]:
+    for batch, value in enumerate(values, start=1):
+        yield LivePoint(
+            seq=batch, time=100.0 + batch, task=task, attempt=attempt, rows=10 * batch, values={name: value}
+        )
+
+
+def values(series: LiveSeries, model: str = "m00", name: str = "loss") -> list[float]:
+    return [point.value for point in series.line("fit-1", model, name)]
+
+
+def test_points_of_a_model_are_one_line_over_its_sub_epochs() -> None:
+    series = LiveSeries()
+    series.add(points(TASK, [3.0, 2.0]))
+    series.add(points("fit-1/train/m00/e1/p1", [1.0]))
+    assert values(series) == [3.0, 2.0, 1.0]
+    assert [point.span.partition for point in series.line("fit-1", "m00", "loss")] == [0, 0, 1]
+    assert [point.rows for point in series.line("fit-1", "m00", "loss")] == [10, 20, 10]
+    assert series.metrics("fit-1") == ("loss",)
+    assert series.metrics("fit-2") == ()
+
+
+def test_a_superseded_attempt_is_cut_away_when_the_next_one_reports() -> None:
+    series = LiveSeries()
+    series.add(points("fit-1/train/m00/e1/p1", [5.0]))
+    series.add(points(TASK, [4.0, 3.0]))
+    series.add(points(TASK, [2.0], attempt=2))
+    assert values(series) == [5.0, 2.0]
+    assert len(series) == 2
+
+
+def test_a_late_point_of_an_earlier_attempt_counts_for_nothing() -> None:
+    series = LiveSeries()
+    series.add(points(TASK, [2.0], attempt=2))
+    series.add(points(TASK, [9.0], attempt=1))
+    assert values(series) == [2.0]
+    assert series.newest[TASK].attempt == 2
+
+
+def test_where_a_metric_stopped_being_finite_is_known_and_not_drawn() -> None:
+    series = LiveSeries()
+    series.add(points(TASK, [1.0, math.nan, math.inf, 0.5]))
+    broke = series.broke("fit-1", "m00", "loss")
+    assert values(series) == [1.0, 0.5]
+    assert broke is not None
+    assert broke.rows == 20
+    series.add(points(TASK, [1.0], attempt=2))
+    assert series.broke("fit-1", "m00", "loss") is None
+
+
+def test_a_long_line_is_cut_and_keeps_its_spikes_and_its_end() -> None:
+    series = LiveSeries()
+    told = [0.5] * (3 * live.MAX_LINE_POINTS)
+    told[777], told[888], told[-1] = 9.0, -9.0, 0.25
+    series.add(points(TASK, told))
+    kept = values(series)
+    assert len(kept) <= 2 * live.MAX_LINE_POINTS
+    assert max(kept) == 9.0
+    assert min(kept) == -9.0
+    assert kept[-1] == 0.25
+
+
+def test_all_lines_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MAX_POINTS", 2_000)
+    monkeypatch.setattr(live, "MAX_LINES", 20)
+    series = LiveSeries()
+    for chunk, model in itertools.product(range(40), range(30)):
+        series.add(points(f"fit-1/train/m{model:02}/e1/p0", [float(chunk)] * 10))
+    assert len(series) <= 2_000 + 30 * 10
+    assert values(series, "m25") == []  # more lines than are followed
+    assert values(series, "m00")[-1] == 39.0
+
+
+def test_what_is_no_training_has_no_line_but_is_known_to_be_under_way() -> None:
+    series = LiveSeries()
+    series.add(points("etl-1/etl/train/p0", [1.0]))
+    assert series.metrics("etl-1") == ()
+    assert series.newest["etl-1/etl/train/p0"].rows == 10
+    series.forget("etl-1/etl/train/p0")
+    assert series.newest == {}

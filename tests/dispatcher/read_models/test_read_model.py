@@ -1,0 +1,330 @@
+"""What is kept beside the fold says the same as the fold, at every event; and how fast a run goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cerebro.contract.events import (
+    LivePoint,
+    ModelResumed,
+    ModelStopRequested,
+    RunFinished,
+    RunPaused,
+    RunRequested,
+    RunResumed,
+    RunStopRequested,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.records import ExperimentSummary
+from cerebro.contract.runs import EvaluateRequest
+from cerebro.figures.models import summaries
+from cerebro.state.throughput import BASIS, ThroughputMeter
+from dispatcher.experiments.view import row_of
+from dispatcher.read_models import read_model as read_model_module
+from dispatcher.read_models.model_table import ModelTable
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.tabs.header import header
+from tests.dispatcher.stories import NOW, Story, running_story
+
+
+def eventful() -> Story:
+    """A fit in which everything happens that changes rows."""
+    story = running_story()
+    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    story.tell(RunResumed(run="fit-1"))
+    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
+    story.tell(TaskRevoked(task="fit-1/train/m05/e1/p0", attempt=1, worker="worker-0", reason="a reason"))
+    story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    story.tell(ModelResumed(run="fit-1", model="m06", by="ada"))
+    return story
+
+
+def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
+    story = eventful()
+    read_model = ReadModel(story.record)
+    for event in story.events:
+        read_model.apply([event])
+        run = read_model.fit()
+        if run is None:
+            continue
+        table, expected = read_model.table(run), list(summaries(run))
+        assert table.rows() == expected
+        assert table.progress() == run.progress()
+        assert dict(table.counts()) == Counter(row.state for row in expected)
+        assert [row.id for row in table.failed()] == [row.id for row in expected if row.failure]
+        best = run.best_model()
+        found = table.best()
+        assert (found.id if found else None) == (best.id if best else None)
+        assert table.longest() == max(
+            (
+                0 if run.models[row.id].is_cut_short else row.sub_epochs - row.sub_epochs_done
+                for row in expected
+            ),
+            default=0,
+        )
+
+
+def test_the_best_is_found_again_when_it_is_lost() -> None:
+    story = running_story()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
+    assert run is not None
+    table = read_model.table(run)
+    first = table.best()
+    assert first is not None
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    table.invalidate(first.id)
+    second = table.best()
+    assert second is not None
+    assert second.id != first.id
+
+
+def live(task: str, rows: int, *, seq: int = 1, attempt: int = 1) -> LivePoint:
+    return LivePoint(
+        seq=seq, time=NOW, task=task, attempt=attempt, worker="worker-0", rows=rows, total_rows=898
+    )
+
+
+def test_points_of_what_has_ended_are_forgotten_whichever_is_read_first() -> None:
+    story = running_story()
+    ended, running = "fit-1/train/m00/e1/p0", "fit-1/train/m05/e1/p0"
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    read_model.add_points([live(ended, 10), live(running, 20, seq=2)])
+    assert set(read_model.live.newest) == {running}
+    assert read_model.live.newest[running].rows == 20
+
+
+def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
+    story = running_story()
+    read_model = ReadModel(story.record)
+    started = next(
+        index
+        for index, event in enumerate(story.events)
+        if isinstance(event, TaskStarted) and event.task == "fit-1/train/m05/e1/p0"
+    )
+    read_model.apply(story.events[: started - 1])
+    read_model.add_points([live("fit-1/train/m05/e1/p0", 20)])
+    assert read_model.live.newest["fit-1/train/m05/e1/p0"].rows == 20
+
+
+def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)  # one look is enough for a long time
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    story.train("m00", 1)
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
+    assert run is not None
+    first = read_model.schedule_now(run, story.time)
+    assert first is not None
+    assert first.is_growing
+    story.train("m01", 1)
+    read_model.apply(story.events[read_model.state.seq :])
+    assert read_model.schedule_now(run, story.time) is first
+    story.finish()
+    read_model.apply(story.events[read_model.state.seq :])
+    last = read_model.schedule_now(run, story.time)
+    assert last is not None
+    assert not last.is_growing
+
+
+def test_a_schedule_that_is_behind_the_log_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = running_story()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
+    assert run is not None
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)
+    read_model.schedule_now(run, story.time)
+    asked = story.time + 0.001
+    up_to_date = read_model.version(asked)
+    assert read_model.version(asked) == up_to_date
+    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
+    read_model.apply(story.events[read_model.state.seq :])
+    behind = read_model.version(asked)
+    assert behind != up_to_date
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e9)  # the time to look again has come
+    assert read_model.version(asked) != behind
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
+    story = running_story()
+    if not is_running:
+        story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
+    assert run is not None
+    throughput = read_model.throughput(story.time)
+    done, total = run.progress()
+    committed = sum(len(model.visits) for model in run.models.values())
+    # The clock stands from the pause on, which is now.
+    elapsed = story.time - run.started
+    assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
+    assert throughput.sub_epochs_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
+    assert throughput.left is not None
+    assert throughput.left.seconds == pytest.approx((total - done) * 898 / throughput.rows_per_s, rel=0.05)
+    assert throughput.left.ends_at == story.time + throughput.left.seconds
+    assert throughput.left.basis == BASIS
+
+
+def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
+    story = running_story()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    before = read_model.throughput(story.time + 10)
+    read_model.add_points([live("fit-1/train/m05/e1/p0", 500)])
+    after = read_model.throughput(story.time + 10)
+    assert after.rows_per_s > before.rows_per_s
+    assert after.left is not None
+    assert before.left is not None
+    assert after.left.seconds < before.left.seconds
+
+
+def test_a_test_of_the_whole_split_has_all_of_its_rows_left() -> None:
+    """It is one task on no partition of its own: 100 of its 400 rows are done, so 300 are left."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    story.test(is_whole=True, is_open=True)
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    read_model.add_points([live("test-1/test/m00", 100)])
+    throughput = read_model.throughput(story.time + 10)
+    assert throughput.left is not None
+    assert throughput.left.seconds == pytest.approx(300 / throughput.rows_per_s)
+
+
+def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
+    story = Story("fresh")
+    story.workers_join()
+    story.etl()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    assert read_model.throughput(NOW).left is None
+    story.fit()
+    read_model.apply(story.events[read_model.state.seq :])
+    assert read_model.throughput(NOW).left is None
+    assert header(read_model, now=NOW).left is None
+
+
+def test_validations_do_not_make_time_left_shorter() -> None:
+    """They are short, and not among the sub-epochs that are left: a long tail of one model would look short."""
+    story = running_story()
+    run = story.state.runs["fit-1"]
+    table = ModelTable(run)
+    with_validations, without = ThroughputMeter(), ThroughputMeter()
+    for meter in (with_validations, without):
+        for at in range(4):
+            began, ended = story.time - 10, story.time - at
+            meter.commit(run, "train", worker="worker-0", started=began, ended=ended, rows=898)
+    for at in range(40):
+        began, ended = story.time - at - 0.1, story.time - at
+        with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
+    found = with_validations.throughput(run, story.time, sub_epochs=table)
+    assert found.left is not None
+    assert found == without.throughput(run, story.time, sub_epochs=table)
+
+
+def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
+    """What runs side by side is not counted as if it ran in turn."""
+    story = running_story()
+    run = story.state.runs["fit-1"]
+    devices, workers = ThroughputMeter(), ThroughputMeter()
+    for at in range(20):
+        began, ended = story.time - 10 * (at + 1), story.time - 10 * at
+        for place in range(2):
+            devices.commit(
+                run, "train", worker="worker-0", devices=(place,), started=began, ended=ended, rows=9
+            )
+            workers.commit(run, "train", worker=f"worker-{place}", started=began, ended=ended, rows=9)
+    table = ModelTable(run)
+    assert devices.throughput(run, story.time, sub_epochs=table) == workers.throughput(
+        run, story.time, sub_epochs=table
+    )
+
+
+def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
+    """A finished test would hide a stopped fit; so would 100 % of that one in the list."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunStopRequested(run="fit-1", by="ann"))
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    assert header(read_model, now=NOW).halted is None  # it is the run that is shown
+    story.test()
+    read_model.apply(story.events[read_model.state.seq :])
+    found = header(read_model, now=NOW)
+    assert (found.run, found.state, found.halted) == ("fit-1", "stopped", None)
+    assert (found.done, found.total) == (2, 12)
+    assert "resume_run" in found.may
+    summary = ExperimentSummary(
+        experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
+    )
+    row = row_of(read_model, summary, NOW)
+    assert (row.run, row.state, row.done, row.total, row.problem) == ("fit-1", "stopped", 2, 12, "")
+    story.tell(RunResumed(run="fit-1", by="ann"))
+    read_model.apply(story.events[read_model.state.seq :])
+    assert header(read_model, now=NOW).state == "running"
+
+
+def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
+    """The head and the list still show it after the newest fit."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunStopRequested(run="fit-1", by="ann"))
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.fit(models=1, epochs=1, run="fit-2")
+    story.train("m00", 1, run="fit-2")
+    story.finish("fit-2")
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    found = header(read_model, now=NOW)
+    assert (found.run, found.state) == ("fit-2", "finished")
+    assert found.halted is not None
+    assert (found.halted.id, found.halted.done, found.halted.total) == ("fit-1", 2, 12)
+    summary = ExperimentSummary(
+        experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
+    )
+    assert row_of(read_model, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
+
+
+def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
+    """The experiment keeps the state of the fit."""
+    story = Story("untested")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    request = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    story.tell(RunRequested(run="test-1", request=request))
+    story.tell(RunFinished(run="test-1", outcome="failed", error="KeyError: label"))
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    found = header(read_model, now=NOW)
+    assert (found.run, found.state, found.note) == ("fit-1", "finished", "test-1 failed: KeyError: label")

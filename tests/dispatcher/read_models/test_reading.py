@@ -1,0 +1,281 @@
+"""Reading the store for many viewers: seldom, within bounds, and never an experiment that is gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cerebro.contract.events import LivePoint
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
+from dispatcher.read_models import reader as reading
+from dispatcher.read_models.read_model import ReadModel
+from dispatcher.read_models.reader import FRESH_S, Reader
+from tests.dispatcher.fakes import Clock, FakeStore
+from tests.dispatcher.stories import NOW, Story, running_story, status
+
+
+class ReaderBench:
+    """A reader over a store in memory, with a clock to turn."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = FakeStore(), Clock()
+        self.reader = Reader(self.store, clock=self.clock, monotonic=self.clock)
+
+    def seq(self, name: str = "digits", timeout_s: float = 2.0) -> int:
+        return self.reader.read(name, lambda read_model: read_model.state.seq, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def bench() -> ReaderBench:
+    return ReaderBench()
+
+
+def long_story(models: int = 500) -> Story:
+    """More events than one read returns."""
+    story = Story("long")
+    story.workers_join()
+    story.etl()
+    story.fit(models=models, epochs=1)
+    for model in range(models):
+        story.train(f"m{model:02}", 1)
+    return story
+
+
+def test_an_experiment_is_read_once_in_half_a_second_however_many_look(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    for _ in range(50):
+        bench.seq()
+        bench.reader.version("digits")
+    assert Counter(bench.store.calls) == {"experiment": 1, "events": 1, "live": 1}
+    bench.clock.now += FRESH_S
+    bench.seq()
+    assert Counter(bench.store.calls) == {"experiment": 1, "events": 2, "live": 2}
+
+
+def test_the_version_changes_with_the_log_with_live_points_and_with_an_outage(bench: ReaderBench) -> None:
+    story = running_story()
+    bench.store.add(story)
+    versions = [bench.reader.version("digits")]
+    bench.clock.now += 1
+    assert bench.reader.version("digits") == versions[0]
+    story.pause("no room")
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
+    bench.store.points["digits"] = [LivePoint(seq=1, task="fit-1/train/m05/e1/p0", attempt=1, rows=5)]
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
+    bench.store.is_away = True
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
+    assert len(set(versions)) == 4
+
+
+def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    is_complete = bench.reader.read("long", lambda read_model: read_model.is_complete, timeout_s=-1.0)
+    assert not is_complete
+    first = bench.seq("long", timeout_s=0.0)
+    assert first == 1000
+    bench.reader.background.run()
+    assert bench.reader.read("long", lambda read_model: read_model.is_complete)
+    assert bench.seq("long") == len(bench.store.logs["long"])
+
+
+def test_while_a_log_is_read_in_the_background_nobody_else_reads_it(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    bench.seq("long", timeout_s=-1.0)
+    before = Counter(bench.store.calls)["events"]
+    for _ in range(5):
+        bench.seq("long", timeout_s=0.0)
+    assert Counter(bench.store.calls)["events"] == before
+
+
+def test_a_name_that_was_given_to_another_experiment_shows_the_other_one(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    assert bench.seq() > 0
+    bench.store.add(Story("digits", began=NOW - 10))
+    bench.clock.now += 10
+    assert bench.seq() == 0
+
+
+def test_a_deleted_experiment_is_not_found_any_more(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    bench.seq()
+    del bench.store.records["digits"], bench.store.logs["digits"]
+    bench.clock.now += 10
+    with pytest.raises(NotFoundError):
+        bench.seq()
+    with pytest.raises(NotFoundError):
+        bench.reader.version("digits")
+
+
+def test_only_so_many_events_are_kept_and_the_oldest_looked_at_go_first(
+    bench: ReaderBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories = [running_story(name) for name in ("a", "b", "c")]
+    monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 1)
+    for story in stories:
+        bench.store.add(story)
+        bench.seq(story.record.name)
+        bench.clock.now += 10
+    bench.store.is_away = True
+    assert bench.seq("c") > 0
+    assert bench.seq("b") > 0
+    with pytest.raises(StoreUnavailableError):
+        bench.seq("a")
+
+
+def test_live_points_count_for_what_is_kept(bench: ReaderBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stories = [running_story(name) for name in ("a", "b")]
+    monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 10)
+    for story in stories:
+        name = story.record.name
+        bench.store.add(story)
+        bench.store.points[name] = [
+            LivePoint(
+                seq=n, time=NOW + n, task="fit-1/train/m05/e1/p0", attempt=1, rows=n, values={"loss": 1.0 / n}
+            )
+            for n in range(1, 101)
+        ]
+        bench.seq(name)
+        bench.clock.now += 10
+    bench.store.is_away = True
+    assert bench.seq("b") > 0
+    with pytest.raises(StoreUnavailableError):
+        bench.seq("a")
+
+
+def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(bench: ReaderBench) -> None:
+    def slow() -> tuple[object, ...]:
+        bench.clock.now += 1.0
+        return FakeStore.experiments(bench.store)
+
+    bench.store.experiments = slow  # type: ignore[method-assign, assignment]
+    bench.reader.summaries()
+    bench.clock.now += 25
+    bench.reader.summaries()
+    assert bench.store.calls.count("experiments") == 1
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.store.calls.count("experiments") == 2
+
+
+def test_the_list_has_a_new_version_only_when_it_differs(bench: ReaderBench) -> None:
+    story = running_story()
+    bench.store.add(story)
+    bench.reader.summaries()
+    first = bench.reader.summaries.version()
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.reader.summaries.version() == first
+    story.pause("no room")
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.reader.summaries.version() > first
+
+
+def test_a_worker_that_falls_silent_changes_the_version_of_the_workers(bench: ReaderBench) -> None:
+    bench.store.statuses = [status("worker-0")]
+    first = bench.reader.workers.version()
+    bench.store.statuses = [status("worker-0", silent_s=0.9)]
+    bench.clock.now += 10
+    assert bench.reader.workers.version() == first
+    bench.store.statuses = [status("worker-0", silent_s=40)]
+    bench.clock.now += 10
+    assert bench.reader.workers.version() != first
+
+
+def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: ReaderBench) -> None:
+    def fails() -> bool:
+        raise NotFoundError("gone")
+
+    done: list[int] = []
+
+    def works() -> bool:
+        done.append(1)
+        return len(done) == 3
+
+    bench.reader.background.submit("a", fails)
+    bench.reader.background.submit("b", works)
+    bench.reader.background.submit("b", lambda: pytest.fail("there is such a job"))
+    bench.reader.background.run()
+    assert done == [1, 1, 1]
+
+
+def test_the_state_of_a_log_that_was_never_read_is_not_made_up(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    record = bench.store.records["digits"]
+    bench.store.is_away = True
+    with pytest.raises(StoreUnavailableError):
+        bench.reader.read_log(record, ReadModel.fits, timeout_s=1.0)
+
+
+def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    bench.store.statuses = [status("worker-0")]
+    summaries, workers = bench.reader.summaries(), bench.reader.workers()
+    bench.clock.now += 100
+    bench.store.records.clear()
+    bench.store.statuses.clear()
+    with bench.reader.summaries._calling, bench.reader.workers._calling:
+        assert bench.reader.summaries() == summaries
+        assert bench.reader.workers() == workers
+    assert bench.reader.summaries() == ()
+
+
+def test_an_old_list_does_not_bring_a_deleted_experiment_back(bench: ReaderBench) -> None:
+    old, new = Story("digits", began=NOW - 900), running_story()
+    bench.store.add(new)
+    assert bench.seq() == len(new.events)
+    with pytest.raises(NotFoundError, match="was deleted"):
+        bench.reader.read_log(old.record, ReadModel.fits, timeout_s=1.0)
+    bench.store.calls.clear()
+    assert bench.seq() == len(new.events)
+    assert not bench.store.calls
+
+
+def test_what_is_read_anew_is_the_callers_alone(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    found = bench.reader.read_separately("long")
+    assert found.is_complete
+    assert found.state.seq == len(bench.store.logs["long"])
+    assert bench.reader.read("long", lambda read_model: read_model) is not found
+
+
+def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(
+    bench: ReaderBench,
+) -> None:
+    bench.store.add(running_story())
+    known = bench.seq()
+    bench.clock.now += 10
+    log = bench.reader._logs["digits"]
+    with log.reading:
+        assert bench.seq() == known
+
+
+@pytest.mark.parametrize("error", [KeyError("m99"), MemoryError()])
+def test_no_event_is_shown_in_part(
+    bench: ReaderBench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Where the fold fails in the middle of one, also while the store is away; it is read again if it may be sound."""
+    story = running_story()
+    bench.store.add(story)
+
+    def fails(*given: object, **named: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cerebro.state.attempts.commits.commit", fails)
+        with pytest.raises((IllegalEventError, MemoryError)):
+            bench.seq()
+    bench.store.is_away = True
+    with pytest.raises(StoreUnavailableError):
+        bench.seq()
+    bench.store.is_away = False
+    bench.clock.now += 60
+    if isinstance(error, MemoryError):
+        assert bench.seq() == len(bench.store.logs["digits"])
+    else:
+        with pytest.raises(IllegalEventError, match="KeyError"):
+            bench.seq()
