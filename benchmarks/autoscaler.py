@@ -26,9 +26,9 @@ from cerebro.contract.runs import FitPlan, FitRequest, Goal
 from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.goals import worker_hours
-from controller.autoscaler.autoscaler import Autoscaler, Rules, Seen
-from controller.autoscaler.forecast import LIMIT_S
-from controller.planner_process.answering import answer
+from controller.planning.answering import answer
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from controller.scaling.autoscaler.forecast import LIMIT_S
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import DATASET, Scenario, WorkerOutage

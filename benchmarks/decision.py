@@ -47,10 +47,10 @@ from cerebro.contract.tasks import (
 )
 from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import Run, TaskKey
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.core import Core
-from controller.decide import Step
-from controller.planner_process import ChildHelper, PlannerProcess
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.planning import ChildHelper, PlannerProcess
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
 

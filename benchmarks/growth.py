@@ -3,7 +3,7 @@ takes in the database and on the shared volume; with all of it in the database, 
 
 Redis, kvs_api, controller and dispatcher are the real processes. The log is written straight into the database, with a
 record of each task, as `benchmarks.web_store` does it; its numbers are drawn, because measured ones compress as badly.
-Then it is moved as the controller moves it (`controller.log_keeper`), by the same calls.
+Then it is moved as the controller moves it (`controller.loop.log_keeper`), by the same calls.
 
 ``python -m benchmarks.growth 1000000 --after`` measures that many sub-epochs alone, and only once the log is moved.
 """
@@ -45,8 +45,8 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
-from controller.log_keeper import Progress, Rule
-from controller.snapshot_process import SnapshotQuestion, made
+from controller.loop.log_keeper import Progress, Rule
+from controller.loop.snapshot_process import SnapshotQuestion, made
 
 SUB_EPOCHS = (10_000, 100_000)
 MODELS, WORKERS = 100, 20

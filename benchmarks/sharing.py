@@ -19,7 +19,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody
 from cerebro.state import ExperimentState, Run
-from controller.sharing import Sharing
+from controller.sharing.rounds import Sharing
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 

@@ -99,7 +99,7 @@ def _cut(table: Path, out: Path) -> None:
     from cerebro.contract.records import ExperimentRecord, Locator, Locators
     from cerebro.contract.runs import EtlRequest
     from cerebro.runtime.volumes import Volumes
-    from controller.preparation import prepare_etl
+    from controller.preparation.preparation import prepare_etl
 
     record = ExperimentRecord(name="bench", locators=Locators(train=Locator(metadata=str(table))))
     request = EtlRequest(code=_SHA, code_fingerprint=_SHA)

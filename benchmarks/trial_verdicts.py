@@ -33,8 +33,8 @@ from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.training.facts import facts_of, made_on_meta
-from controller.trials.memory import FULL, may_fit
-from controller.trials.situation import Situation
+from controller.sources.trials.memory import FULL, may_fit
+from controller.sources.trials.situation import Situation
 from tests.techniques.ranks import Ranks, nothing
 from tests.trial_runner.draws import KINDS, is_ruled_out, right, wrong
 from tests.trial_runner.sub_epochs import task_of, tried_by

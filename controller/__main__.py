@@ -11,18 +11,18 @@ import time
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
-from controller.autoscaler.autoscaler import Autoscaler, Rules
-from controller.leadership import fence, resign
-from controller.log_keeper import LogKeeper
-from controller.loop import Controller
-from controller.measured_bytes import MeasuredBytes
+from controller.loop.leadership import fence, resign
+from controller.loop.log_keeper import LogKeeper
+from controller.loop.loop import Controller
+from controller.loop.snapshot_process import SnapshotQuestion, made
 from controller.metrics import Metrics
-from controller.orchestrator import Orchestrator
-from controller.planner_process import ChildHelper
-from controller.projection import Projection
-from controller.registering import Registering
+from controller.planning import ChildHelper
+from controller.projections.tensorboard import Projection
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules
+from controller.scaling.orchestrator import Orchestrator
 from controller.settings import Settings
-from controller.snapshot_process import SnapshotQuestion, made
+from controller.storage.measured_bytes import MeasuredBytes
+from controller.storage.registered_models import Registering
 
 _COLLECT_AFTER = (100_000, 50, 100)
 """Objects that are new, and so many collections of each of the two younger generations."""

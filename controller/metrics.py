@@ -25,8 +25,8 @@ from cerebro.contract.tasks import KINDS, FailureKind
 from cerebro.runtime.health import registry
 from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.state import TaskKey
-from controller.arbiter import Place
-from controller.cluster_snapshot import ClusterSnapshot, Liveness
+from controller.scaling.cluster_snapshot import ClusterSnapshot, Liveness
+from controller.sharing.arbiter import Place
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LOOK_S = 5.0

@@ -2,7 +2,7 @@
 
 The controller makes them. A client makes them, too, before it asks for a run: what cannot be planned is refused at once
 and in the same words, instead of when the run's turn in the queue has come. The plan of an ETL run needs the metadata
-to be read: that is `controller.preparation`.
+to be read: that is `controller.preparation.preparation`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lower bounds of the makespan of a run as it was: with the times its sub-epochs took, no order ends earlier. Pure.
 
 Two others are computed elsewhere: of a plan before it runs (`cerebro.scheduling.bounds`), and of what models could
-take by other ways (`controller.trials.times`).
+take by other ways (`controller.sources.trials.times`).
 """
 
 from __future__ import annotations

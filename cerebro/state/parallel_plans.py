@@ -11,7 +11,7 @@ A gang that loses workers again and again goes on as workers that train alone.
 
 Memory of a device belongs to the attempt that has the device, so one failure is proof. Memory of a machine is shared:
 what runs out of it is first done once more with nothing else on its worker, as far as attempts remain
-(`controller.memory_retries`).
+(`controller.exclusions.memory_retries`).
 """
 
 from __future__ import annotations

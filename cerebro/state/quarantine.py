@@ -30,7 +30,7 @@ MOST = 0.5
 SLOW = 1.5
 """Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect. As
 often as the other workers' sub-epochs the sub-epochs of one have to take to be labelled so
-(`controller.stragglers`)."""
+(`controller.exclusions.stragglers`)."""
 CHECK_PASSED = "check passed"
 """`Incident.what` of a good result: the log of checks keeps it, and the page does not list it."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.kubernetes.making import time_of
-from controller.orchestrator import Pod
+from controller.scaling.orchestrator import Pod
 
 _CLAIMS = ("nodeclaim/", "machine/")
 """Of a node that is not there yet, as Karpenter names it, by version; one that is there is ``node/``."""

@@ -1,4 +1,4 @@
-"""The pods of the worker StatefulSet as `controller.orchestrator` has them.
+"""The pods of the worker StatefulSet as `controller.scaling.orchestrator` has them.
 
 Four threads keep four copies up: of the StatefulSet (its size), of its pods, of the set's events, which alone tell why
 a pod was not even made, and of events of pods, which tell whether nodes are made. `fleet` reads them and never waits.
@@ -27,7 +27,7 @@ from controller.kubernetes.making import Making, read_making, unmade
 from controller.kubernetes.nodes import NodeNews, expected, read_news
 from controller.kubernetes.reading import read_pod
 from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
-from controller.orchestrator import Fleet, Memory, Pod
+from controller.scaling.orchestrator import Fleet, Memory, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
 """A label that every pod of a StatefulSet has. The API server selects by it; of which set a pod is, its owner says."""
@@ -56,7 +56,7 @@ class WorkerSet(NamedTuple):
 
 
 class KubernetesOrchestrator:
-    """Implements `controller.orchestrator.Orchestrator`. Safe for use by several threads.
+    """Implements `controller.scaling.orchestrator.Orchestrator`. Safe for use by several threads.
 
     Args:
         configuration: how the API server is reached.

@@ -13,7 +13,7 @@ from typing import Any
 from cerebro.contract.tasks import FailureKind
 from controller.kubernetes import reasons
 from controller.kubernetes.reasons import Meaning
-from controller.orchestrator import Exit, Memory, Pod
+from controller.scaling.orchestrator import Exit, Memory, Pod
 
 _SIGNALLED = 128
 """A shell's and a container runtime's exit code of a process that a signal ended is this plus its number."""

@@ -27,26 +27,26 @@ from cerebro.contract.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed, restored, snapshot_format
-from controller import cluster_decision
-from controller.arbiter import RunRef
-from controller.arrivals import Arrivals
-from controller.autoscaler.autoscaler import Autoscaler, Seen
-from controller.autoscaler.rest import Rest
-from controller.autoscaler.use import use_of
-from controller.cluster_log import ClusterLog
-from controller.cluster_snapshot import ClusterSnapshot, worker_view
-from controller.core import Core
-from controller.decide import Step
-from controller.drawing.draws import Draws
-from controller.health import evidence, left_out, suspects
-from controller.history import priors
-from controller.machines import Machines
-from controller.memory_limits import MemoryLimits
-from controller.opened import Experiments, Opened, ended
-from controller.orchestrator import Memory
-from controller.planner_process.planner_process import Helper, PlannerProcess, without_plan
-from controller.sharing import Asked, Sharing
-from controller.taken import TakenTime
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.exclusions.health import evidence, left_out, suspects
+from controller.exclusions.machines import Machines
+from controller.exclusions.memory_limits import MemoryLimits
+from controller.loop.open_runs import Experiments, Opened, ended
+from controller.planning.planner_process import Helper, PlannerProcess, without_plan
+from controller.projections.history import priors
+from controller.scaling import cluster_decision
+from controller.scaling.arrivals import Arrivals
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Seen
+from controller.scaling.autoscaler.rest import Rest
+from controller.scaling.autoscaler.use import use_of
+from controller.scaling.cluster_log import ClusterLog
+from controller.scaling.cluster_snapshot import ClusterSnapshot, worker_view
+from controller.scaling.orchestrator import Memory
+from controller.sharing.arbiter import RunRef
+from controller.sharing.rounds import Asked, Sharing
+from controller.sharing.taken import TakenTime
+from controller.sources.suggestions.draws import Draws
 from research.simulation.inline import InlineSampler
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from research.simulation.store import VirtualStore

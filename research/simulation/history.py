@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from cerebro.contract.events import Event
 from cerebro.contract.history import SubEpochHistory, SubEpochKey
 from cerebro.state import ExperimentState
-from controller.history import shown
+from controller.projections.history import shown
 
 
 def history_of(

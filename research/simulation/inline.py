@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from controller.drawing.child import reply
-from controller.planner_process.answering import PLAN_S, SOLVE_S, answer
+from controller.planning.answering import PLAN_S, SOLVE_S, answer
+from controller.sources.suggestions.child import reply
 
 
 class InlineHelper:
-    """A planner that answers at once, in this process (`controller.planner_process.planner_process.Helper`).
+    """A planner that answers at once, in this process (`controller.planning.planner_process.Helper`).
 
     Questions and answers go through JSON, as they do between processes.
     """
@@ -39,7 +39,7 @@ class InlineHelper:
 
 class InlineSampler:
     """Draws the values that searches ask for at once, in this process
-    (`controller.planner_process.planner_process.Helper`)."""
+    (`controller.planning.planner_process.Helper`)."""
 
     def __init__(self) -> None:
         self._answer: dict[str, Any] | None = None

@@ -12,8 +12,8 @@ from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
-from controller.autoscaler.rest import RestRules
-from controller.searching import EVERYWHERE
+from controller.scaling.autoscaler.rest import RestRules
+from controller.sources.search import EVERYWHERE
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"

@@ -41,8 +41,8 @@ from cerebro.contract.tasks import (
 from cerebro.search import own
 from cerebro.search.questions import values_for
 from cerebro.state.workers import lanes_of
-from controller.orchestrator import Exit, Fleet, Memory, Pod
-from controller.searching import EVERYWHERE
+from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
+from controller.sources.search import EVERYWHERE
 from research.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from research.simulation.store import VirtualStore
 

@@ -39,7 +39,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import pack_fitted, write_fitted
 from cerebro.worker.training.checkpoint import save
-from controller.registering import Registering
+from controller.storage.registered_models import Registering
 from tests.client.results.fits import fit_result
 from tests.state.stories import Story, sub_epoch
 
@@ -269,7 +269,7 @@ def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: 
 
 def test_a_volume_that_is_away_is_waited_for(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version is made once it is back."""
-    from controller import registering
+    from controller.storage import registered_models as registering
 
     opened, tries = open_below, iter([OSError(5, "Input/output error")])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.autoscaler.forecast import Outlook
+from controller.scaling.autoscaler.forecast import Outlook
 
 
 def outlook(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.autoscaler import forecast
+from controller.scaling.autoscaler import forecast
 
 
 @pytest.fixture(scope="session", autouse=True)

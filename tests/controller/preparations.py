@@ -11,7 +11,7 @@ from cerebro.contract.runs import EtlPlan
 def prepared_by(
     prepare: Callable[..., EtlPlan], on_end: Callable[[], None] = lambda: None
 ) -> Callable[..., Any]:
-    """What stands in for `controller.preparation_process.Preparation`, with the function for its process.
+    """What stands in for `controller.preparation.process.Preparation`, with the function for its process.
 
     Args:
         on_end: called when it is ended.

@@ -1,7 +1,7 @@
 """What is on the checkpoint volume while a simulated fit goes on, and that everything finds there what it reads.
 
 Made from the log alone: a commit writes a file and removes what its task was told not to keep, and what is pruned goes
-some events later, as `controller.pruned_files` removes it.
+some events later, as `controller.storage.pruned_files` removes it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from cerebro.contract.tasks import EvaluateTask, PredictTask, TrainTask
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
 from cerebro.state.beside import epochs_read
-from controller.pruned_files import Leftovers
-from controller.tasks import body
+from controller.decisions.tasks import body
+from controller.storage.pruned_files import Leftovers
 
 _NOWHERE = Volumes(**{name: Path("/nowhere") for name in Volumes.__dataclass_fields__})
 

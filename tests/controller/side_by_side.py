@@ -21,7 +21,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.state.workers import NO_DEVICE
-from controller.core import Core
+from controller.decisions.core import Core
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour
 from tests.controller.disturbed import disturbed

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.state.sharing import due_shares
-from controller.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef
+from controller.sharing.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef
 
 
 def _due(runs: list[Claim]) -> dict[RunRef, float]:

@@ -15,7 +15,7 @@ from cerebro.contract.runs import FitRequest, Goal
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
 from cerebro.state.goals import forecast_lines, worker_hours
-from controller.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage

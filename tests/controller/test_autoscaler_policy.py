@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.runs import Goal
-from controller.autoscaler.ends import Ends
-from controller.autoscaler.policy import EVERY_S, HOLD_S, SETTLED_S, Choice, Situation, choose, wish
+from controller.scaling.autoscaler.ends import Ends
+from controller.scaling.autoscaler.policy import EVERY_S, HOLD_S, SETTLED_S, Choice, Situation, choose, wish
 
 HOUR = 3600.0
 NOW = 1_000_000.0

@@ -26,10 +26,10 @@ from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult, TrainTask
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
-from controller.arbiter import RunRef
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.core import Core
-from controller.opened import Experiments, Opened
+from controller.decisions.core import Core
+from controller.loop.open_runs import Experiments, Opened
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
+from controller.sharing.arbiter import RunRef
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario

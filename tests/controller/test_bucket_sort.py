@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import StorageFullError
-from controller.bucket_sort import BucketSort, DuplicateIdError
+from controller.preparation.bucket_sort import BucketSort, DuplicateIdError
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("value", pa.int64()), ("words", pa.list_(pa.string())), ("is_odd", pa.bool_())]
@@ -112,6 +112,6 @@ def test_a_full_volume_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         def __exit__(self, *given: object) -> None: ...
 
-    monkeypatch.setattr("controller.bucket_sort.pa.OSFile", Full)
+    monkeypatch.setattr("controller.preparation.bucket_sort.pa.OSFile", Full)
     with closing(tiny(tmp_path)) as sort, pytest.raises(StorageFullError, match=str(tmp_path)):
         put(sort, {n: n << 55 for n in range(100)}, 10)

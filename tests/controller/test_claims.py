@@ -15,10 +15,11 @@ from cerebro.contract.events import PriorityChanged, RunFinished, RunRequested, 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan
 from cerebro.state import TaskKey
-from controller import claims, opened
-from controller.arbiter import Claim
-from controller.core import Core
-from controller.opened import Overview
+from controller.decisions.core import Core
+from controller.loop import open_runs as opened
+from controller.loop.open_runs import Overview
+from controller.sharing import claims
+from controller.sharing.arbiter import Claim
 from tests.state.runs import TimedStory
 from tests.state.stories import DATASET, SHA, Story, etl_plan, sub_epoch
 from tests.state.test_beside import evaluation

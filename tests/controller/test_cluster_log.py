@@ -23,10 +23,10 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ClusterState
 from cerebro.state.experiment import fold
-from controller.cluster_decision import decide, replicas
-from controller.cluster_log import ClusterLog
-from controller.cluster_snapshot import Absence, ClusterSnapshot, Liveness, WorkerView
-from controller.orchestrator import Exit
+from controller.scaling.cluster_decision import decide, replicas
+from controller.scaling.cluster_log import ClusterLog
+from controller.scaling.cluster_snapshot import Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.scaling.orchestrator import Exit
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario, WorkerOutage
 from research.simulation.store import VirtualStore

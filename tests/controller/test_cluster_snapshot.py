@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.records import Device, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
-from controller.cluster_snapshot import (
+from controller.scaling.cluster_snapshot import (
     SILENT,
     STARTED_ANEW,
     Absence,
@@ -17,7 +17,7 @@ from controller.cluster_snapshot import (
     trained_on,
     worker_view,
 )
-from controller.orchestrator import Exit, Fleet, Pod
+from controller.scaling.orchestrator import Exit, Fleet, Pod
 
 LEASE_S = 10.0
 EVICTED = Exit(reason="evicted: the node is out of disk", kind=FailureKind.PREEMPTED)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cerebro.contract.records import PodRef, Replica, WorkerRecord, WorkerStatus, WorkerUsage
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.experiment import fold
-from controller.cluster_snapshot import worker_view
+from controller.scaling.cluster_snapshot import worker_view
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed

@@ -31,7 +31,7 @@ from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
 from cerebro.state.workers import lanes_of
-from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.scaling.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
 

@@ -19,7 +19,7 @@ from cerebro.errors import ConflictError, NotFoundError
 from cerebro.runtime import trash
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
-from controller.deletion import Deletion
+from controller.storage.deletion import Deletion
 from research.simulation.store import VirtualStore
 from tests.state.stories import SHA
 from tests.waiting import HANG_S

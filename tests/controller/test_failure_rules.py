@@ -20,8 +20,8 @@ from cerebro.contract.tasks import (
 )
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.health import Quarantined, act, evidence
-from controller.opened import ended
+from controller.exclusions.health import Quarantined, act, evidence
+from controller.loop.open_runs import ended
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario
 from tests.controller.test_core import assert_complete, plan, request

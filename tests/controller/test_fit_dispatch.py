@@ -11,9 +11,9 @@ from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, Worke
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.core import Core
-from controller.fit_dispatch import FitDispatch
+from controller.decisions.core import Core
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
 from tests.controller.disturbed import disturbed

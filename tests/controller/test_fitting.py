@@ -16,7 +16,7 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from cerebro.state import TaskKey
-from controller import tasks
+from controller.decisions import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
 from tests.state.stories import SHA, Story, etl_plan, joined, sub_epoch
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.autoscaler.forecast import Outlook, forecast
-from controller.planner_process.answering import answer
+from controller.planning.answering import answer
+from controller.scaling.autoscaler.forecast import Outlook, forecast
 from tests.controller.autoscaler_worlds import outlook
 
 

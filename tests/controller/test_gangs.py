@@ -17,8 +17,8 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind, Member, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
-from controller.cluster_snapshot import SILENT, Liveness
-from controller.decide import _take_back
+from controller.decisions.decide import _take_back
+from controller.scaling.cluster_snapshot import SILENT, Liveness
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed

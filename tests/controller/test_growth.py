@@ -19,8 +19,8 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, Replic
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.core import Core
+from controller.decisions.core import Core
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.scenario import DATASET
 from tests.controller.counting import steps
 from tests.controller.test_core import plan, request

@@ -19,10 +19,10 @@ from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from cerebro.state.absences import Absences
-from controller.autoscaler.outlook import outlook, trainers
-from controller.core import Core
-from controller.history import RunHistory
-from controller.priors import Priors
+from controller.decisions.core import Core
+from controller.projections.history import RunHistory
+from controller.projections.priors import Priors
+from controller.scaling.autoscaler.outlook import outlook, trainers
 from research.simulation.cluster import Simulation
 from research.simulation.history import history_of
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario
@@ -192,7 +192,7 @@ def test_nothing_is_told_before_its_time(log: tuple[Event, ...]) -> None:
 
 def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that reads a long log for the first time is not refused."""
-    monkeypatch.setattr("controller.history._AT_ONCE", 7)
+    monkeypatch.setattr("controller.projections.history._AT_ONCE", 7)
     store = Store()
     controller = Controller(store)
     controller.read(log)

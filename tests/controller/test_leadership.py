@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cerebro.contract.records import SizeRequest
 from cerebro.runtime.kvs import KvsClient
-from controller.leadership import resign
+from controller.loop.leadership import resign
 from tests.kvs_api.real import TOKEN
 from tests.waiting import HANG_S, until
 

@@ -15,8 +15,8 @@ from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored, restored_cluster
-from controller.log_keeper import LogKeeper, Progress, Rule
-from controller.snapshot_process import SnapshotQuestion, made
+from controller.loop.log_keeper import LogKeeper, Progress, Rule
+from controller.loop.snapshot_process import SnapshotQuestion, made
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
 from tests.kvs_api.cluster_log_contract import tell
 from tests.kvs_api.real import TOKEN, Service

@@ -18,10 +18,11 @@ from cerebro.errors import IllegalEventError, LocatorError, ServerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from controller import loop, plan_maker, preparation
-from controller.core import Core
-from controller.orchestrator import Fleet, Memory
-from controller.planner_process import ChildHelper
+from controller.decisions.core import Core
+from controller.loop import loop
+from controller.planning import ChildHelper
+from controller.preparation import plan_maker, preparation
+from controller.scaling.orchestrator import Fleet, Memory
 from controller.settings import Settings
 from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
@@ -252,7 +253,9 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
     return made, core, story
 
 
-@pytest.mark.parametrize("where", ["fit_dispatch.FitDispatch", "sub_epoch_times.SubEpochTimes"])
+@pytest.mark.parametrize(
+    "where", ["decisions.fit_dispatch.FitDispatch", "projections.sub_epoch_times.SubEpochTimes"]
+)
 @pytest.mark.parametrize("error", [ZeroDivisionError, IllegalEventError, MemoryError])
 def test_an_error_of_the_schedule_is_none_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]

@@ -24,8 +24,8 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, quarantine
 from cerebro.state.tasks import Task
-from controller.health import Quarantined, act, evidence, given_up_at
-from controller.machines import Machines
+from controller.exclusions.health import Quarantined, act, evidence, given_up_at
+from controller.exclusions.machines import Machines
 from tests.controller.test_machines import ECC, ended, status
 
 BAD = CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"),))

@@ -28,7 +28,7 @@ from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_DEVICE_FAILURES
 from cerebro.state.workers import Ended
-from controller.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
+from controller.exclusions.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request

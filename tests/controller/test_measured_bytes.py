@@ -10,8 +10,8 @@ import pytest
 from cerebro.contract.identity import Role
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
-from controller import measured_bytes
-from controller.measured_bytes import MeasuredBytes, folder_bytes
+from controller.storage import measured_bytes
+from controller.storage.measured_bytes import MeasuredBytes, folder_bytes
 from tests.kvs_api.bench import requested
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, opened

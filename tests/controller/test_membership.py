@@ -11,8 +11,8 @@ import pytest
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
-from controller.membership import Membership
-from controller.orchestrator import Fleet, Memory, Pod
+from controller.scaling.membership import Membership
+from controller.scaling.orchestrator import Fleet, Memory, Pod
 from research.simulation.store import VirtualStore
 
 

@@ -14,10 +14,10 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.errors import ClusterError, RetryableError
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold
-from controller.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
-from controller.memory_limits import WAIT_S, MemoryLimits
-from controller.memory_needs import hopeless
-from controller.orchestrator import Exit, Fleet, Memory, Pod
+from controller.exclusions.memory_limits import WAIT_S, MemoryLimits
+from controller.exclusions.memory_needs import hopeless
+from controller.scaling.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
+from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, plan, request

@@ -26,10 +26,10 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
-from controller.core import Core
-from controller.memory_needs import hopeless
-from controller.orchestrator import Exit
+from controller.decisions.core import Core
+from controller.exclusions.memory_needs import hopeless
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
+from controller.scaling.orchestrator import Exit
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request

@@ -12,7 +12,7 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, SearchRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, TrainTask
-from controller import tasks
+from controller.decisions import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
 from tests.state.stories import DATASET, Story, sub_epoch
 

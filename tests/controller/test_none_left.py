@@ -12,9 +12,9 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRe
 from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
-from controller import loop
-from controller.orchestrator import Fleet, Pod
-from controller.planner_process import ChildHelper
+from controller.loop import loop
+from controller.planning import ChildHelper
+from controller.scaling.orchestrator import Fleet, Pod
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
 from tests.controller.test_membership import Manager

@@ -37,13 +37,16 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
-from controller import claims, cluster_decision, loop, plan_maker
-from controller.core import Core
-from controller.opened import Experiments, Opened
-from controller.plan_maker import PlanMaker
-from controller.planner_process import ChildHelper
+from controller.decisions.core import Core
+from controller.loop import loop
+from controller.loop.open_runs import Experiments, Opened
+from controller.planning import ChildHelper
+from controller.preparation import plan_maker
+from controller.preparation.plan_maker import PlanMaker
+from controller.scaling import cluster_decision
 from controller.settings import Settings
-from controller.sharing import Asked
+from controller.sharing import claims
+from controller.sharing.rounds import Asked
 from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody
@@ -335,8 +338,8 @@ def test_a_fault_in_one_core_does_not_stop_another(
         return whole(*given, **named)
 
     monkeypatch.setattr(owner, where, broken)
-    monkeypatch.setattr("controller.opened._FIRST_S", 0.01)
-    monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
+    monkeypatch.setattr("controller.loop.open_runs._FIRST_S", 0.01)
+    monkeypatch.setattr("controller.loop.open_runs._LONGEST_S", 0.02)
     controlled(store, lambda: store.is_over("good"))
     assert was_asked[0]
     if where == "decide":
@@ -476,9 +479,9 @@ def test_what_a_faulty_experiment_has_stays_its_own(
 
     monkeypatch.setattr(Core, "decide", broken)
     monkeypatch.setattr(loop.Controller, "_read_page", unread)
-    monkeypatch.setattr("controller.opened._FIRST_S", 0.01)
-    monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
-    monkeypatch.setattr("controller.opened._REPORTED_S", 0.0)
+    monkeypatch.setattr("controller.loop.open_runs._FIRST_S", 0.01)
+    monkeypatch.setattr("controller.loop.open_runs._LONGEST_S", 0.02)
+    monkeypatch.setattr("controller.loop.open_runs._REPORTED_S", 0.0)
     controlled(store, lambda: faults[0] >= 3)
     assert not has_sub_epochs(store, "short")
     # Once its workers say nothing of it any more, what it had is anybody's.

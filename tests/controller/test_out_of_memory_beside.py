@@ -16,7 +16,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state.experiment import fold
-from controller.sharing import PATIENCE_S
+from controller.sharing.rounds import PATIENCE_S
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import neighbour

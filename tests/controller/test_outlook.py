@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import TaskState
-from controller.autoscaler.outlook import _running
+from controller.scaling.autoscaler.outlook import _running
 from tests.state.stories import Story, sub_epoch
 
 

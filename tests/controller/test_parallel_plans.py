@@ -24,9 +24,9 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
-from controller import tasks
-from controller.fit_dispatch import FitDispatch
-from controller.sharing import PATIENCE_S
+from controller.decisions import tasks
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.sharing.rounds import PATIENCE_S
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.side_by_side import neighbour

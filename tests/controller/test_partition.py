@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.base import SPLITS
-from controller.partition import cut, kept, row_keys, shares
+from controller.preparation.partition import cut, kept, row_keys, shares
 
 weights = st.lists(st.one_of(st.integers(1, 8).map(float), st.floats(0.01, 100)), min_size=1, max_size=9)
 

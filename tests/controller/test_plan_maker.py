@@ -16,11 +16,11 @@ from cerebro.errors import StorageFullError, VolumeError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.waiting import waiting_for
-from controller import plan_maker
-from controller.cluster_snapshot import ClusterSnapshot
-from controller.core import Core
-from controller.decide import decide
-from controller.plan_maker import PlanMaker
+from controller.decisions.core import Core
+from controller.decisions.decide import decide
+from controller.preparation import plan_maker
+from controller.preparation.plan_maker import PlanMaker
+from controller.scaling.cluster_snapshot import ClusterSnapshot
 from research.simulation.scenario import EXPERIMENT
 from tests.state.stories import SHA
 

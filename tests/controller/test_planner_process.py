@@ -17,9 +17,9 @@ from cerebro.scheduling import advice
 from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
-from controller.core import Core
-from controller.planner_process import ChildHelper
-from controller.planner_process.planner_query import from_json, planner_query, to_json
+from controller.decisions.core import Core
+from controller.planning import ChildHelper
+from controller.planning.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage

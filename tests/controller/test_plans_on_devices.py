@@ -13,7 +13,7 @@ from cerebro.scheduling import planner
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState
-from controller.planner_process.planner_query import PlannerQuery, from_json, planner_query, to_json
+from controller.planning.planner_query import PlannerQuery, from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request

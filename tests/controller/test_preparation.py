@@ -19,9 +19,9 @@ from cerebro.data.table_files import TableFiles
 from cerebro.errors import ConflictError, LocatorError, MetadataError, StorageFullError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from controller import preparation
-from controller.preparation import prepare_etl
-from controller.sorted_metadata import SortedMetadata
+from controller.preparation import preparation
+from controller.preparation.preparation import prepare_etl
+from controller.preparation.sorted_metadata import SortedMetadata
 from tests.state.stories import SHA, Story
 
 WEIGHTS = {"worker-0": 1.0, "worker-1": 2.0}
@@ -220,7 +220,7 @@ def test_the_same_rows_are_cut_the_same_parallel_plan(
     """However they are read: one file or many, CSV or Parquet, in any order, in memory or by files."""
     if is_streamed:
         monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
-        monkeypatch.setattr("controller.bucket_sort.CHUNK_BYTES", 500)
+        monkeypatch.setattr("controller.preparation.bucket_sort.CHUNK_BYTES", 500)
     found = set()
     for metadata in _tables(tmp_path, 37).values():
         bench = Bench(tmp_path)
@@ -277,7 +277,7 @@ def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch,
         raise StorageFullError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"controller.bucket_sort.BucketSort.{broken}", fail)
+        patched.setattr(f"controller.preparation.bucket_sort.BucketSort.{broken}", fail)
         with pytest.raises(StorageFullError):
             bench.prepare()
     assert bench.files() == {}

@@ -13,7 +13,8 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
-from controller import preparation, preparation_process
+from controller.preparation import preparation
+from controller.preparation import process as preparation_process
 from tests.state.stories import SHA
 
 pytestmark = pytest.mark.processes
@@ -56,7 +57,7 @@ def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes
     question = preparation_process._Question(
         record=record, known={}, request=REQUEST, weights=WEIGHTS, volumes=vars(volumes)
     )
-    command = [sys.executable, "-m", "controller.preparation_process"]
+    command = [sys.executable, "-m", "controller.preparation.process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         process.stdin.write(question.model_dump_json().encode())

@@ -25,9 +25,9 @@ from cerebro.contract.tasks import (
 )
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import RunState, TaskKey
-from controller import tasks
-from controller.core import Core
-from controller.priority_scores import PriorityScores
+from controller.decisions import tasks
+from controller.decisions.core import Core
+from controller.projections.priority_scores import PriorityScores
 from research.simulation.cluster import Simulation
 from tests.controller import searches
 from tests.controller.disturbed import disturbed

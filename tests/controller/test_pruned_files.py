@@ -20,11 +20,11 @@ from cerebro.state import Model, ModelState, Run
 from cerebro.state.archive import archive
 from cerebro.state.experiment import fold
 from cerebro.state.visits import Visit
-from controller import pruned_files
-from controller.loop import Controller
-from controller.planner_process import ChildHelper
-from controller.pruned_files import Leftovers, PrunedFiles
+from controller.loop.loop import Controller
+from controller.planning import ChildHelper
 from controller.settings import Settings
+from controller.storage import pruned_files
+from controller.storage.pruned_files import Leftovers, PrunedFiles
 from research.simulation.scenario import EXPERIMENT as SIMULATED
 from research.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation

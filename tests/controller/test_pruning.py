@@ -30,10 +30,10 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origi
 from cerebro.contract.search import ASHA
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, RunState, pruning
-from controller.cluster_snapshot import ClusterSnapshot
-from controller.core import Core
-from controller.decide import Step
-from controller.sharing import Asked
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.sharing.rounds import Asked
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, WorkerOutage
 from tests.controller.pruned_disk import PrunedDisk

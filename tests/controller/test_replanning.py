@@ -8,8 +8,8 @@ from typing import Any
 from cerebro.contract.events import Event, ModelStopRequested, ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
-from controller.core import Core
-from controller.planner_process import PlannerProcess
+from controller.decisions.core import Core
+from controller.planning import PlannerProcess
 from tests.controller.test_fit_dispatch import RECORD
 from tests.state.stories import Story, joined, lost, sub_epoch
 

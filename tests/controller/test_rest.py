@@ -25,14 +25,14 @@ from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
-from controller.autoscaler.policy import HOLD_S
-from controller.autoscaler.rest import Rest, RestRules, Wish
-from controller.autoscaler.use import Use, use_of
-from controller.core import Core
-from controller.membership import Membership
-from controller.orchestrator import Fleet, Pod
-from controller.plan_maker import PlanMaker
+from controller.decisions.core import Core
+from controller.preparation.plan_maker import PlanMaker
+from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
+from controller.scaling.autoscaler.policy import HOLD_S
+from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
+from controller.scaling.autoscaler.use import Use, use_of
+from controller.scaling.membership import Membership
+from controller.scaling.orchestrator import Fleet, Pod
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from research.simulation.store import VirtualStore
@@ -686,7 +686,7 @@ def test_runs_are_paused_before_their_workers_go() -> None:
 def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wish falls to what runs, for the scheduler's reason, and stays there for an hour."""
     clock = [0.0]
-    monkeypatch.setattr("controller.membership.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("controller.scaling.membership.time.monotonic", lambda: clock[0])
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=2, pending=(1,)))
     watcher = watched(store, manager)
     manager.error = ClusterError("not now")

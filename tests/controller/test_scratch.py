@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.scratch import scratch_folder
+from controller.storage.scratch import scratch_folder
 
 pytestmark = pytest.mark.processes
 
 _HOLD = """
 import sys
 from pathlib import Path
-from controller.scratch import scratch_folder
+from controller.storage.scratch import scratch_folder
 with scratch_folder(Path(sys.argv[1])) as folder:
     print(folder, flush=True)
     sys.stdin.read()

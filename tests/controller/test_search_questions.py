@@ -22,7 +22,7 @@ from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.search import SearchLog
 from cerebro.state.waiting import waiting_for
-from controller.core import Core
+from controller.decisions.core import Core
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import WORKERS, fit_of, loss, search_of, simulation, story
 from tests.controller.side_by_side import neighbour

@@ -44,9 +44,9 @@ from cerebro.state.experiment import fold
 from cerebro.state.throughput import ThroughputMeter
 from cerebro.state.timeline import busy, committed
 from cerebro.state.waiting import needed_partitions
-from controller.claims import claim
-from controller.projected import Addition, additions
-from controller.sub_epoch_times import SubEpochTimes
+from controller.projections.records import Addition, additions
+from controller.projections.sub_epoch_times import SubEpochTimes
+from controller.sharing.claims import claim
 from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
 

@@ -34,9 +34,9 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, ModelState, RunState, position_of, wording
 from cerebro.state.experiment import fold
-from controller.core import Core
-from controller.fit_dispatch import FitDispatch
-from controller.searching import Searching
+from controller.decisions.core import Core
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.sources.search import Searching
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, search_of, simulation, story
 

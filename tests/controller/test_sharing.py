@@ -24,9 +24,9 @@ from cerebro.contract.tasks import TaskResult
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.workers import NO_DEVICE
-from controller.arbiter import Place
-from controller.claims import places_of
-from controller.sharing import Sharing
+from controller.sharing.arbiter import Place
+from controller.sharing.claims import places_of
+from controller.sharing.rounds import Sharing
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed

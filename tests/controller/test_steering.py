@@ -31,7 +31,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
-from controller.core import Core
+from controller.decisions.core import Core
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed

@@ -13,7 +13,7 @@ from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.quarantine import SLOW, health_words
-from controller.stragglers import SUB_EPOCHS, WELL, Paced, compared, label
+from controller.exclusions.stragglers import SUB_EPOCHS, WELL, Paced, compared, label
 from research.simulation.scenario import Scenario
 from tests.controller.test_core import own_partition
 from tests.controller.test_workers_change import simulate

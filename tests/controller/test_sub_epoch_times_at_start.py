@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller import sub_epoch_times
-from controller.sub_epoch_times import SubEpochTimes
+from controller.projections import sub_epoch_times
+from controller.projections.sub_epoch_times import SubEpochTimes
 from tests.state.archived_runs import archived
 
 

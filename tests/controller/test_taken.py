@@ -16,9 +16,9 @@ from cerebro.state import ExperimentState, Run, schedule_now
 from cerebro.state.experiment import fold
 from cerebro.state.report import epoch_report
 from cerebro.state.timeline import busy
-from controller.arbiter import Place
-from controller.decide import Step
-from controller.taken import EVERY_S, TakenTime, taken
+from controller.decisions.decide import Step
+from controller.sharing.arbiter import Place
+from controller.sharing.taken import EVERY_S, TakenTime, taken
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import FITS, Fits, core_of, neighbour

@@ -27,9 +27,9 @@ from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
-from controller import tasks
-from controller.places import Places
-from controller.replication import making
+from controller.decisions import tasks
+from controller.decisions.places import Places
+from controller.sources.replication import making
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.test_core import (

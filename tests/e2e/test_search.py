@@ -20,7 +20,7 @@ from cerebro.contract.tasks import TrainTask
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold
-from controller.tasks import body
+from controller.decisions.tasks import body
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining

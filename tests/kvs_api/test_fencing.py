@@ -12,7 +12,7 @@ from cerebro.contract.health import PaceRequest
 from cerebro.contract.records import SizeRequest, Troubles
 from cerebro.errors import BadRequestError, ConflictError
 from cerebro.runtime.kvs import KvsClient
-from controller.leadership import fence
+from controller.loop.leadership import fence
 from tests.kvs_api.bench import JOINED, LONG_S, Bench, note, worker
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.test_contract import pass_a_moment

@@ -22,7 +22,7 @@ from cerebro.local.processes import MARKER
 from cerebro.runtime import tickets
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.tickets import LASTS_S, Kind
-from controller.event_file import EventFile, Scalar
+from controller.projections.event_file import EventFile, Scalar
 from tests.waiting import HANG_S
 
 KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000.0

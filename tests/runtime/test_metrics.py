@@ -28,13 +28,13 @@ from cerebro.contract.tasks import KINDS, Failure, FailureKind, Position, TaskRe
 from cerebro.state import epoch_report
 from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
 from cerebro.worker.agent.metrics import _Idle
-from controller import event_logging
-from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
-from controller.core import Core
-from controller.event_logging import fields
+from controller.decisions.core import Core
+from controller.loop import event_logging
+from controller.loop.event_logging import fields
+from controller.loop.open_runs import Overview
 from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
-from controller.opened import Overview
+from controller.scaling.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.store import Store
 from tests.runtime.exposed import QuietStore, families, registries

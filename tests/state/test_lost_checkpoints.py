@@ -7,9 +7,9 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey, TaskState
-from controller.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.decide import decide
-from controller.fit_dispatch import FitDispatch
+from controller.decisions.decide import decide
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from tests.state.stories import DATASET, Story, sub_epoch, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))

@@ -11,7 +11,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import TrainTask
 from cerebro.state import position_of
-from controller import tasks
+from controller.decisions import tasks
 from tests.state.stories import Story, sub_epoch
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))

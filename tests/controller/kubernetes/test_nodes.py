@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.kubernetes.nodes import NodeNews, expected, read_news
-from controller.orchestrator import Pod
+from controller.scaling.orchestrator import Pod
 from tests.controller.kubernetes.emulator import of_pod
 
 

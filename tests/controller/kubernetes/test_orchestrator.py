@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from controller.arrivals import Arrivals
 from controller.kubernetes.watching import TIMEOUT_S, WATCH_S
+from controller.scaling.arrivals import Arrivals
 from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, of_pod, worker_set
 from tests.controller.kubernetes.pods import condition, deleted, pod
 from tests.controller.kubernetes.watching import Watched

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import RETRYABLE, FailureKind
 from controller.kubernetes.reading import read_pod
-from controller.orchestrator import Memory, Pod
+from controller.scaling.orchestrator import Memory, Pod
 from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting
 
 TAKEN, LOST, MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY

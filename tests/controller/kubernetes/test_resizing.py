@@ -7,7 +7,7 @@ import pytest
 from cerebro.errors import ClusterError, RetryableError
 from controller.kubernetes.access import RESIZE_RULES, RULES
 from controller.kubernetes.reading import read_pod
-from controller.orchestrator import Memory
+from controller.scaling.orchestrator import Memory
 from tests.controller.kubernetes.emulator import SET, Emulator, Fault
 from tests.controller.kubernetes.pods import condition, pod
 from tests.controller.kubernetes.watching import Watched

@@ -10,7 +10,7 @@ from controller.kubernetes import KubernetesOrchestrator
 from controller.kubernetes.making import read_making, unmade
 from controller.kubernetes.nodes import expected, read_news
 from controller.kubernetes.reading import read_pod
-from controller.orchestrator import Fleet
+from controller.scaling.orchestrator import Fleet
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
 from tests.controller.kubernetes.serving import serving
 from tests.waiting import HANG_S

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller import projection
+from controller.projections import tensorboard as projection
 from tests.controller.projection.written import LogStore, Once, points, story
 
 

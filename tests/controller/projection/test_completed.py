@@ -14,10 +14,10 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed
-from controller import projection
-from controller.event_file import EventFile
-from controller.projected import ADDING
-from controller.projection import Projection
+from controller.projections import tensorboard as projection
+from controller.projections.event_file import EventFile
+from controller.projections.records import ADDING
+from controller.projections.tensorboard import Projection
 from tests.controller.projection.written import (
     LogStore,
     Once,

@@ -13,7 +13,7 @@ from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
-from controller.projection import Projection
+from controller.projections.tensorboard import Projection
 from tests.controller.projection.written import (
     LogStore,
     Once,

@@ -17,7 +17,7 @@ from cerebro.contract.events import Event, ModelResumed, ModelRetried, ModelStop
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState
-from controller.projected import additions
+from controller.projections.records import additions
 from tests.controller.projection.written import (
     LogStore,
     Once,

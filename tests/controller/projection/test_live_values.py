@@ -10,8 +10,8 @@ import pytest
 from cerebro.contract.events import Event, LivePoint, TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.downsample import FEWEST
-from controller import projected
-from controller.projected import LIVE_VALUES, live_share
+from controller.projections import records as projected
+from controller.projections.records import LIVE_VALUES, live_share
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records
 from tests.state.stories import Story, sub_epoch
 

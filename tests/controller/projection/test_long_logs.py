@@ -9,8 +9,8 @@ import pytest
 from cerebro.contract.api import QueueEntry
 from cerebro.contract.events import LivePoint, TaskCommitted
 from cerebro.state import ExperimentState
-from controller import projection
-from controller.projected import ADDING, additions
+from controller.projections import tensorboard as projection
+from controller.projections.records import ADDING, additions
 from tests.controller.counting import steps
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records, story
 from tests.state.stories import Story

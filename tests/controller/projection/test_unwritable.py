@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentSummary
-from controller import event_file
+from controller.projections import event_file
 from tests.controller.projection.written import (
     LogStore,
     Once,

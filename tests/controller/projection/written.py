@@ -16,8 +16,8 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
-from controller.event_file import FILE_NAME
-from controller.projection import Projection
+from controller.projections.event_file import FILE_NAME
+from controller.projections.tensorboard import Projection
 from tests.state.stories import Story, sub_epoch
 
 

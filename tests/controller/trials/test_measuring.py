@@ -19,9 +19,9 @@ from cerebro.contract.trials import (
 )
 from cerebro.state import Run, RunState, TaskState
 from cerebro.state.experiment import fold
-from controller.core import Core
-from controller.fit_dispatch import FitDispatch
-from controller.sub_epoch_times import SubEpochTimes
+from controller.decisions.core import Core
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.projections.sub_epoch_times import SubEpochTimes
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.searches import ask

@@ -19,10 +19,10 @@ from cerebro.contract.trials import (
     ModelGroup,
     TrialOutcome,
 )
-from controller.trials.memory import FULL, may_fit
-from controller.trials.selection import LONG, WORTH, is_there_a_choice, trials
-from controller.trials.situation import Situation
-from controller.trials.times import lower_s
+from controller.sources.trials.memory import FULL, may_fit
+from controller.sources.trials.selection import LONG, WORTH, is_there_a_choice, trials
+from controller.sources.trials.situation import Situation
+from controller.sources.trials.times import lower_s
 
 GIB = 1 << 30
 

@@ -19,7 +19,7 @@ from cerebro.contract.trials import (
     TrialRecord,
 )
 from cerebro.errors import BadRequestError
-from controller.trial_cache import TrialCache
+from controller.sources.trial_cache import TrialCache
 from tests.state.stories import Story
 from tests.state.test_measured import DDP, INSPECT, started
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cerebro.runtime.volumes import Volumes
-from controller import plan_maker, preparation
-from controller.loop import Controller
-from controller.planner_process import ChildHelper
+from controller.loop.loop import Controller
+from controller.planning import ChildHelper
+from controller.preparation import plan_maker, preparation
 from controller.settings import Settings
 from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody

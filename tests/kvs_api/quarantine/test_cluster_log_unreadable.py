@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.errors import UnreadableClusterLogError
-from controller import loop
+from controller.loop import loop
 from tests.kvs_api.quarantine.unreadable import Store, Work
 
 NEWER = '{"type":"WorkerSold","worker":"worker-0"}'

@@ -20,7 +20,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.usercode.encoding import encode
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context
-from controller.partition import shares
+from controller.preparation.partition import shares
 from model_hopper.handler import Handler
 from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA

@@ -18,7 +18,7 @@ from cerebro.errors import CheckpointCorruptError
 from cerebro.spec import DataLoader
 from cerebro.state.audits import Audit
 from cerebro.worker.training import comparing
-from controller import tasks
+from controller.decisions import tasks
 from model_hopper import handler as hopper
 from model_hopper.handler import Handler
 from tests.state.stories import Story, sub_epoch

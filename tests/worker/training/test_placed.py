@@ -22,7 +22,7 @@ from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.sub_epoch import Trainee
-from controller import tasks
+from controller.decisions import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story, sub_epoch
 from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split

@@ -20,7 +20,7 @@ from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.sub_epoch import create, evaluate, predicting
-from controller import tasks
+from controller.decisions import tasks
 from tests.state.stories import DATASET, Story, joined, sub_epoch
 from tests.worker.training.handlers import Linear, handler_of, volumes_in, write_split
 from tests.worker.training.test_sub_epoch import Rows

@@ -24,7 +24,7 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create, evaluate
-from controller import tasks
+from controller.decisions import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story
 from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split

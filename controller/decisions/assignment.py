@@ -1,0 +1,408 @@
+"""Which task goes to which worker now: the assignments of one decision. Pure.
+
+Each device is first given something to run; then sub-epochs that are queued behind others are taken back if the policy
+would have an idle device run them; then devices that are about to end a sub-epoch are given the next one, so that its
+model is loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which sub-epoch is the policy's choice,
+but for one. The policy knows workers and how many devices of each are free; which of them takes the sub-epoch makes no
+difference: one that is free, else the one that ends first.
+
+A sub-epoch of several devices is chosen as any other, as soon as a device of the worker is free. It is then given those
+that are free and those that end first, and begins when the last of them has ended what it has: so those that are free
+wait for the others, and no sub-epoch of one device can come between. That is no longer than the longest of what runs
+there.
+
+A sub-epoch whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
+holder of its partition has room; while such a holder is there the model goes nowhere else. It is one sub-epoch of a
+run's hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its sub-epoch
+go on at once, and not whenever its model's turn comes. A sub-epoch with a savepoint also waits for a holder that is
+away: if its model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the
+sub-epoch had been trained, so waiting never costs more than doing it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from cerebro.contract import api
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.tasks import MEASURING
+from cerebro.scheduling.dispatch_state import NEVER, Choice
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
+from cerebro.scheduling.policies.following import Following
+from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
+from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
+from controller.decisions.device_ends import due_s, end_of
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.exclusions.memory_retries import allowed
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.sharing.arbiter import Place
+from controller.sources import gangs, replication, search_tasks
+from controller.sources import measurement as measuring
+from controller.sources import verification as auditing
+from controller.sources.parallel_plans import as_sent
+from controller.sources.search import Searching
+
+
+def assign(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    fit: FitDispatch | None,
+    snapshot: ClusterSnapshot,
+    *,
+    search: Searching | None = None,
+) -> list[api.Assign | api.Revoke]:
+    """Assignments, and queued sub-epochs to take back; of a fit that is trained to its end, what is left to be audited.
+    `fit`, of `run` or of another run of the experiment, is left as it
+    was. `search` is that of `run`, if it has one."""
+    draft = AssignmentDraft(record, state, run, fit, snapshot)
+    if fit is not None and fit.run != run.id:
+        fit = None
+    for place in snapshot.closed:
+        draft.places.close(place.worker, place.device)
+    draft.barred |= snapshot.suspects
+    made = replication.making(
+        state,
+        run,
+        fit,
+        draft.places,
+        draft.barred,
+        is_filling=snapshot.is_filling,
+        cramped=snapshot.cramped,
+        leaving=snapshot.leaving,
+    )
+    for worker, key in made:
+        draft.give(worker, key, ())
+    if search is not None and run.state is RunState.RUNNING:
+        search_tasks.give(record, run, search, draft, depth=snapshot.depth)
+    if run.kind != "fit" or fit is None:
+        for depth in range(1, snapshot.depth + 1):
+            draft.give_ready(depth)
+        return [*draft.steps]
+    if run.state is RunState.RUNNING:
+        measuring.measure(record, run, fit, draft)
+    sub_epochs = _SubEpochs(draft, fit, snapshot, partial(auditing.give, record, state, run, draft))
+    try:
+        return sub_epochs.decide()
+    finally:
+        sub_epochs.undo()
+
+
+def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
+    """Take a task's open attempt back."""
+    return api.Revoke(
+        task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason, force=force
+    )
+
+
+class _SubEpochs:
+    """Lets the policy choose training sub-epochs, tentatively on the dispatch state."""
+
+    def __init__(
+        self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot, audit: auditing.Give
+    ) -> None:
+        self._draft, self._fit, self._now, self._audit = draft, fit, snapshot.now, audit
+        self._snapshot, self._depth = snapshot, snapshot.depth
+        self._training_workers = [w for w in draft.alive if w.trains]
+        self._dispatch_draft = DispatchDraft(fit)
+        self._bar()
+        # Of those that have room for another task; of a thousand workers they are few.
+        self._soon = {
+            w.name: self._due(w) for w in self._training_workers if draft.places.num_free(w.name, self._depth)
+        }
+
+    def _due(self, worker: Worker) -> list[int]:
+        """Devices of the worker that may be given the task after their present one, in the order in which they end."""
+        devices = [
+            device for device in range(worker.devices) if not due_s(self._fit, worker, device, self._now)
+        ]
+        if worker.devices > 1 and isinstance(self._policy(), Following):
+            # An idle device begins a sub-epoch only now: a plan means the next one for the device that ends first.
+            devices = [device for device in devices if worker.first_in(device)]
+        if len(devices) > 1:
+            devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
+        return devices
+
+    def decide(self) -> list[api.Assign | api.Revoke]:
+        """The steps that `assign` returns for an open fit run."""
+        left = self._fit.dispatch_state.worker_left
+        self._fill(1, self._interrupted)
+        # Validation delays training: it goes where least is left to train.
+        calmest_first = sorted(
+            self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
+        )
+        self._draft.give_ready(1, calmest_first)
+        self._audit(depth=1, is_overdue=True)
+        gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
+        self._fill(1, self._in_turn())
+        taken_back = self._taken_back()
+        if taken_back is not None:
+            return [*self._draft.steps, taken_back]
+        if self._depth > 1:
+            soon = [w for w in calmest_first if w.name in self._soon]
+            self._draft.give_ready(self._depth, soon, self._soon)
+            self._audit(depth=self._depth, among=self._soon, is_overdue=True)
+            self._fill(self._depth, self._in_turn(), self._soon)
+            outranked = self._outranked()
+            if outranked is not None:
+                return [*self._draft.steps, outranked]
+        self._audit(depth=1, is_overdue=False)
+        return [*self._draft.steps]
+
+    def undo(self) -> None:
+        """Leave the dispatch state as it was: the log will tell it of what took effect."""
+        self._dispatch_draft.undo()
+
+    def _bar(self) -> None:
+        """Keep models off the workers that they may not go to."""
+        dispatch_state = self._fit.dispatch_state
+        bound = {model for model, _, _ in self._fit.interrupted}
+        for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.shunned.keys()):
+            if model in dispatch_state.running:
+                continue
+            able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
+            if model in self._fit.memory_retries:
+                # It is not to wait for a faster worker, which it might never have for itself.
+                places, names = self._draft.places, self._fit.workers
+                able = {w for w in able if not places.load(names[w])} or able
+            for worker, held in enumerate(dispatch_state.held):
+                if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
+                    self._dispatch_draft.keep_off(model, worker)
+
+    def _fill(
+        self,
+        depth: int,
+        choose: Callable[[list[int]], Choice | None],
+        among: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Give sub-epochs to devices with fewer than `depth` open tasks, and only to those in `among` if it is
+        given."""
+        dispatch_state, places = self._fit.dispatch_state, self._draft.places
+        room = {
+            self._fit.worker(w.name): count
+            for w in self._training_workers
+            if w.name not in self._draft.barred
+            and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
+        }
+        workers = sorted(room)
+        # Queued sub-epochs count as running, so their places are free for the next ones.
+        dispatch_state.free = [max(1, count) for count in dispatch_state.free]
+        for worker, count in room.items():
+            dispatch_state.free[worker] = self._reach(worker, count)
+        while workers and (choice := choose(workers)):
+            name = self._fit.workers[choice.worker]
+            devices = self._devices(choice, depth, among[name] if among else None)
+            if devices is None or self._waits_needlessly(choice, room):
+                self._dispatch_draft.keep_off(choice.model, choice.worker)
+                continue
+            if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
+                workers = [w for w in workers if self._fit.workers[w] not in self._draft.barred]
+                if depth > 1 and choice.worker in workers:
+                    # The worker is to become idle first.
+                    workers.remove(choice.worker)
+                continue
+            parallel_plan = self._fit.parallel_plans.of(choice.model, choice.worker)
+            assert parallel_plan is not None
+            key = self._fit.key(choice)
+            self._dispatch_draft.start(choice)
+            self._draft.give(name, key, devices, as_sent(parallel_plan))
+            if choice.model in self._fit.memory_retries:
+                self._draft.barred.add(name)
+            room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
+            dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
+            if name in self._draft.barred or not room[choice.worker]:
+                workers.remove(choice.worker)
+
+    def _reach(self, worker: int, room: int) -> int:
+        """Devices that a sub-epoch of several could be given, of a worker with room for so many sub-epochs of one."""
+        if self._fit.parallel_plans.is_plain or not room:
+            return room
+        return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
+
+    def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
+        """For a sub-epoch that was chosen, ascending: of several, those that are free, then those that end first.
+        `None`: there are not enough of them."""
+        name, places = self._fit.workers[choice.worker], self._draft.places
+        size = self._fit.dispatch_state.need[choice.model][choice.worker]
+        if size == 1:
+            return (places.free(name, depth, among),)
+        reachable = places.reachable(name, self._depth)
+        worker = self._draft.worker(name)
+        ends = {device: end_of(self._fit, worker, device) or 0.0 for device in reachable}
+        reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
+        return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
+
+    def _waits_needlessly(self, choice: Choice, room: Mapping[int, int]) -> bool:
+        """Whether the sub-epoch would wait for devices here while its model could begin another one elsewhere."""
+        dispatch_state, model = self._fit.dispatch_state, choice.model
+        need, times = dispatch_state.need[model], dispatch_state.time[model]
+        if need[choice.worker] <= room[choice.worker]:
+            return False
+        return any(
+            need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
+            for w, count in room.items()
+            if self._fit.workers[w] not in self._draft.barred
+        )
+
+    def _may_be_alone(self, depth: int, choice: Choice) -> bool:
+        """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
+        to do, of those that could, is kept free for it, and the model off those that have something to do."""
+        dispatch_state, places = self._fit.dispatch_state, self._draft.places
+        if not places.load(self._fit.workers[choice.worker]):
+            return True
+        if depth > 1:
+            return False
+        needed, times = dispatch_state.open[choice.model], dispatch_state.time[choice.model]
+        able = [
+            self._fit.worker(w.name)
+            for w in self._training_workers
+            if w.name not in self._draft.barred
+            and needed & dispatch_state.held[self._fit.worker(w.name)]
+            and times[self._fit.worker(w.name)] != NEVER
+        ]
+        loads = {worker: places.load(self._fit.workers[worker]) for worker in able}
+        calmest = min(able, key=lambda worker: (loads[worker], worker))
+        if loads[calmest]:
+            self._draft.barred.add(self._fit.workers[calmest])
+        for worker in able:
+            if loads[worker]:
+                self._dispatch_draft.keep_off(choice.model, worker)
+        return False
+
+    def _choose(self, workers: list[int]) -> Choice | None:
+        return self._interrupted(workers) or self._by_policy(workers)
+
+    def _in_turn(self) -> Callable[[list[int]], Choice | None]:
+        """`_choose`, to be asked again and again with the workers that are left."""
+        policy = self._policy()
+        if not isinstance(policy, CriticalFirst):
+            return self._choose
+        dispatch_state = self._fit.dispatch_state
+        ahead: Iterator[Choice] = iter(())
+
+        def choose(workers: list[int]) -> Choice | None:
+            nonlocal ahead
+            interrupted = self._interrupted(workers)
+            if interrupted is not None:
+                return interrupted
+            for choice in ahead:
+                is_kept_off = dispatch_state.time[choice.model][choice.worker] == NEVER
+                if (
+                    choice.worker in workers
+                    and choice.model not in dispatch_state.running
+                    and not is_kept_off
+                ):
+                    return choice
+            ahead = policy.choices(dispatch_state, tuple(workers))
+            return next(ahead, None)
+
+        return choose
+
+    def _interrupted(self, workers: list[int]) -> Choice | None:
+        """A sub-epoch that was interrupted, at the worker that has least left to do of those that can take it."""
+        dispatch_state = self._fit.dispatch_state
+        for model, partition, holders in self._bound():
+            able = [w for w in holders if w in workers]
+            if able:
+                return Choice(min(able, key=lambda w: (dispatch_state.worker_left[w], w)), model, partition)
+        return None
+
+    def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
+        """(model, partition, holders that can run it) of each interrupted sub-epoch that is still to be done, has such
+        a holder or waits for one, and whose model is idle."""
+        dispatch_state = self._fit.dispatch_state
+        for (model, epoch, partition), until in sorted(self._fit.interrupted.items()):
+            is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
+            holders = [w for w in dispatch_state.holders(partition) if dispatch_state.time[model][w] != NEVER]
+            if is_open and (holders or until > self._now) and model not in dispatch_state.running:
+                yield model, partition, holders
+
+    def _by_policy(self, workers: list[int]) -> Choice | None:
+        dispatch_state, rng = self._fit.dispatch_state, self._draft.rng
+        choice = self._policy().choose(dispatch_state, workers, rng)
+        if choice is None and not dispatch_state.running:
+            # Nothing runs whose end the policy could be waiting for.
+            return POLICIES[DEFAULT_POLICY].choose(dispatch_state, workers, rng)
+        return choice
+
+    def _policy(self) -> Policy:
+        # A plan knows nothing of workers that a model is kept off.
+        return self._fit.dispatch if self._dispatch_draft.keeps_off else self._fit.policy
+
+    def _taken_back(self) -> api.Revoke | None:
+        """A queued sub-epoch that an idle device should rather run now: prefetching must never make anybody wait."""
+        draft = self._draft
+        idle = [
+            w
+            for w in self._training_workers
+            if w.name not in draft.barred and draft.places.num_free(w.name, 1)
+        ]
+        queued = self._queued() if idle else []
+        for worker in idle:
+            for task in queued:
+                if self._is_wanted(worker, task.key):
+                    return revoke_task(task, f"{worker.name} is idle and can run it now")
+        return None
+
+    def _queued(self) -> list[Task]:
+        """The run's tasks that wait behind others."""
+        draft = self._draft
+        listed = (draft.run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
+        return [task for task in listed if task and task.state is TaskState.ASSIGNED]
+
+    def _outranked(self) -> api.Revoke | None:
+        """A queued sub-epoch, one of the lowest priority, in whose place a model of a higher one goes first: it is
+        idle, and is queued there at once; or that is not due yet, but there is no other place for it. Beside other runs
+        only the
+        former, and where this one may put tasks: nobody knows who has a place next that is not due."""
+        fit, state = self._fit, self._fit.dispatch_state
+        if not state.has_priorities:
+            return None
+        # A model that needs more than one place, or a worker for itself, would not get it by this, and again and again.
+        idle = {
+            m: state.priority[m]
+            for m, mask in enumerate(state.open)
+            if mask and m not in state.running and m not in fit.memory_retries and max(state.need[m]) == 1
+        }
+        highest, is_alone = max(idle.values(), default=0), not self._snapshot.closed
+        roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
+        with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
+        queued = [(state.priority[fit.model(t.key.model or "")], t) for t in self._queued() if t.key.model]
+        for priority, task in sorted(queued, key=lambda each: each[0]):
+            if priority >= highest:
+                return None
+            worker, devices = task.worker or "", task.attempts[-1].devices
+            if task.key.kind != "train" or task.key.others or worker in self._draft.barred:
+                continue
+            if any(Place(worker, device) in self._snapshot.closed for device in devices):
+                continue
+            if fit.is_interrupted(task.key):
+                continue  # it goes first whatever its priority: it would be queued there again
+            is_due = set(devices) <= set(self._due(self._draft.worker(worker)))
+            for model, _ in state.eligible(fit.worker(worker)):
+                if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
+                    return revoke_task(task, "a model of a higher priority goes first")
+        return None
+
+    def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
+        if key.kind != "train":
+            return key.kind in worker.kinds and key.kind not in ("etl", "search", "audit", *MEASURING)
+        dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
+        model = self._fit.model(key.model or "")
+        if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
+            return False
+        if model in self._fit.shunned and index not in allowed(self._fit, model, self._now):
+            return False  # it would be queued where it is again
+        queued = dispatch_state.running.pop(model)
+        room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)
+        free, dispatch_state.free[index] = dispatch_state.free[index], room
+        try:
+            # The model may be bound to the holders of its interrupted sub-epoch: it would only be queued there again.
+            is_bound = any(m == model and index not in holders for m, _, holders in self._bound())
+            choice = None if is_bound else self._choose([index])
+        finally:
+            dispatch_state.running[model] = queued
+            dispatch_state.free[index] = free
+        # The sub-epoch itself, or another one of its model, which is held up by being queued.
+        return choice is not None and choice.model == model

@@ -1,0 +1,242 @@
+"""The assignments of one decision as they are collected, what they use up, and what they would make of the dispatch
+state. Pure.
+
+A task out of memory gets its next attempt alone on a worker (`controller.exclusions.memory_retries`). Until then the
+worker is given nothing more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from cerebro.contract import api
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.steps import AssignedMember
+from cerebro.contract.tasks import Gang, TaskBody
+from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
+from cerebro.state import ExperimentState, Run, TaskKey, Worker
+from controller.decisions import tasks
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.decisions.places import Places
+from controller.exclusions import memory_retries
+from controller.exclusions.memory_needs import cramped
+from controller.exclusions.memory_retries import calmest
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.sources.ready_tasks import made_elsewhere, may_run, ready
+
+
+class AssignmentDraft:
+    """Collects the assignments of one decision and keeps count of what they use up.
+
+    Attributes:
+        alive: workers that can be given tasks.
+        places: what they have, and are given now.
+        views: workers as they are now, by name.
+        fitted: what `ETLSpec.fit` returned for the run's data set, if anything.
+        barred: names of those that are given nothing more: they have a task that must be alone, or are kept free for
+            one.
+    """
+
+    def __init__(
+        self,
+        record: ExperimentRecord,
+        state: ExperimentState,
+        run: Run,
+        fit: FitDispatch | None,
+        snapshot: ClusterSnapshot,
+    ) -> None:
+        self._record, self._state, self.run = record, state, run
+        self.views = snapshot.workers
+        self.alive = [w for w in state.workers.values() if w.is_alive]
+        self.places = Places(self.alive)
+        self.barred = memory_retries.barred(state, run, fit, self.places, snapshot)
+        self._cramped = cramped(run, snapshot.workers) if run.exhausted else {}
+        plan = run.plan
+        made = state.datasets.get(plan.dataset) if plan is not None else None
+        self.fitted = made.fitted if made is not None else None
+        self._taken: set[str] = set()
+        self._fit = fit if fit is not None and fit.run == run.id else None
+        self.steps: list[api.Assign] = []
+        request = run.request
+        seed = request.seed if isinstance(request, FitRequest) else 0
+        # Seeded by the log's length: the same state decides the same, and two decisions are independent.
+        self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
+
+    def given_to(self, worker: str) -> list[str]:
+        """Return the keys of the tasks that this decision assigns to `worker`."""
+        return [step.task for step in self.steps if step.worker == worker]
+
+    def worker(self, name: str) -> Worker:
+        """One of `alive`, by name."""
+        return self._state.workers[name]
+
+    def give(
+        self,
+        worker: str,
+        key: TaskKey,
+        devices: tuple[int, ...],
+        parallel_plan: ParallelPlan | None = None,
+        body: TaskBody | None = None,
+    ) -> None:
+        """Assign a task; a sub-epoch by a way. `body`: what the worker is told, where the task's key does not say it
+        all."""
+        task = self.run.task(key)
+        self._taken.add(str(key))
+        self.places.take(worker, devices)
+        self.steps.append(
+            api.Assign(
+                task=str(key),
+                attempt=task.attempt + 1,
+                worker=worker,
+                incarnation=self._state.workers[worker].incarnation,
+                devices=devices,
+                terms=self._terms(key),
+                body=body or self._body(worker, key, parallel_plan),
+            )
+        )
+
+    def _body(self, worker: str, key: TaskKey, parallel_plan: ParallelPlan | None) -> TaskBody:
+        body = tasks.body(self._record, self._state, self.run, key, parallel_plan)
+        if key.kind == "etl":
+            return body.model_copy(update={"shortages": self.run.task(key).shortages})
+        return body
+
+    def give_gang(self, key: TaskKey, gang: Gang, parallel_plan: ParallelPlan) -> None:
+        """Assign a sub-epoch on a set of partitions, to all of the workers or to none."""
+        task, (first, *others) = self.run.task(key), gang.members
+        self._taken.add(str(key))
+        for member in gang.members:
+            self.places.take(member.worker, member.devices)
+        self.steps.append(
+            api.Assign(
+                task=str(key),
+                attempt=task.attempt + 1,
+                worker=first.worker,
+                incarnation=self._state.workers[first.worker].incarnation,
+                devices=first.devices,
+                terms=self._terms(key),
+                others=tuple(
+                    AssignedMember(
+                        worker=member.worker,
+                        incarnation=self._state.workers[member.worker].incarnation,
+                        partition=member.partition,
+                        devices=member.devices,
+                    )
+                    for member in others
+                ),
+                body=tasks.body(self._record, self._state, self.run, key, parallel_plan, gang=gang),
+            )
+        )
+
+    def _terms(self, key: TaskKey) -> int:
+        """With which of its model's terms a sub-epoch begins; `tasks.body` is made by the same."""
+        return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
+
+    def give_ready(
+        self,
+        depth: int,
+        order: Sequence[Worker] | None = None,
+        among: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Assign what needs no model to be idle (ETL, validation, test, prediction) to lanes with fewer than `depth`
+        open tasks.
+
+        Args:
+            depth: see above.
+            order: of the workers, who come first.
+            among: worker -> its devices that may be given something; all if left out.
+        """
+        if self.run.kind == "fit" and not self.run.counts.unvalidated:
+            return
+        free = [w for w in (self.alive if order is None else order) if self._has_place(w, depth, among)]
+        if not free:
+            return
+        elsewhere = made_elsewhere(self._state, self.run)
+        for key in (key for key in ready(self.run) if str(key) not in self._taken and key not in elsewhere):
+            worker = self._worker_for(key, free)
+            if worker is None:
+                continue
+            self.give(worker.name, key, self._place(worker, depth, among))
+            if self.run.task(key).exhausted:
+                self.barred.add(worker.name)
+            free = [w for w in free if self._has_place(w, depth, among)]
+            if not free:
+                return
+
+    def _worker_for(self, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
+        """The first that can do it. For a task that must be alone, one that has nothing to do is kept free."""
+        is_exhausted = self.run.task(key).exhausted
+        among = self.alive if is_exhausted else free
+        fitting = (w for w in among if w.name not in self.barred and may_run(self._state, self.run, w, key))
+        if not is_exhausted:
+            shunned = self.run.task(key).shunned
+            return (
+                min(fitting, key=lambda w: w.name in shunned, default=None)
+                if shunned
+                else next(fitting, None)
+            )
+        short = self._cramped.get(key, frozenset())
+        name = calmest((w for w in fitting if w.name not in short), self.places)
+        if name and self.places.load(name):
+            self.barred.add(name)
+            return None
+        return next((w for w in free if w.name == name), None)
+
+    def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
+        """Whether the worker can take one more of the run's own tasks."""
+        if worker.name in self.barred:
+            return False
+        if self.run.kind == "etl":
+            return self.places.beside(worker.name) < depth
+        return self.places.num_free(worker.name, depth, among[worker.name] if among else None) > 0
+
+    def _place(
+        self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None
+    ) -> tuple[int, ...]:
+        """On which devices."""
+        if self.run.kind == "etl":
+            return ()
+        return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
+
+
+class DispatchDraft:
+    """Changes the dispatch state as the assignments of one decision would, until `undo`."""
+
+    def __init__(self, fit: FitDispatch) -> None:
+        self._state = fit.dispatch_state
+        self._free = list(self._state.free)
+        self._started: list[int] = []
+        self._kept_off: list[tuple[int, int, float]] = []
+        """(model, worker, estimated seconds)."""
+
+    @property
+    def keeps_off(self) -> bool:
+        """Whether a model is kept off a worker that the run's plan may have chosen for it."""
+        return bool(self._kept_off)
+
+    def start(self, choice: Choice) -> None:
+        """A sub-epoch that was chosen occupies its model and its devices."""
+        self._state.start(choice)
+        self._started.append(choice.model)
+
+    def start_gang(self, model: int, members: Sequence[GangMember]) -> None:
+        """A sub-epoch on a set of partitions occupies its model, and devices of several workers."""
+        self._state.start_gang(model, members)
+        self._started.append(model)
+
+    def keep_off(self, model: int, worker: int) -> None:
+        """Have nobody choose the model for the worker in this decision."""
+        times = self._state.time[model]
+        self._kept_off.append((model, worker, times[worker]))
+        times[worker] = NEVER
+
+    def undo(self) -> None:
+        """Leave the dispatch state as it was: the log will tell it of what took effect."""
+        for model in reversed(self._started):
+            self._state.release(model)
+        self._state.free = self._free
+        for model, worker, seconds in reversed(self._kept_off):
+            self._state.time[model][worker] = seconds

@@ -1,0 +1,424 @@
+"""What to do next: the controller's pure core. State, dispatch_state and snapshot in, steps out; no I/O, no clock, no
+memory.
+
+Everything is decided anew from the state at each call, so a controller that was restarted, or that reads an
+event it did not expect, needs no special case. Steps are compare-and-set in the store: one that comes too
+late is refused there, the next read of the log shows why, and the next call decides on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ControllerEvent,
+    ParallelPlansRuledOut,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    SearchDecided,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.metrics import ADVICE
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.tasks import FailureKind
+from cerebro.search.procedure import Refused
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
+from cerebro.state.goals import spent
+from cerebro.state.report import epoch_report
+from cerebro.state.waiting import KIND, needed_partitions
+from controller.decisions.assignment import assign, revoke_task
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.exclusions.memory_needs import hopeless
+from controller.scaling.cluster_decision import ENDING
+from controller.scaling.cluster_snapshot import (
+    REMOVED,
+    SILENT,
+    Absence,
+    ClusterSnapshot,
+    Liveness,
+    WorkerView,
+)
+from controller.scaling.orchestrator import Exit
+from controller.sources import search_tasks
+from controller.sources import verification as auditing
+from controller.sources.gangs import out_of_gangs
+from controller.sources.measurement import is_pointless
+from controller.sources.parallel_plans import out_of_reach
+from controller.sources.pruning import Pruning
+from controller.sources.replication import unmakable, volume_failure
+from controller.sources.search import Searching
+
+Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
+
+
+def decide(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+    *,
+    search: Searching | None = None,
+    pruning: Pruning | None = None,
+) -> list[Step]:
+    """The steps to take now for a run that is open and waits for no other one; empty when there is nothing to do but
+    wait.
+
+    A run that is still queued is planned by the loop, because that reads metadata.
+
+    Args:
+        fit: the dispatch state of the experiment's fit run that has started, if there is one: `run` or another one. It
+            is left as it was.
+        search: that of `run`, if it has one.
+        pruning: of its checkpoints, if it removes any.
+    """
+    if not run.is_open:
+        return []
+    steps = _decided(record, state, run, snapshot, fit, search=search)
+    if pruning is None:
+        return steps
+    events = [step.event for step in steps if isinstance(step, api.Note)]
+    if any(isinstance(event, SearchDecided) for event in events):
+        return steps  # perhaps it lets the model go on that has just come to a rung
+    is_last = any(isinstance(event, RunFinished) for event in events)
+    pruned = pruning.step(state.runs, run, is_last=is_last or run.state is RunState.PAUSED)
+    if pruned is None:
+        return steps
+    return [_note(pruned)] if is_last else [_note(pruned), *steps]
+
+
+def _decided(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+    *,
+    search: Searching | None,
+) -> list[Step]:
+    """The steps but for pruning."""
+    steps = list(_workers(state, snapshot))
+    if steps:
+        # What workers can do has changed: decide on the rest once the log says so.
+        return steps
+    if run.state is RunState.STOPPING:
+        return _end(run, "stopped", "", now=snapshot.now)
+    if run.plan is None:  # the loop plans a queued run
+        return _resumed(run, snapshot)
+    problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
+    if problem:
+        return _end(run, "failed", problem, now=snapshot.now)
+    doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(state, run)]
+    if doomed:
+        return doomed
+    epoch = _completed_epoch(run)
+    report = [_note(epoch_report(state, run, epoch))] if epoch else []
+    if report and run.is_complete():
+        return [*report]  # more epochs may be complete, if the model they waited for was given up
+    return [*report, *_go_on(record, state, run, snapshot, fit, search=search)]
+
+
+def _go_on(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+    *,
+    search: Searching | None,
+) -> list[Step]:
+    """The steps of a run that is neither to be stopped nor to fail."""
+    if run.is_complete():
+        redos = _redos(record, state, run, snapshot, fit)
+        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects, snapshot.workers)
+        return redos or ([] if is_awaited else [_finished(run)])
+    if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
+        return [_note(event) for event in decided]
+    full = run.storage_full or volume_failure(state, run) if run.state is RunState.RUNNING else None
+    if full is not None:
+        volume = full.volume or "unknown"  # a worker of an earlier version does not say
+        return [
+            _note(RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume))
+        ]
+    if run.state is RunState.RUNNING and (reason := spent(state, run, snapshot.now)):
+        return [_note(RunPaused(run=run.id, reason=reason))]
+    if run.state is RunState.PAUSED:
+        return _resumed(run, snapshot)
+    if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
+        return [_note(event) for event in given_up]
+    if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
+        return [_note(event) for event in struck]
+    return [*assign(record, state, run, fit, snapshot, search=search)]
+
+
+def _resumed(run: Run, snapshot: ClusterSnapshot) -> list[Step]:
+    is_paused = run.state is RunState.PAUSED
+    return [_note(RunResumed(run=run.id))] if is_paused and _may_try_volume(run, snapshot) else []
+
+
+def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
+    """True if a run that is paused for a volume should try it again.
+
+    Workers report free space of the checkpoint volume only. Any other volume, and any other error, shows by a new
+    attempt: after 15 s, then after pauses that double up to two minutes.
+    """
+    if not run.needs_bytes and not run.full_volume:
+        return False
+    if snapshot.free_bytes < run.needs_bytes:
+        return False
+    if run.needs_bytes and run.volume_pauses <= 1:
+        return True
+    pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(10, max(0, run.volume_pauses - 1)))
+    return bool(snapshot.now >= run.pauses[-1][0] + pause_s)
+
+
+def _redos(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+) -> list[Step]:
+    """Of sub-epochs of a fit that is trained to its end, as far as somebody has a device for them now."""
+    steps = assign(record, state, run, fit, snapshot) if any(run.audits.due()) else []
+    return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "audit"]
+
+
+def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[ParallelPlansRuledOut]:
+    """Models that none of the ways that they have left can train where their partitions are."""
+
+    def ask(models: Iterable[str]) -> list[ParallelPlansRuledOut]:
+        return [*out_of_reach(state, run, models), *out_of_gangs(state, run, models)]
+
+    return fit.of_doubtful(run, ask)
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step]:
+    """Take back what is open at workers that are not there. Who is there, the cluster's log tells: it is read to its
+    end before this is asked."""
+    for name, known in state.workers.items():
+        seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
+        loss = _loss(known, seen)
+        if left_out is not None:
+            yield from _ask_for(state, known, f"{name}: {left_out.reason}", snapshot.now)
+        elif loss is not None:
+            yield from _take_back(state, known, loss.exit, loss.how)
+        elif known.left and seen is not None:
+            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
+        if loss is not None and name not in snapshot.named:
+            yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
+"""Seconds until a paused run tries its volume again: the first pause and the longest."""
+
+_NAMED = 5
+"""Models that are named of those that failed for one cause."""
+
+
+def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
+    """Why a worker is not there, and how sure that is; `None` if it is there."""
+    if seen is None:
+        return Absence(how=Liveness.GONE, exit=REMOVED)
+    if known.incarnation != seen.incarnation:
+        return Absence(how=Liveness.GONE, exit=seen.before)
+    if seen.absence is not None:
+        return seen.absence
+    if known.is_ending:
+        return Absence(how=Liveness.LEAVING, exit=ENDING)
+    return None if known.is_alive else Absence(how=Liveness.SILENT, exit=SILENT)
+
+
+def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
+    """Of a worker that the cluster's log has never named: only this log knows it, by an older version."""
+    if worker.is_alive:
+        yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
+    if is_gone and not worker.is_removed:
+        yield _note(WorkerRemoved(worker=worker.name, reason=exit.reason))
+
+
+def _take_back(
+    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
+) -> Iterator[Step]:
+    """Take back what a worker has, as far as it may be taken.
+
+    A live lease is respected unless its holder is known to be gone: then nobody could renew it. What runs at a worker
+    that is leaving is its own to end.
+
+    Args:
+        among: keys of its tasks; all of them by default.
+    """
+    for key in worker.open_tasks if among is None else sorted(among):
+        task = state.runs[TaskKey.parse(key).run].tasks[key]
+        if how is not Liveness.LEAVING or task.state is TaskState.ASSIGNED:
+            yield api.Revoke(
+                task=key,
+                attempt=task.attempt,
+                worker=task.worker or worker.name,  # of a gang, the one that leads it
+                reason=f"{worker.name}: {exit.reason}",
+                # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
+                force=how is Liveness.GONE or task.worker != worker.name,
+                loss=exit.kind,
+                limit_bytes=exit.limit_bytes,
+            )
+
+
+def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
+    """Have a worker that is given nothing any more give back what it has: it is there, and may have healthy devices."""
+    for key in list(worker.open_tasks):
+        yield from _ask_back(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
+    """Take back what is open; end once nothing is."""
+    open_tasks = run.open_tasks()
+    if open_tasks and outcome == "stopped":
+        return [step for task in open_tasks for step in _ask_back(task, "the run was stopped", now)]
+    if open_tasks:
+        return [revoke_task(task, "the run has failed", force=True) for task in open_tasks]
+    return [_note(RunFinished.model_validate({"run": run.id, "outcome": outcome, "error": error}))]
+
+
+def _finished(run: Run) -> Step:
+    """End a complete run. A fit is stopped if users stopped models and it trained none completely; models stopped by a
+    search count as trained."""
+    verdicts = run.search.verdicts if run.search is not None else {}
+    states = {
+        ModelState.FINISHED if model.state is ModelState.STOPPED and model.id in verdicts else model.state
+        for model in run.models.values()
+    }
+    if not states and (error := _none_made(run)):
+        return _note(RunFinished(run=run.id, outcome="failed", error=error))
+    if run.kind != "fit" or ModelState.FINISHED in states or not states:
+        return _note(RunFinished(run=run.id, outcome="finished"))
+    if ModelState.STOPPED in states:
+        return _note(RunFinished(run=run.id, outcome="stopped"))
+    return _note(RunFinished(run=run.id, outcome="failed", error=_all_failed(run)))
+
+
+def _none_made(run: Run) -> str:
+    """Why a search has no model at all, if that is not what a user wanted."""
+    if run.search is None or run.search.is_closed:
+        return ""
+    refused = [report.why for report in run.search.reports if isinstance(report, Refused)]
+    return f"no model of the search could be made: {refused[-1] if refused else run.search.finish}"
+
+
+def _all_failed(run: Run) -> str:
+    """Why no model is left: each cause once, the commonest first and in full. The first line says what matters."""
+    causes: dict[str, list[Model]] = {}
+    for model in run.models.values():
+        causes.setdefault(model.failure.line if model.failure else "", []).append(model)
+    first, *others = sorted(causes.items(), key=lambda cause: -len(cause[1]))
+    share = f", {len(first[1])} of them" if others else ""
+    failure = first[1][0].failure
+    told = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
+    for cause, models in others:
+        more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
+        told.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")
+    return "\n".join(told)
+
+
+def _fatal_message(run: Run) -> str:
+    """Why no task of the run can succeed, or an empty string."""
+    failure = run.fatal
+    if failure is None:
+        return ""
+    if failure.kind is FailureKind.CHECKPOINT:
+        # The way out of it is of more use than where the code noticed.
+        return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
+    return failure.text or str(failure.kind)
+
+
+def _mixed_parts(run: Run) -> str:
+    """Why metrics of a test's parts cannot be put together, told as soon as two of them show it."""
+    found = run.counts.mixed
+    if found is None:
+        return ""
+    return (
+        f"metric {found.metric!r} of model {found.model} is a cerebro.Ratio on partition {found.ratio} and a number on "
+        f"partition {found.number}, which cannot be put together: in SubEpochSpec.test(), {ADVICE}"
+    )
+
+
+def _completed_epoch(run: Run) -> int:
+    """The next epoch that every model left has trained and that is not reported yet, or 0."""
+    epoch, reached = len(run.epochs) + 1, run.counts.reached
+    return epoch if run.has_known_models and reached and min(reached) >= epoch else 0
+
+
+def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
+    """Take an attempt back that a user wants no more: at once, or where a sub-epoch runs, at its next batch.
+
+    What it has trained is kept then, if it can be, and so is its process. A worker that does not give it back in time
+    is not waited for.
+    """
+    if task.state is TaskState.RUNNING and task.key.kind == "train":
+        asked = task.attempts[-1].asked
+        if asked is None:
+            yield api.Ask(task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason)
+            return
+        if now < asked + api.YIELD_S:
+            return
+    yield revoke_task(task, reason, force=True)
+
+
+def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
+    """Revoke the sub-epochs of stopped models, running or queued, and the queued sub-epochs of failed and of changed
+    models. The running sub-epoch of a failed model ends by itself."""
+    for task in run.open.values():
+        if task.key.kind != "train":
+            continue
+        model = run.models[task.key.model or ""]
+        if model.state is ModelState.STOPPED:
+            yield from _ask_back(task, "its model was stopped", now)
+        elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
+            yield revoke_task(task, "its model has failed", force=True)
+        elif task.state is TaskState.ASSIGNED and model.is_outdated:
+            # If it has started meanwhile it runs to its end: it is trained, and replayed, with what it was given.
+            yield revoke_task(task, "its model was changed")
+
+
+def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
+    """What nobody waits for, so that the end of the run does not: partitions that nobody has left to read, what is
+    measured for sub-epochs that are all done. And lost partitions that came back with their worker before they were
+    begun.
+    """
+    for task in run.open.values():
+        if is_pointless(run, task.key):
+            yield revoke_task(task, "nothing is left to be chosen", force=True)
+        elif auditing.is_pointless(run, task.key):
+            yield revoke_task(task, "nothing is left to be compared", force=True)
+        elif search_tasks.is_pointless(run, task.key):
+            yield revoke_task(task, "the search is over", force=True)
+    making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
+    needed = needed_partitions(state, run) if making else set()
+    for task in making:
+        if task.key.partition not in needed:
+            yield revoke_task(task, "nothing is left to be done on this partition", force=True)
+        elif task.state is TaskState.ASSIGNED and _is_back(state, run, task):
+            yield revoke_task(task, "a worker holds this partition again")
+
+
+def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
+    """Whether an alive worker holds what a queued task is to make again. Copies are never queued (`replication`)."""
+    is_queued = not state.workers[task.worker or ""].is_next(str(task.key))
+    assert run.plan is not None
+    holders = state.holders(run.plan.dataset, task.key.partition or 0)
+    return is_queued and any(worker.is_alive and KIND[run.kind] in worker.kinds for worker in holders)
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def _note(event: ControllerEvent) -> api.Note:
+    return api.Note(event=event)

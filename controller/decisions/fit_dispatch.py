@@ -1,0 +1,477 @@
+"""The open fit run as its policy sees it: the dispatch state, and the names behind its indices.
+
+A second fold of the log beside `cerebro.state`, kept because building a dispatch state anew at every decision would
+cost a pass over all models and partitions. Nothing is decided here. `FitDispatch.of` makes a dispatch state from the
+state: for a controller that has read the log, and when a worker joins for which the dispatch state has no place; what
+is left and who runs what is then the same (tests/controller/test_fit_dispatch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from cerebro.contract.events import (
+    Event,
+    ModelExtended,
+    ModelResumed,
+    ModelRetried,
+    ModelsAdded,
+    ModelStopRequested,
+    ParallelPlansRuledOut,
+    PriorityChanged,
+    ReplicasChanged,
+    SchedulePlanned,
+    SchedulerChanged,
+    SearchDecided,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskGivenUp,
+    TaskRevoked,
+    TaskStarted,
+    TrialsRecalled,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.errors import IllegalEventError
+from cerebro.scheduling.dispatch_state import Choice, DispatchState, GangMember
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.policy import Policy
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
+from cerebro.state.tasks import ENDED, Attempt
+from cerebro.state.workers import Worker
+from controller.projections.sub_epoch_times import SubEpochTimes
+from controller.sources.parallel_plans import ParallelPlans
+
+_Answer = TypeVar("_Answer")
+
+
+class FitDispatch:
+    """DispatchState and names of one fit run.
+
+    Attributes:
+        run: its id.
+        models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
+        rows: of each partition, by name.
+        gang_size: workers that train a sub-epoch together; 1 if each trains alone.
+        dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
+        times: what is known of how long sub-epochs take; somebody else has it learn.
+        ways: by which way the next sub-epoch of each model runs on each worker.
+        policy: what decides; a plan is followed where there is one.
+        memory_retries: model -> its sub-epochs that ran out of memory and are not done yet: partition -> where it ran.
+        cramped: model -> workers that have less memory than one of these sub-epochs needs, as far as both are known;
+            somebody else keeps it up to date.
+        shunned: the same as `memory_retries` of sub-epochs that failed of a machine and are not done yet: where it was.
+        interrupted: (model, epoch, partition) of sub-epochs whose worker was lost or taken away while they ran, or that
+            have a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
+    """
+
+    def __init__(self, state: ExperimentState, run: Run, times: SubEpochTimes) -> None:
+        if not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
+            raise IllegalEventError(f"{run.id} is not a fit run that has started")
+        self.run = run.id
+        self._dataset = run.plan.dataset
+        self.models = list(run.models)
+        self.workers = sorted(_training_workers(state, run))
+        self.partitions = sorted(run.plan.partitions)
+        self._model = {name: index for index, name in enumerate(self.models)}
+        self._worker = {name: index for index, name in enumerate(self.workers)}
+        self._partition = {number: index for index, number in enumerate(self.partitions)}
+        self.rows = run.plan.partitions
+        rows = [self.rows[number] for number in self.partitions]
+        self.mean_rows = sum(rows) / len(rows)
+        times.see_trials(run)
+        times.expect(run, state.workers)
+        self.times = times
+        self._settled = 0
+        self.gang_size = run.request.gang
+        self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
+        self.shunned: dict[int, dict[int, frozenset[int]]] = {}
+        self.cramped: dict[int, frozenset[int]] = {}
+        self.interrupted: dict[tuple[int, int, int], float] = {}
+        self._is_replica_known = True
+        held = self._held(state)
+        self.dispatch_state = DispatchState.of_equals(
+            models=len(self.models),
+            sizes=[count / self.mean_rows for count in rows],
+            held=held,
+            epochs=run.request.epochs,
+            gpus=[state.workers[name].devices for name in self.workers],
+        )
+        for index, model in enumerate(run.models.values()):
+            self.dispatch_state.epochs[index] = model.epochs
+            self.dispatch_state.set_priority(index, model.priority)
+        self._doubtful: dict[str, None] = {}
+        """Models with ruled out ways, see `of_doubtful`, in order."""
+        self._answers: dict[str, tuple[Hashable, Any]] = {}
+        """Question -> what the newest answer depends on, and the answer."""
+        self.parallel_plans = ParallelPlans(state, run, times, self.workers, self.mean_rows)
+        for model in run.models.values():
+            self._allot(run, model)
+        self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
+        self.policy = self.dispatch
+        self._follow(run)
+
+    @classmethod
+    def of(cls, state: ExperimentState, run: Run, times: SubEpochTimes | None = None) -> FitDispatch:
+        """The dispatch state of a run as it stands. Without `times`, they are learned from the visits that stand."""
+        made = cls(state, run, times or SubEpochTimes.of(run))
+        for index, model in enumerate(run.models.values()):
+            is_over = model.is_trained or (model.is_cut_short and model.busy is None)
+            made.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
+            made.dispatch_state.open[index] = 0 if is_over else made._mask(model.remaining)
+        latest = run.newest_commit
+        for task in run.open.values():
+            if task.key.kind == "train":
+                newest = task.attempts[-1]
+                began = newest.started or newest.assigned
+                made._start(task.key, newest, began)
+                latest = max(latest, newest.assigned)
+        made.dispatch_state.now = latest
+        for task in run.tasks.values():
+            if task.key.kind == "train":
+                made._heed(task)
+        made._estimate()
+        return made
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def worker(self, name: str) -> int:
+        """Index of a worker."""
+        return self._worker[name]
+
+    def key(self, choice: Choice) -> TaskKey:
+        """The task that a choice stands for."""
+        return TaskKey(
+            run=self.run,
+            kind="train",
+            model=self.models[choice.model],
+            epoch=self.dispatch_state.epoch[choice.model],
+            partition=self.partitions[choice.partition],
+        )
+
+    def model(self, name: str) -> int:
+        """Index of a model."""
+        return self._model[name]
+
+    def is_interrupted(self, key: TaskKey) -> bool:
+        """Whether it is a sub-epoch that goes first, as `interrupted` says."""
+        sub_epoch = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
+        return sub_epoch in self.interrupted
+
+    # --- what is kept of decisions ---------------------------------------------------------------
+
+    def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:
+        """The answer to a question that costs a pass over all models: asked again only once what it is `of` has
+        changed. Forgotten with the dispatch state, so a controller that takes over asks at once."""
+        known = self._answers.get(question)
+        if known is None or known[0] != of:
+            known = self._answers[question] = of, ask()
+        return cast(_Answer, known[1])
+
+    def of_doubtful(
+        self, run: Run, ask: Callable[[Iterable[str]], Sequence[ParallelPlansRuledOut]]
+    ) -> Sequence[ParallelPlansRuledOut]:
+        """What `ask` answers of the models whose ways may be out of reach. It is asked of a model only after the
+        model's ways, the workers, or what it has left on them have changed; of one that is busy, once it no longer is.
+        """
+        if not self._doubtful:
+            return ()
+        found = ask(self._doubtful)
+        told = {event.model for event in found}
+        for name in [n for n in self._doubtful if run.models[n].busy is None and n not in told]:
+            del self._doubtful[name]
+        return found
+
+    # --- the fold --------------------------------------------------------------------------------
+
+    def knows(self, event: Event) -> bool:
+        """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
+        needs a new dispatch state, and so does a sub-epoch that was assigned when the news that its model goes no
+        further was on its way."""
+        if isinstance(event, TrialsRecalled) or (
+            isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
+        ):
+            return False  # other ways may be better from now on
+        if isinstance(event, TaskAssigned):
+            key = TaskKey.parse(event.task)
+            is_sub_epoch = key.run == self.run and key.kind == "train"
+            return not is_sub_epoch or self.dispatch_state.open[self._model[key.model or ""]] != 0
+        if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
+            return True
+        index = self._worker.get(event.worker)
+        if index is None:
+            return False
+        return self.dispatch_state.gpus[index] == event.devices
+
+    def apply(self, state: ExperimentState, event: Event) -> None:
+        """Take in an event that `state` has just taken in."""
+        match event:
+            case WorkerJoined() | WorkerLost() | WorkerRemoved() | ReplicasChanged():
+                self._holders_changed(state)
+            case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
+                if isinstance(event, SchedulePlanned):
+                    for model in state.runs[self.run].models.values():
+                        self._allot(state.runs[self.run], model)
+                self._follow(state.runs[self.run])
+            case PriorityChanged(model="") if event.run == self.run:
+                pass  # of the run: that is the arbiter's
+            case SearchDecided() | ModelsAdded() | ModelExtended() | PriorityChanged() if (
+                event.run == self.run
+            ):
+                self.times.expect(state.runs[self.run], state.workers)
+                self._see_models(state.runs[self.run], event)
+            case ModelStopRequested() | ModelResumed() | ModelRetried() | ParallelPlansRuledOut() if (
+                event.run == self.run
+            ):
+                self._steer(state.runs[self.run], event.model)
+            case (
+                TaskAssigned()
+                | TaskStarted()
+                | TaskCommitted()
+                | TaskFailed()
+                | TaskRevoked()
+                | TaskGivenUp()
+            ):
+                key = TaskKey.parse(event.task)
+                if key.run == self.run and key.model is not None:
+                    self._task(state, event, key, key.model)
+                elif key.kind == "etl" and isinstance(event, TaskCommitted):
+                    self._holders_changed(state)
+
+    def see_holders(self, state: ExperimentState) -> None:
+        """Take in who holds what now, and what models are worth. To be called before the dispatch state is looked at:
+        it costs a pass over all models and partitions, and several workers may come or go at once."""
+        if not self._is_replica_known:
+            self._is_replica_known = True
+            self.dispatch_state.hold(self._held(state))
+        self.dispatch_state.priority_score = self.times.priority_scores.of(
+            state, state.runs[self.run], self.dispatch
+        )
+
+    def _see_models(
+        self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
+    ) -> None:
+        """Take in models that have appeared, and those whose grant or priority is another one."""
+        if isinstance(event, SearchDecided):
+            for name in (*event.stop, *(each.model for each in event.extend)):
+                self._regrade(run, name)
+        elif not isinstance(event, ModelsAdded):
+            self._regrade(run, event.model)
+        for name in islice(run.models, len(self.models), None):
+            self._model[name] = len(self.models)
+            self.models.append(name)
+            estimates = self.times.estimates
+            (seconds,) = (
+                estimates.table([name], self.workers, rows=self.mean_rows)
+                if self._settled
+                else [[1.0] * len(self.workers)]
+            )
+            self.dispatch_state.add_model(seconds)
+            self.parallel_plans.add_model(name)
+            self._allot(run, run.models[name])
+            self._regrade(run, name)
+        self._follow(run)
+
+    def _regrade(self, run: Run, name: str) -> None:
+        """Take in what is due of a model, and its priority."""
+        model, index = run.models.get(name), self._model.get(name)
+        if model is None or index is None:
+            return
+        state = self.dispatch_state
+        is_over = model.is_trained or (model.is_cut_short and model.busy is None)
+        left = 0 if is_over else self._mask(model.remaining)
+        state.set_priority(index, model.priority)
+        state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, left)
+
+    def _steer(self, run: Run, name: str) -> None:
+        """A user gave a command on a model: take in what it came to."""
+        model = run.models.get(name)
+        if model is None or model.busy is not None:
+            return
+        if model.is_cut_short:
+            self._drop(name)
+        elif not self.dispatch_state.open[self._model[name]] and not model.is_trained:
+            self.dispatch_state.restore(self._model[name], model.epoch, self._mask(model.remaining))
+        self._allot(run, model)
+        for task in run.tasks.values():
+            if task.key.kind == "train" and task.key.model == name:
+                self._heed(task)
+
+    def _task(self, state: ExperimentState, event: Event, key: TaskKey, name: str) -> None:
+        model, index = state.runs[self.run].models[name], self._model[name]
+        if key.kind == "train":
+            match event:
+                case TaskAssigned():
+                    self._start(key, event, event.time)
+                case TaskStarted():
+                    self.dispatch_state.running[index] = self.dispatch_state.running[index]._replace(
+                        started=event.time
+                    )
+                case TaskCommitted():
+                    self.dispatch_state.finish(index, at=event.time)
+                    self._learn(name)
+                case TaskFailed() | TaskRevoked():
+                    self.dispatch_state.release(index)
+                    self._allot(state.runs[self.run], model)
+        self._take_back(state.runs[self.run], model, index)
+        if key.kind == "train":
+            self._heed(state.runs[self.run].task(key))
+        if model.is_cut_short and model.busy is None:
+            self._drop(name)
+
+    def _holders_changed(self, state: ExperimentState) -> None:
+        self._is_replica_known = False
+        self._doubtful |= {model.id: None for model in state.runs[self.run].models.values() if model.struck}
+        self._follow(state.runs[self.run])
+
+    def _heed(self, task: Task) -> None:
+        """Remember a sub-epoch that was interrupted until it starts, one out of memory until it is done or given up.
+        Not one
+        of a gang: which workers can do it is seen anew each time."""
+        if task.key.others:
+            return
+        model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
+        sub_epoch = (model, task.key.epoch or 0, partition)
+        self.interrupted.pop(sub_epoch, None)
+        if task.is_interrupted:
+            self.interrupted[sub_epoch] = task.waits_until
+        for kept, workers in ((self.memory_retries, task.exhausted), (self.shunned, task.shunned)):
+            if workers and task.state not in ENDED:
+                kept.setdefault(model, {})[partition] = frozenset(self._worker[name] for name in workers)
+            elif workers and model in kept:
+                kept[model].pop(partition, None)
+                if not kept[model]:
+                    del kept[model]
+
+    def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
+        model, dispatch_state = self._model[key.model or ""], self.dispatch_state
+        devices = len(given.devices)
+        if given.others:
+            first = GangMember(self._worker[given.worker], self._partition[key.partition or 0], devices)
+            others = (
+                GangMember(self._worker[m.worker], self._partition[m.partition], len(m.devices))
+                for m in given.others
+            )
+            dispatch_state.start_gang(model, (first, *others), at=at)
+            return
+        choice = Choice(self._worker[given.worker], model, self._partition[key.partition or 0])
+        dispatch_state.start(choice, at=at)
+        sub_epoch = dispatch_state.running[choice.model]
+        if sub_epoch.gpus != devices:  # the model has another way by now
+            dispatch_state.free[choice.worker] += sub_epoch.gpus - devices
+            dispatch_state.running[choice.model] = sub_epoch._replace(gpus=devices)
+
+    def _take_back(self, run: Run, model: Model, index: int) -> None:
+        """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set. Several at once,
+        where those before were removed."""
+        counted = (
+            self.dispatch_state.epoch[index] * len(self.partitions)
+            - self.dispatch_state.open[index].bit_count()
+        )
+        if not model.is_cut_short and model.visited < counted:
+            remaining = {self._partition[p] for p in model.remaining}
+            is_last = self.dispatch_state.epoch[index] > model.epoch
+            lost = (
+                remaining
+                if is_last
+                else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
+            )
+            if counted - model.visited > len(lost):
+                self._regrade(run, model.id)
+            else:
+                for partition in sorted(lost):
+                    self.dispatch_state.reopen(index, partition)
+            if model.struck:
+                self._doubtful[model.id] = None
+
+    def _drop(self, name: str) -> None:
+        if self.dispatch_state.open[self._model[name]]:
+            self.dispatch_state.drop(self._model[name])
+
+    def _held(self, state: ExperimentState) -> list[int]:
+        """For each worker the mask of partitions it can train on now."""
+        found = []
+        for name in self.workers:
+            worker = state.workers[name]
+            found.append(self.stored(worker) if worker.is_alive and worker.trains else 0)
+        return found
+
+    def stored(self, worker: Worker) -> int:
+        """The mask of partitions on its volume, be it there or not."""
+        return self._mask(
+            p for dataset, p in worker.replicas if dataset == self._dataset and p in self._partition
+        )
+
+    def _mask(self, partitions: Iterable[int]) -> int:
+        return sum(1 << self._partition[number] for number in partitions)
+
+    def _follow(self, run: Run) -> None:
+        """Follow the run's plan, or dispatch again when there is none."""
+        # The store takes any name for a policy; `controller.loop.loop` tells of one that nobody knows.
+        self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
+        if run.planned is not None and run.planned.order:
+            self.policy = Following(
+                Entry(
+                    worker=self._worker[u.worker],
+                    model=self._model[u.model],
+                    epoch=u.epoch,
+                    partition=self._partition[u.partition],
+                    start=run.planned.time + u.start_s,
+                )
+                for u in run.planned.order
+            )
+
+    # --- estimates -------------------------------------------------------------------------------
+
+    def _learn(self, name: str) -> None:
+        """A sub-epoch of the model was committed."""
+        index = self._model[name]
+        self.parallel_plans.learn(index)
+        if self.times.settled != self._settled:
+            self._estimate()
+            return
+        if not self._settled:  # the sub-epoch told nothing, and none did before
+            return
+        for worker, times in enumerate(
+            zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
+        ):
+            self.dispatch_state.set_time(index, worker, *times)
+
+    def _estimate(self) -> None:
+        """All estimates anew."""
+        self._settled = self.times.settled
+        if not self._settled:
+            self.dispatch_state.recount()
+            return
+        time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
+        for model, seconds in self.parallel_plans.rows():
+            time[model] = seconds
+        self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
+
+    def _allot(self, run: Run, model: Model) -> None:
+        """See which way the model has on each worker from now on."""
+        if model.struck:
+            self._doubtful[model.id] = None
+        index = self._model[model.id]
+        if self.parallel_plans.allot(run, model, index):
+            times = zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
+            for worker, (seconds, fixed) in enumerate(times):
+                parallel_plan = self.parallel_plans.of(index, worker)
+                size = parallel_plan.size if parallel_plan is not None else 1
+                self.dispatch_state.set_parallel_plan(index, worker, seconds, size, fixed)
+
+
+def _training_workers(state: ExperimentState, run: Run) -> set[str]:
+    """Workers that train, and those that did in this run: they may have been removed since."""
+    names = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
+    for task in run.tasks.values():
+        if task.key.kind == "train":
+            names.update(attempt.worker for attempt in task.attempts)
+    names.update(run.trained_s)
+    return names

@@ -1,0 +1,1 @@
+"""Why a worker gets no task: broken or slow machines, lack of memory."""

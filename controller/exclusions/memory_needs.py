@@ -1,0 +1,196 @@
+"""Which workers have less memory than a task needs that ran out of it, and which tasks nobody has enough for. Pure.
+
+What a task needs is learned by attempts that had their worker to themselves (`cerebro.state.memory`). What a worker has
+is known where nobody else takes of it: of a container the limit, of a device its memory. Where that is not known the
+task is tried there, until the run's attempts are used up.
+
+A task that needs more than any worker has that could do it is given up at once: with the same seed the next attempt
+takes as many bytes. A worker that is away for now counts, because it comes back with the memory that it had. So does
+one whose memory may be raised (`controller.exclusions.memory_limits`) to what the task needs; while it is not known
+whether it may, nothing is given up that this could help. One that is quarantined counts, too: it is known what it holds
+and has, and a person may release it. So does one that is to hold the partition soon, because it is being made on its
+volume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cerebro.contract.events import TaskGivenUp
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace
+from cerebro.contract.runs import EvaluateRequest
+from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
+from cerebro.state.memory import USABLE, Lack, has_room
+from controller.scaling.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
+from controller.sources.parallel_plans import options
+from controller.sources.ready_tasks import may_run
+
+_JUDGED = frozenset({"train", "valid", "test", "predict"})
+_GIB, _STEP_BYTES = 1 << 30, 1 << 28
+
+Views = Mapping[str, WorkerView]
+
+
+def cramped(run: Run, views: Views) -> dict[TaskKey, frozenset[str]]:
+    """Tasks of the run that are to be done once more -> workers that are known to have too little memory."""
+    return {task.key: _short(run, task, views) for task in _judged(run)}
+
+
+def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:
+    """Tasks that no worker has the memory for, or may be given it, to be given up."""
+    for task, able in _short_everywhere(state, run, snapshot):
+        growth = snapshot.growth
+        is_open = not growth.is_known and _is_enough(run, task, growth)
+        if not (is_open or _growing(run, task, able, growth) or _is_set_aside(run, task, snapshot)):
+            reason = _reason(run, task, able, snapshot)
+            yield TaskGivenUp(task=str(task.key), attempt=task.attempt, reason=reason)
+
+
+def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[str]:
+    """Workers whose memory is to be raised: for each task that no worker has the memory for, the one of those that may
+    have enough that has most already."""
+    found = set()
+    for task, able in _short_everywhere(state, run, snapshot):
+        growing = _growing(run, task, able, snapshot.growth)
+        here = [name for name in growing if snapshot.workers[name].absence is None]
+        if here:
+            found.add(max(here, key=lambda name: (limit_of(snapshot.workers[name], "host") or 0, name)))
+    return found
+
+
+def _is_set_aside(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
+    """Whether a worker that is given nothing now could do it once it is released."""
+    views = {name: view for name, view in snapshot.set_aside.items() if _holds(run, view, task.key)}
+    return not _short(run, task, views).issuperset(views)
+
+
+def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
+    """Whether a worker of which no log tells any more has what the task reads."""
+    if key.kind not in view.kinds or run.plan is None:
+        return False
+    is_local = key.kind == "train" or (
+        isinstance(run.request, EvaluateRequest) and run.request.split == "train"
+    )
+    held = {(each.dataset, each.partition) for each in view.replicas} if is_local else ()
+    return not is_local or (run.plan.dataset, key.partition) in held
+
+
+def _short_everywhere(
+    state: ExperimentState, run: Run, snapshot: ClusterSnapshot
+) -> Iterator[tuple[Task, list[str]]]:
+    """Tasks that no worker has the memory for as it is, and the workers that could do them if they had it."""
+    for task in _judged(run):
+        able = [
+            worker.name
+            for worker in state.workers.values()
+            if worker.name in snapshot.workers and _can(state, run, worker, task.key)
+        ]
+        is_short = able and _short(run, task, snapshot.workers).issuperset(able)
+        if is_short and not _has_other_way(run, task):
+            yield task, able
+
+
+def _growing(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
+    """Those of the workers that may be given what the task needs."""
+    return [name for name in able if name in growth.workers] if _is_enough(run, task, growth) else []
+
+
+def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
+    """Whether the most that a worker may be given is enough."""
+    needs = {lack.place: _need(run, task, lack) for lack in task.lacks}
+    return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
+
+
+def _judged(run: Run) -> Iterator[Task]:
+    """What ran out of memory alone, waits for another attempt, and is done by one worker."""
+    for key in run.exhausted:
+        task = run.tasks[key]
+        model = run.models.get(task.key.model or "")
+        is_told = task.lacks and task.key.kind in _JUDGED and not task.key.others
+        if is_told and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
+            yield task
+
+
+def _short(run: Run, task: Task, views: Views) -> frozenset[str]:
+    needs = [(lack.place, _need(run, task, lack)) for lack in task.lacks]
+    return frozenset(
+        name
+        for name, view in views.items()
+        for place, need in needs
+        if (limit := limit_of(view, place)) is not None and not has_room(limit, need)
+    )
+
+
+def limit_of(view: WorkerView, place: MemoryPlace) -> int | None:
+    """How much memory a worker has, of its own or of each device; `None`: that is not known."""
+    if place == "host":
+        return view.memory_bytes
+    return view.device.memory_bytes if view.device is not None else None
+
+
+def _need(run: Run, task: Task, lack: Lack) -> int:
+    model = run.models.get(task.key.model or "") if task.key.kind == "train" else None
+    peak_bytes, peak_gpu_bytes = model.peaks if model is not None else (0, 0)
+    return lack.need_bytes(peak_bytes if lack.place == "host" else peak_gpu_bytes)
+
+
+def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
+    """Whether the worker could do it if it had the memory, and were there."""
+    if worker.is_removed:
+        return False
+    if key.kind != "train":
+        return may_run(state, run, worker, key)
+    if not worker.trains or run.plan is None:
+        return False
+    return (run.plan.dataset, key.partition) in worker.replicas or worker.volume in _coming(state, run, key)
+
+
+def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
+    """Volumes on which the partition of a sub-epoch is being made."""
+    assert run.plan is not None
+    return {
+        state.workers[task.attempts[-1].worker].volume
+        for each in state.open_runs()
+        if each.plan is not None and each.plan.dataset == run.plan.dataset
+        for task in each.open.values()
+        if (task.key.kind, task.key.split, task.key.partition) == ("etl", "train", key.partition)
+    }
+
+
+def _has_other_way(run: Run, task: Task) -> bool:
+    """Whether a sub-epoch could be done by another way than the one that ran out of memory."""
+    model = run.models.get(task.key.model or "")
+    if task.key.kind != "train" or model is None:
+        return False
+    last = (task.attempts[-1].parallel_plan or SINGLE).label
+    return any(parallel_plan.label != last for parallel_plan in options(run, model))
+
+
+def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot) -> str:
+    """For people: what it needs, what there is, and what to raise."""
+    views, growth = snapshot.workers, snapshot.growth
+    lack = max(task.lacks, key=lambda each: _need(run, task, each))
+    need = _need(run, task, lack)
+    limits = {name: limit for name in able if (limit := limit_of(views[name], lack.place)) is not None}
+    most = max(limits.values())
+    who = ", ".join(sorted(name for name, limit in limits.items() if limit == most)[:3])
+    told = task.failure.line if task.failure is not None else "it ran out of memory"
+    enough = -(-need / USABLE // _STEP_BYTES) * _STEP_BYTES
+    of = "of memory" if lack.place == "host" else "of the memory of a device"
+    key = "worker.resources.worker.limits.memory"
+    if growth.most_bytes and not has_room(growth.most_bytes, need):
+        key = f"autoscaler.maxMemory ({_gib(growth.most_bytes)}) or {key}"
+    cure = (
+        f"Raise {key} in the chart's values to {_gib(enough)}, and retry it"
+        if lack.place == "host"
+        else f"Give workers devices with {_gib(enough)} (shares of cores: CEREBRO_DEVICE_MEMORY), and retry it"
+    )
+    return (
+        f"{task.key.model or task.key.kind} needs about {_gib(need)} {of}, and the most that a worker which could do "
+        f"this has is {_gib(most)} ({who}). {cure}; or use a smaller batch_size or model. It had a worker to itself "
+        f"when it ended so: {told}"
+    ) + (f" (more could not be had for a worker: {growth.problem})" if growth.problem else "")
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / _GIB:.4g}Gi"

@@ -1,0 +1,100 @@
+"""What goes wrong with one experiment must not stop the others: it is quarantined, or left alone for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from cerebro.contract import api
+from cerebro.contract.events import Event
+from cerebro.contract.records import Unreadable
+from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import ExperimentState, whole
+from cerebro.state.snapshots import restored
+from controller.decisions.assignment import revoke_task
+from controller.loop.log_reading import LogReading
+from controller.loop.open_runs import Experiments
+
+log = logging.getLogger(__name__)
+
+_QUARANTINED = "the experiment's log cannot be read any further, so it is quarantined"
+
+_T = TypeVar("_T")
+
+
+class Isolation:
+    """Does things for one experiment at a time. Belongs to the loop; not thread-safe.
+
+    Args:
+        term: the leadership; renewed by the call if it is about to end, 0 without it.
+        leave_out: told of an experiment that is not worked on any more.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        experiments: Experiments,
+        reading: LogReading,
+        *,
+        holder: str,
+        term: Callable[[], int],
+        leave_out: Callable[[str], None],
+    ) -> None:
+        self._kvs, self._experiments, self._reading = kvs, experiments, reading
+        self._holder, self._term, self._leave_out = holder, term, leave_out
+
+    def attempt(self, experiment: str, act: Callable[[], _T], otherwise: _T) -> _T:
+        """Do something for an experiment. One that cannot be read is quarantined, one with a fault is left alone for a
+        while; then `otherwise` is the answer.
+
+        Raises:
+            RetryableError, ConflictError, UnreadableClusterLogError, MemoryError: what is wrong is not the
+                experiment's.
+        """
+        try:
+            return act()
+        except (RetryableError, ConflictError, UnreadableClusterLogError, MemoryError):
+            raise
+        except UnreadableError as error:
+            self.quarantine(experiment, error)
+        except Exception:
+            log.exception("experiment %s has a fault", experiment)
+            self._set_aside(experiment)
+        return otherwise
+
+    def quarantine(self, experiment: str, error: UnreadableError) -> None:
+        """An experiment cannot be read: its workers are wanted elsewhere."""
+        log.exception("experiment %s is quarantined: %s", experiment, error)
+        each = self._experiments.opened.pop(experiment, None)
+        self._leave_out(experiment)
+        if each is not None:
+            with contextlib.suppress(UnreadableError):
+                self._reading.apply(each.core, error.readable, is_news=False)
+            state = whole(each.core.state, partial(self._events, experiment), partial(restored, self._kvs))
+            self._take_back(state)
+        why = Unreadable(seq=error.seq, reason=error.reason or str(error), by=self._holder, time=time.time())
+        self._kvs.quarantine(experiment, why, self._term())
+
+    def _set_aside(self, experiment: str) -> None:
+        self._leave_out(experiment)
+        delay_s = self._experiments.set_aside(experiment, time.monotonic())
+        log.warning("experiment %s is left alone for %g s; other experiments go on", experiment, delay_s)
+
+    def _events(self, experiment: str, after: int) -> tuple[Event, ...]:
+        """What may take many calls: the leadership is kept meanwhile."""
+        self._term()
+        return self._kvs.events(experiment, after)
+
+    def _take_back(self, state: ExperimentState) -> None:
+        """Take every attempt back that is known to be open."""
+        tasks = [task for run in state.runs.values() if run.is_open for task in run.open.values()]
+        steps = [revoke_task(task, _QUARANTINED, force=True) for task in tasks]
+        if steps:
+            request = api.DecideRequest(term=self._term(), after=state.seq, steps=tuple(steps))
+            with contextlib.suppress(UnreadableError):  # that is in the answer, too
+                self._kvs.decide(state.name, request)

@@ -1,0 +1,595 @@
+"""The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
+
+Each round first records what has changed of the workers in the cluster's log (`controller.scaling.cluster_log`); every
+experiment reads that before it decides. The loop owns no state that matters: it holds folds of logs, which are rebuilt
+after a crash. It works on as many runs at a time as `Settings.open_runs` says, the oldest of the queue; the others wait
+there. Each experiment has a core of its own, asked in the order of the arbiter (`controller.sharing.rounds`). An
+experiment that cannot be read, or has a fault, disturbs no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cerebro.contract import api
+from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
+from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.search.questions import drawable
+from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.goals import goal_of
+from cerebro.state.snapshots import restored
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.exclusions.health import evidence
+from controller.exclusions.machines import Machines
+from controller.loop.event_logging import line
+from controller.loop.fold_cache import FoldCache
+from controller.loop.isolation import Isolation
+from controller.loop.leadership import SOON_S
+from controller.loop.log_keeper import LogKeeper, Progress
+from controller.loop.log_reading import LogReading, Observer
+from controller.loop.open_runs import Experiments, Opened, Overview, is_busy
+from controller.metrics import Metrics
+from controller.planning import Helper, PlannerProcess, without_plan
+from controller.preparation.plan_maker import PlanMaker
+from controller.projections.history import RunHistory
+from controller.scaling.autoscaler.autoscaler import Autoscaler
+from controller.scaling.autoscaler.rest import RestRules
+from controller.scaling.autoscaler.use import use_of
+from controller.scaling.cluster_log import ClusterLog
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.scaling.membership import Membership
+from controller.scaling.orchestrator import Orchestrator
+from controller.settings import Settings
+from controller.sharing.arbiter import RunRef
+from controller.sharing.rounds import Asked, CoreFaultError, Sharing
+from controller.sharing.taken import TakenTime
+from controller.sources.suggestions.draws import Draws
+from controller.sources.trial_cache import TrialCache
+from controller.storage.deletion import Deletion
+from controller.storage.pruned_files import PrunedFiles
+
+log = logging.getLogger(__name__)
+
+_LEADERSHIP_S = 5.0
+"""Of the controller's own lease. A restarted controller has its predecessor's name and takes over at once; another one
+waits at most this long."""
+
+_DECISION_INTERVAL_S = 0.025
+"""Between two decisions while every worker has work. Workers are a sub-epoch ahead, so nobody waits for it."""
+
+_STAND_BY_S = 10.0
+"""A controller that cannot read the cluster's log leaves the leadership to others for so long."""
+
+_NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
+
+_TOLD_EVERY = 1_000
+"""Events after which the keeper of logs is told how far one is."""
+
+_READING_S = 0.1
+"""So long a log is read on before the others have their turn: a long one takes minutes."""
+
+
+class Controller:
+    """The loop. `stop` may be set from a signal handler or another thread."""
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        observer: Observer,
+        helper: Helper,
+        orchestrator: Orchestrator | None = None,
+        *,
+        autoscaler: Autoscaler | None = None,
+        metrics: Metrics | None = None,
+        keeper: LogKeeper | None = None,
+    ) -> None:
+        self._metrics = metrics or Metrics()
+        self._keeper = keeper
+        self._kvs, self._settings = kvs, settings
+        self._planner_process, self._autoscaler = PlannerProcess(helper), autoscaler
+        self._experiments = Experiments(settings.open_runs)
+        self._cores = FoldCache(drawable=drawable())
+        self._sharing, self._taken = Sharing(), TakenTime()
+        self._plans, self._draws = PlanMaker(settings.volumes), Draws()
+        self._trials, self._history = TrialCache(kvs), RunHistory(kvs)
+        self._cluster = 0
+        self._term = 0
+        self._told: dict[str, tuple[str, ...]] | None = None
+        """Runs that were admitted, as the store was told; `None` before this controller has admitted any."""
+        self._told_before = api.Attended()
+        self._waiting: tuple[api.QueueEntry, ...] = ()
+        """Runs that wait for another one of their experiment."""
+        self._led_until = 0.0
+        self._decided = 0.0
+        self._queue_read = -settings.tick_s
+        self._queued: int | None = None
+        """Runs in the queue, when it was read last; `None` before."""
+        self._observer = observer
+        self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
+        self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
+        self._membership = Membership(
+            kvs,
+            orchestrator,
+            lease_s=settings.lease_s,
+            tick_s=settings.tick_s,
+            most_memory=settings.most_memory,
+            installed=settings.installed_workers,
+            rest=RestRules(
+                is_on=settings.autoscaler == "act" and orchestrator is not None,
+                idle_s=settings.idle_s,
+                least=settings.least_workers,
+                most=settings.most_workers,
+            ),
+        )
+        self._cluster_log, self._machines = ClusterLog(kvs), Machines(kvs)
+        if autoscaler is not None:
+            autoscaler.see_workers(lambda: self._cluster_log.state.absences)
+        self._reading = LogReading((observer, self._history), self._metrics)
+        self._isolation = Isolation(
+            kvs,
+            self._experiments,
+            self._reading,
+            holder=settings.holder,
+            term=lambda: self._term if self._lead() else 0,
+            leave_out=self._sharing.leave_out,
+        )
+        self.stop = threading.Event()
+        self.turned = time.monotonic()
+        """When the loop last turned, whether it leads and whether the store answers or not."""
+
+    def run(self) -> None:
+        """Work until `stop` is set. A store that is away is waited for."""
+        while not self.stop.is_set():
+            try:
+                if not self._lead():
+                    self.stop.wait(self._settings.tick_s)
+                    continue
+                self._membership.tend(self._reading.now(), is_running=self._is_running())
+                self._deletion.tend(self._term)
+                self._admit()
+                self._turn()
+            except RetryableError as error:
+                self._membership.store_was_away()
+                self._metrics.leading.set(0)
+                log.warning("store away: %s", error)
+                self._begin_anew()
+                # An error of the store's own comes at once, and may stay.
+                self.stop.wait(self._settings.tick_s)
+            except ConflictError as error:
+                self._metrics.leading.set(0)
+                log.warning("leadership lost: %s", error)
+                self._led_until = 0.0
+                self._plans.keep(())
+                self._begin_anew()
+            except UnreadableClusterLogError as error:
+                self._metrics.stood_by()
+                log.error("the controller stands by: %s", error)
+                self._stand_by()
+        self._plans.keep(())
+        self._pruned.close()
+
+    def _stand_by(self) -> None:
+        """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""
+        with contextlib.suppress(RetryableError):
+            self._kvs.lead(self._settings.holder, SOON_S, process=self._settings.process)
+        self._led_until = 0.0
+        self._plans.keep(())
+        self._begin_anew()
+        self.stop.wait(_STAND_BY_S)
+
+    def _begin_anew(self) -> None:
+        """What is known may be out of date, and another controller may have led."""
+        self._experiments.look_again()
+        self._cluster_log.look_again()
+        self._look_ahead_no_more()
+        self._queue_read = -self._settings.tick_s
+
+    # --- which experiments -----------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Look into the queue, where it may have changed."""
+        now = time.monotonic()
+        if now - self._queue_read < self._settings.tick_s:
+            return
+        self._queue_read = now
+        opened, queue = self._experiments.opened, self._kvs.queued()
+        self._told_before = queue.attended
+        self._queued = len(queue.runs)
+        waiting = set[RunRef]()
+        for name, each in [*opened.items()]:
+            found = self._isolation.attempt(name, each.core.waiting, frozenset[str]())
+            waiting |= {RunRef(name, run) for run in found}
+        self._waiting = tuple(each for each in queue.runs if RunRef(each.experiment, each.run) in waiting)
+        admitted = self._experiments.admitted(queue, now, waiting)
+        for name in [name for name in opened if name not in admitted]:
+            closed = opened.pop(name).core
+            self._tell_keeper(closed, grows=False)
+            self._cores.keep(closed)
+        for name, runs in admitted.items():
+            if name not in opened:
+                core = self._isolation.attempt(name, partial(self._opened, name), None)
+                if core is None:
+                    continue
+                opened[name] = Opened(core=core, runs=runs)
+            each = opened[name]
+            each.runs = each.core.attended = runs
+            known = each.core.state.runs
+            # The queue may be ahead of the log; or a command that came too late has put a run there.
+            each.is_behind |= not all(run in known and known[run].is_open for run in runs)
+        self._plans.keep(self._experiments.unplanned())
+        attended = self._experiments.attended()
+        self._pruned.keep({RunRef(name, run) for name, runs in attended.items() for run in runs})
+        if attended != self._told:
+            # Before one is begun: whoever leads after a crash is to work on it, too.
+            self._told = attended
+            self._renew()
+
+    def _opened(self, name: str) -> Core:
+        self._history.open(name, self._term)
+        return self._cores.take(self._kvs.experiment(name), self._restored)
+
+    def _restored(self, name: str) -> ExperimentState:
+        state = restored(self._kvs, name)
+        self._observer.begin(state)
+        return state
+
+    def _read_on(self) -> bool:
+        """Read on in logs that are not read to their end, for a moment; whether one is left."""
+        is_left = False
+        for name, each in self._experiments.behind():
+            began = time.monotonic()
+            while self._isolation.attempt(name, partial(self._read_page, each), False):
+                if self.stop.is_set() or not self._lead():
+                    return True
+                if time.monotonic() - began > _READING_S and len(self._experiments.opened) > 1:
+                    is_left = True
+                    break
+        return is_left
+
+    def _read_page(self, each: Opened) -> bool:
+        """Whether there is more."""
+        core = each.core
+        if events := self._kvs.events(core.state.name, core.state.seq):
+            self._reading.apply(core, events, is_news=not each.is_new)
+            return True
+        each.is_behind = each.is_new = False
+        for run in each.runs:
+            if run not in core.state.runs:
+                why = f"{run} is in the queue, but not in the log"
+                raise UnreadableError.of(core.state.name, core.state.seq, why)
+            if not core.state.runs[run].is_open:
+                # A command that came too late had put it there.
+                self._perform(core, [api.Dequeue(run=run)])
+        return False
+
+    # --- a round of decisions --------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Let every open run decide; if there was nothing to do, wait for news."""
+        self._cluster_log.read_on()  # first: what is wrong with it is not to be taken for that of an experiment
+        is_reading = self._read_on()
+        overviews = self._look_over()
+        snapshot = self._look(overviews)
+        if self._tend_machines(overviews):
+            self._membership.look_again()
+            self._experiments.look_again()
+            return
+        ending = {life for each in overviews for life in each.ending}
+        if self._cluster_log.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
+            self._experiments.look_again()
+            return
+        if self._keeper is not None:
+            self._keeper.tell("", Progress(seq=self._cluster_log.state.seq, grows=True))
+        snapshot = self._cluster_log.on(snapshot)
+        unready = self._experiments.unready()
+        self._rest(is_known=not (unready or is_reading))
+        if unready or sum(len(each.runs) for each in overviews) != 1:
+            self._look_ahead_no_more()
+        has_changed = self._round(snapshot, is_whole=not unready)
+        self._history.tend(self._term)
+        if has_changed and not is_reading:
+            return
+        self._pace()
+        cores = self._experiments.ready()
+        wakes = (self._plans.wake_s(), self._draws.wake_s(), self._pruned.wake_s(), *self._wakes(cores))
+        wait_s = min(self._settings.tick_s, *wakes)
+        if not self._experiments.opened:
+            wait_s *= 2
+        self._watch(cores, 0.0 if is_reading else wait_s)
+
+    def _running(self) -> list[tuple[Core, Run]]:
+        """Runs that are worked on, have begun, and are not paused."""
+        return [(core, run) for core, run in self._experiments.open_runs() if run.state is RunState.RUNNING]
+
+    def _is_running(self) -> bool:
+        """Whether a run may be under way: one is, or its log is yet to be read."""
+        is_known = self._queued is not None and not any(
+            each.is_behind for each in self._experiments.opened.values()
+        )
+        return bool(self._running()) or not is_known
+
+    def _rest(self, *, is_known: bool) -> None:
+        """Have as many workers as the use of the cluster asks for, and pause runs if none of them is to have any.
+
+        Args:
+            is_known: whether the logs of all experiments that are worked on are read.
+        """
+        if self._membership.is_pausing:
+            for core, run in self._running():
+                pause = api.Note(event=RunPaused(run=run.id, reason=_NO_WORKERS))
+                self._isolation.attempt(core.state.name, partial(self._perform, core, [pause]), False)
+            return
+        states = [core.state for core in self._experiments.ready().values()]
+        open_runs = [run for _, run in self._experiments.open_runs()]
+        use = use_of(states, open_runs, self._queued or 0, is_known=is_known)
+        bounds = [
+            found for run in use.runs if run.kind == "fit" and (found := goal_of(run).workers) is not None
+        ]
+        least, most = max((b[0] for b in bounds), default=1), max((b[1] for b in bounds), default=1000)
+        self._membership.rest(use, bounds=(least, max(least, most)))
+
+    def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
+        """Do what is to be done about broken and slow machines; whether what is known of them is out of date."""
+        statuses, health = self._membership.statuses, self._membership.health
+        self._machines.label(self._term, statuses, health, self._slowness, self._reading.now())
+        return self._machines.tend(
+            self._term,
+            statuses,
+            health,
+            seen=evidence(each.ended for each in overviews),
+            open_runs=[(core.state, run) for core, run in self._experiments.open_runs()],
+            now=self._reading.now(),
+        )
+
+    def _slowness(self) -> list[dict[str, tuple[float, int]]]:
+        """What each experiment's sub-epochs have shown of workers."""
+        ready = self._experiments.ready()
+        return [self._isolation.attempt(name, core.slowness, {}) for name, core in ready.items()]
+
+    def _look_over(self) -> list[Overview]:
+        """Overview of each experiment whose log is read. A fault in one shows here, and is kept from the others."""
+        for name, core in self._experiments.ready().items():
+            overview = self._isolation.attempt(name, partial(Overview.of, core), None)
+            if overview is not None:
+                self._experiments.opened[name].overview = overview
+        ready, overviews = self._experiments.ready(), self._experiments.overviews()
+        for name in ready:
+            self._tell_keeper(ready[name], grows=True)
+        return [overviews[name] for name in ready]
+
+    def _round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
+        """Let the runs decide in their order; whether anything has changed.
+
+        Args:
+            is_whole: whether the logs of all experiments that are worked on are read.
+        """
+        has_changed = False
+        taken = self._experiments.taken(snapshot.workers, time.monotonic())
+        asked_now = self._sharing.round(
+            self._experiments.ready(), self._reading.now(), taken=taken, others=not is_whole
+        )
+        try:
+            for asked in asked_now:
+                decide = partial(self._decide, asked, snapshot, is_whole=is_whole)
+                has_changed |= self._isolation.attempt(asked.core.state.name, decide, False)
+        except CoreFaultError as fault:
+            self._isolation.attempt(fault.core.state.name, partial(_again, fault), None)
+            return True
+        return has_changed
+
+    def _tell_keeper(self, core: Core, *, grows: bool) -> None:
+        """How far a log is folded, each so many events."""
+        state, created = core.state, core.record.created
+        if self._keeper is not None and (
+            not grows or state.seq >= self._keeper.known(state.name) + _TOLD_EVERY
+        ):
+            open_since = (
+                task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values()
+            )
+            before = min(open_since, default=self._reading.now())
+            progress = Progress(seq=state.seq, created=created, grows=grows, live_before=before)
+            self._keeper.tell(state.name, progress)
+
+    def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
+        now = self._reading.now()
+        return [
+            self._isolation.attempt(name, partial(core.wake_s, now), math.inf) for name, core in cores.items()
+        ]
+
+    def _decide(self, asked: Asked, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
+        core, run = asked.core, asked.run
+        recalled = self._trials.recalled(run)
+        if recalled is not None:
+            return self._perform(core, [api.Note(event=recalled)])
+        self._history.inform(core, run)
+        planned = self._planner_process.advise(core) if asked.is_alone else without_plan(run)
+        ahead = self._look_ahead(core) if asked.is_alone else None
+        if self._autoscaler is not None and (leaving := self._autoscaler.leaving(core.state)):
+            snapshot = replace(snapshot, leaving=leaving)
+        self._pruned.tend(core.state.name, run, self._term)
+        with self._metrics.deciding():
+            steps = core.decide(asked.on(snapshot), run)
+        if self._pruned.is_busy(core.state.name, run.id):
+            # Nobody looks after a run that has ended.
+            steps = [step for step in steps if not _is_end(step)]
+        steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
+        self._membership.limits.grow(core.to_grow(snapshot, run))
+        self._trials.keep(core.state.name, run)
+        if not steps and run.state is RunState.QUEUED and run.plan is None:
+            steps = self._plans.steps(core, run, is_awaited=snapshot.is_awaited)
+        if not any(isinstance(step, api.Note) for step in steps):
+            steps += self._draws.steps(core, run)
+        has_changed, open_runs = False, self._experiments.open_runs()
+        now = self._reading.now()
+        for write in self._taken.noted(core, run, steps, open_runs, now, is_whole=is_whole):
+            if write.steps:
+                act = partial(self._perform, write.core, write.steps)
+                is_own = write.core is core
+                has_changed |= act() if is_own else self._isolation.attempt(write.core.state.name, act, False)
+        return has_changed
+
+    def _look_ahead(self, core: Core) -> ForecastMade | None:
+        """What is to be noted of when the run will end; asks for another number of workers, if it is to have one."""
+        if self._autoscaler is None:
+            return None
+        ahead = self._autoscaler.look(core, self._reading.now(), self._membership.seen)
+        if ahead is not None and ahead.asked_for is not None:
+            reason = f"by the forecast of {core.state.name}/{ahead.run}"
+            has_asked = self._membership.ask_for(ahead.asked_for, reason)
+            return ahead if has_asked else ahead.model_copy(update={"asked_for": None})
+        return ahead
+
+    def _look_ahead_no_more(self) -> None:
+        self._planner_process.forget()
+        if self._autoscaler is not None:
+            self._autoscaler.forget()
+
+    def _pace(self) -> None:
+        """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
+        if is_busy(self._look_over()):
+            self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
+
+    def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
+        """Write steps and take in what the log says then; false when nothing has changed, so that the caller waits."""
+        request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
+        answer = self._kvs.decide(core.state.name, request)
+        self._decided = time.monotonic()
+        for step, outcome in zip(steps, answer.outcomes, strict=True):
+            if outcome.outcome == "refused":
+                log.info("refused %s: %s", line(step), outcome.reason)
+                self._membership.look_again()
+            if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
+                # Whether there is free space again is to be asked of the workers: their last reports are old.
+                self._membership.look_again()
+            if _is_end(step):
+                self._queue_read = -self._settings.tick_s  # there may be room for another one
+        self._reading.apply(core, answer.events)
+        # With news there is something to decide on, also if they are why a step was refused.
+        return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)
+
+    # --- the snapshot -------------------------------------------------------------------------------
+
+    def _look(self, overviews: Collection[Overview]) -> ClusterSnapshot:
+        snapshot = self._membership.snapshot(self._reading.now())
+        if self._metrics.is_due():
+            held = {place for each in overviews for place in each.held}
+            self._metrics.look(held, max((each.gap for each in overviews), default=0.0), snapshot)
+        return snapshot
+
+    def _watch(self, cores: Mapping[str, Core], wait_s: float) -> None:
+        """Wait for news, and take them in."""
+        try:
+            answer = self._kvs.watch(
+                {name: core.state.seq for name, core in cores.items()}, self._cluster, wait_s
+            )
+        except UnreadableError as error:
+            if error.experiment not in cores or isinstance(error, UnreadableClusterLogError):
+                raise
+            self._isolation.quarantine(error.experiment, error)
+            return
+        if answer.cluster != self._cluster:
+            self._cluster = answer.cluster
+            self._membership.hear()
+            self._deletion.look_again()
+            self._queue_read = -self._settings.tick_s
+        for name, events in answer.events.items():
+            self._isolation.attempt(name, partial(self._reading.apply, cores[name], events), None)
+
+    def _lead(self) -> bool:
+        """Keep the leadership; asks the store only when a third of the lease has passed."""
+        self.turned = time.monotonic()
+        return self.turned < self._led_until or bool(self._renew())
+
+    @property
+    def term(self) -> int:
+        """In which it leads for certain, 0 if it may not; safe in any thread."""
+        term = self._term
+        return term if self._leads_for_certain(term) else 0
+
+    def is_told(self, experiment: str, seq: int) -> bool:
+        """Whether what sub-epochs of the first `seq` events of a log have shown is kept for runs to come."""
+        return self._history.is_told(experiment, seq)
+
+    def _leads_for_certain(self, term: int) -> bool:
+        """Whether nobody else can have led since that term began; safe in any thread."""
+        return term == self._term and time.monotonic() < self._led_until + _LEADERSHIP_S / 3
+
+    def _forget(self, experiment: str) -> None:
+        if self._keeper is not None:
+            self._keeper.forget(experiment)
+        self._observer.forget(experiment)
+        self._history.forget(experiment)
+        self._pruned.forget(experiment)
+
+    def _renew(self) -> int:
+        """Renew the leadership's lease now; its term, 0 if another controller leads."""
+        now = self.turned = time.monotonic()
+        attended = None
+        if self._told is not None:
+            overviews = self._experiments.overviews()
+            runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
+            devices = {place for each in overviews.values() for place in each.to_train}
+            told = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
+            attended = told.model_copy(update={"most_workers": self._settings.most_workers})
+        settings = self._settings
+        answer = self._kvs.lead(
+            settings.holder,
+            _LEADERSHIP_S,
+            process=settings.process,
+            is_start=not self._term,
+            open_runs=settings.open_runs,
+            attended=attended,
+        )
+        if answer.term == 0:
+            self._metrics.stood_by()
+            self._log_leader(answer.holder)
+            self._plans.keep(())
+            return 0
+        if answer.term != self._term:
+            self._told = None
+            self._membership.take_over()
+            self._plans.take_over()
+            self._deletion.look_again()
+            self._pruned.look_again()
+            self._begin_anew()
+        self._term = answer.term
+        self._metrics.leading.set(1)
+        self._led_until = now + _LEADERSHIP_S / 3
+        return self._term
+
+    def _log_leader(self, holder: str) -> None:
+        if holder == self._settings.holder:
+            log.warning(
+                "another process leads as %r: give each controller a name of its own with CEREBRO_HOLDER",
+                holder,
+            )
+        else:
+            log.info("%s leads", holder)
+
+    @property
+    def newest_term(self) -> int:
+        """Newest term of this process, which may have ended; 0 if it has not led. Safe in any thread."""
+        return self._term
+
+
+def _is_end(step: Step) -> bool:
+    return isinstance(step, api.Note) and isinstance(step.event, RunFinished)
+
+
+def _busy(overviews: Iterable[Overview]) -> set[str]:
+    return {name for each in overviews for name in each.busy}
+
+
+def _again(fault: CoreFaultError) -> None:
+    assert fault.__cause__ is not None
+    raise fault.__cause__

@@ -1,0 +1,110 @@
+"""Makes a snapshot of a log's fold, in a process of its own: ``python -m controller.loop.snapshot_process``.
+
+It folds the log by itself, from the snapshot before on: the controller's own fold changes all the time, and to pack it
+would keep the loop from deciding for seconds. What this one takes of memory and processor time ends with it.
+
+A question in (JSON on standard input), an answer out (JSON on standard output).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import traceback
+
+from cerebro.contract.base import Contract
+from cerebro.errors import CerebroError, ConflictError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.state.snapshots import packed, restored, restored_cluster, snapshot_format
+
+_NICE = 10
+"""Whoever decides and trains goes first."""
+
+
+class SnapshotQuestion(Contract):
+    """What is to be made.
+
+    Attributes:
+        server, token: of kvs_api.
+        experiment: whose log; empty: the cluster's.
+        created: of the experiment that is meant, seconds.
+        until: number of the last event in it. What comes later may not be in TensorBoard's files yet.
+        least: nothing is made of fewer new events.
+        term: of the controller's leadership.
+    """
+
+    server: str
+    token: str
+    experiment: str
+    created: float = 0.0
+    until: int
+    least: int
+    term: int
+
+
+class _Answer(Contract):
+    seq: int = 0
+    size: int = 0
+    problem: str = ""
+
+
+def made(question: SnapshotQuestion) -> int:
+    """Have a snapshot made; the number of the newest event in the newest one that there is now, 0: there is none.
+
+    Blocks: for a thread that lives as long as this process.
+
+    Raises:
+        ConflictError: it could not be; the reason is in it.
+    """
+    command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.loop.snapshot_process"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        said, _ = process.communicate(question.model_dump_json().encode())
+    if process.returncode:
+        raise ConflictError(f"the process that makes snapshots ended with exit code {process.returncode}")
+    answer = _Answer.model_validate_json(said)
+    if answer.problem:
+        raise ConflictError(answer.problem)
+    return answer.seq
+
+
+def _made(question: SnapshotQuestion) -> _Answer:
+    kvs = KvsClient(question.server, question.token, retry_for_s=10.0)
+    name = question.experiment
+    state = restored(kvs, name) if name else restored_cluster(kvs)
+    began = state.seq
+    if question.until - began < question.least:
+        return _Answer(seq=began)
+    while state.seq < question.until:
+        read = kvs.events(name, state.seq) if name else kvs.cluster_log(state.seq)
+        events = [event for event in read if event.seq <= question.until]
+        for event in events:
+            state.apply(event)  # type: ignore[arg-type] # each log has events of its own kind
+        if not events:
+            break
+    if state.seq == began:
+        return _Answer(seq=began)
+    content, created = packed(state), question.created
+    kept = kvs.keep_snapshot(name, state.seq, snapshot_format(), question.term, content, created=created)
+    return _Answer(seq=kept.seq, size=kept.size)
+
+
+def main() -> None:
+    """Answer the one question."""
+    os.nice(_NICE)
+    gc.disable()  # what is folded forms no cycles, and this process ends soon
+    question = SnapshotQuestion.model_validate_json(sys.stdin.buffer.read())
+    try:
+        answer = _made(question)
+    except CerebroError as error:
+        answer = _Answer(problem=f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - told to the controller, and in full in its log
+        traceback.print_exc()
+        answer = _Answer(problem=f"{type(error).__name__}: {error}")
+    sys.stdout.write(answer.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

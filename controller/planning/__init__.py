@@ -1,0 +1,6 @@
+"""The planner process: orders of sub-epochs computed in advance, beside the loop."""
+
+from controller.planning.planner_process import Helper, PlannerProcess, without_plan
+from controller.planning.process import ChildHelper
+
+__all__ = ["ChildHelper", "Helper", "PlannerProcess", "without_plan"]

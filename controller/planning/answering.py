@@ -1,0 +1,122 @@
+"""Answers to the planner process's questions: plans, exact solutions, and whether an order beats what a run does now;
+and to the autoscaler's: when a run would end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cerebro.scheduling import advice, planner
+from cerebro.scheduling.allotment import Allotment, of_schedule
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.policy import Policy
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+from controller.planning.planner_query import from_json, order_from_json
+from controller.scaling.autoscaler import forecast
+
+PLAN_S = 2.0
+SOLVE_S = 30.0
+"""Time limit of the exact solver; a longer one proves little more (docs/scheduling.md)."""
+
+_SOLVE_SHARE = 0.25
+"""Of the time that is left to run: what is found after the last sub-epoch helps nobody."""
+
+_SOLVABLE = 600
+"""Sub-epochs beyond which an exact solver finds nothing that the planner did not."""
+
+
+def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> dict[str, Any]:
+    """The answer to one question.
+
+    Args:
+        plan_s, solve_s: time limits of the planner and of the exact solver.
+        message: of the autoscaler, see `controller.scaling.autoscaler.forecast`. Else ``ask`` (`plan`, `solve`,
+            `judge`), ``problem``, ``sigma``, the ways that are ``present``, the order that is ``followed``, if one is,
+            and the ``order`` and ``parallel_plans`` to be judged.
+
+    Returns:
+        ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
+        ``lower_bound``; of a plan also its ``order`` (empty: only its ways are good), its ``parallel_plans``,
+        ``source``, the ``seconds`` it took, and whether it ``is_last``: nothing better can be found, or not by these
+        means.
+    """
+    if message["ask"] == "forecast":
+        return forecast.answer(message)
+    problem = from_json(message["problem"])
+    followed = order_from_json(message["followed"]) if "followed" in message else None
+    sigma, present = float(message["sigma"]), message["present"]
+    if message["ask"] == "judge":
+        proposal = _Proposal(order_from_json(message["order"]), message["parallel_plans"])
+        return _compared(problem, {"planned_s": proposal}, present, followed, sigma)
+    if message["ask"] == "plan":
+        found = planner.plan(problem, time_limit_s=plan_s)
+        schedule, is_last = found.schedule, not found.gap or problem.num_sub_epochs > _SOLVABLE
+        told = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
+    else:
+        schedule, told = _solved(problem, present, followed, solve_s)
+    order = tuple(Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.sub_epochs)
+    parallel_plans = _allotted(problem, schedule, present)
+    proposals = {"planned_s": _Proposal(order, parallel_plans)}
+    if parallel_plans != present:
+        # Better ways, without an order that has to be kept to.
+        proposals["by_parallel_plans_s"] = _Proposal((), parallel_plans)
+    means = _compared(problem, proposals, present, followed, sigma)
+    by_parallel_plans_s = means.pop("by_parallel_plans_s", None)
+    if by_parallel_plans_s is not None and by_parallel_plans_s <= means["planned_s"]:
+        means["planned_s"], order = by_parallel_plans_s, ()
+    return {**means, **told, "order": order, "parallel_plans": parallel_plans}
+
+
+class _Proposal(NamedTuple):
+    """What a run could do from now on: ways, and an order in which they are followed; none: it is dispatched."""
+
+    order: Sequence[Entry]
+    parallel_plans: Allotment
+
+
+def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[list[int]]:
+    """The ways of a schedule; the present one where a model does not run in it."""
+    table, used = (
+        of_schedule(problem, schedule),
+        {(sub_epoch.model, sub_epoch.worker) for sub_epoch in schedule.sub_epochs},
+    )
+    return [
+        [s if (m, w) in used else now for w, (s, now) in enumerate(zip(row, before, strict=True))]
+        for m, (row, before) in enumerate(zip(table, present, strict=True))
+    ]
+
+
+def _solved(
+    problem: Problem, table: Allotment, followed: Sequence[Entry] | None, limit_s: float
+) -> tuple[Schedule, dict[str, Any]]:
+    """What an exact solver makes of what the run does now."""
+    policy = Following(followed) if followed else POLICIES[DEFAULT_POLICY]
+    present = dispatch(problem.with_strategies(table), policy)
+    limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
+    solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
+    told = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
+    return solved.schedule or present, told
+
+
+def _compared(
+    problem: Problem,
+    proposals: Mapping[str, _Proposal],
+    present: Allotment,
+    followed: Sequence[Entry] | None,
+    sigma: float,
+) -> dict[str, Any]:
+    """Simulated: each proposal, and what the run does now and would do if left to dispatch, by its present ways."""
+    found: dict[str, Any] = {"followed_s": None, "lower_bound": lower_bound(problem)}
+    choices = {**proposals, "dispatch_s": _Proposal((), present)}
+    if followed:
+        choices["followed_s"] = _Proposal(followed, present)
+    for name, (order, parallel_plans) in choices.items():
+        policy: Policy = Following(order) if order else POLICIES[DEFAULT_POLICY]
+        means, _ = advice.mean_makespans(problem.with_strategies(parallel_plans), {name: policy}, sigma=sigma)
+        found.update(means)
+    return found

@@ -1,0 +1,279 @@
+"""What is left of a fit run as a scheduling problem, and a plan for it in the names of the log. Pure.
+
+A problem here starts now: sub-epochs that run or are queued are not part of it, their models and devices are ready when
+those sub-epochs are expected to end. A problem reaches as many epochs ahead as a planner can treat well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
+from cerebro.contract.runs import PlannedSubEpoch
+from cerebro.scheduling.allotment import NOT_HERE, Allotment
+from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.policies.following import Entry
+from cerebro.scheduling.problem import Problem, Strategy
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.projections.sub_epoch_times import technique_of
+
+HORIZON = 400
+"""Sub-epochs a problem reaches ahead, at least to the end of the present epoch; to that of the next one, where less
+than half of the present one is left, which may be done by the time that a plan is there. Further ahead, noise undoes
+any plan."""
+
+MAX_SUB_EPOCHS = 5000
+"""Beyond so many sub-epochs in one epoch dispatch has all the choice it needs, and a planner no time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerQuery:
+    """A problem, and what its indices stand for: names, because a dispatch state's own indices may change meanwhile.
+
+    Attributes:
+        problem: what is left.
+        models, workers, partitions: behind its indices.
+        first_epochs: the epoch of the run that is epoch 1 of each model here.
+        now: when it was asked, by the store's clock: time 0 of the problem.
+        ways: by the name of a strategy's technique.
+        present: ``present[m][w]``, the strategy by which model `m` runs on worker `w` now.
+    """
+
+    problem: Problem
+    models: tuple[str, ...]
+    workers: tuple[str, ...]
+    partitions: tuple[int, ...]
+    first_epochs: tuple[int, ...]
+    now: float
+    parallel_plans: Mapping[str, ParallelPlan]
+    present: Allotment
+
+    def named(self, table: Allotment) -> dict[str, dict[str, ParallelPlan]]:
+        """An allotment in the names of the log: without what has no choice."""
+        found: dict[str, dict[str, ParallelPlan]] = {}
+        for name, row, strategies in zip(self.models, table, self.problem.strategies, strict=True):
+            chosen = {
+                worker: self.parallel_plans[parallel_plans[s].technique]
+                for worker, s, parallel_plans in zip(self.workers, row, strategies, strict=True)
+                if s != NOT_HERE
+            }
+            if any(len(parallel_plans) > 1 for parallel_plans in strategies):
+                found[name] = chosen
+        return found
+
+    def table(self, named: Mapping[str, Mapping[str, ParallelPlan]]) -> Allotment:
+        """The reverse of `named`; the present way where that one is no longer to be had."""
+        found: list[list[int]] = []
+        for name, row, strategies in zip(self.models, self.present, self.problem.strategies, strict=True):
+            techniques = {w: technique_of(parallel_plan) for w, parallel_plan in named.get(name, {}).items()}
+            found.append(
+                [
+                    next(
+                        (
+                            s
+                            for s, parallel_plan in enumerate(parallel_plans)
+                            if parallel_plan.technique == techniques.get(worker, "")
+                        ),
+                        now,
+                    )
+                    for worker, now, parallel_plans in zip(self.workers, row, strategies, strict=True)
+                ]
+            )
+        return found
+
+    def planned(self, order: Sequence[Entry]) -> tuple[PlannedSubEpoch, ...]:
+        """A plan in the names of the log."""
+        return tuple(
+            PlannedSubEpoch(
+                worker=self.workers[entry.worker],
+                model=self.models[entry.model],
+                epoch=self.first_epochs[entry.model] + entry.epoch - 1,
+                partition=self.partitions[entry.partition],
+                start_s=round(entry.start, 3),
+            )
+            for entry in order
+        )
+
+    def order(self, planned: Sequence[PlannedSubEpoch], *, since: float) -> tuple[Entry, ...]:
+        """The reverse of `planned`, for a plan whose times count from `since` by the store's clock: without what is
+        done or not part of this problem."""
+        models = {name: m for m, name in enumerate(self.models)}
+        workers = {name: w for w, name in enumerate(self.workers)}
+        partitions = {number: p for p, number in enumerate(self.partitions)}
+        found = []
+        for sub_epoch in planned:
+            if (
+                sub_epoch.model in models
+                and sub_epoch.worker in workers
+                and sub_epoch.partition in partitions
+            ):
+                m, p = models[sub_epoch.model], partitions[sub_epoch.partition]
+                epoch = sub_epoch.epoch - self.first_epochs[m] + 1
+                if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
+                    found.append(
+                        Entry(workers[sub_epoch.worker], m, epoch, p, sub_epoch.start_s - (self.now - since))
+                    )
+        return tuple(found)
+
+
+def planner_query(fit: FitDispatch) -> PlannerQuery | None:
+    """What is left to run; `None` if it is too little or too much to plan."""
+    dispatch_state = fit.dispatch_state
+    if fit.gang_size > 1:
+        return None  # plans know no sub-epochs on sets of partitions
+    partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
+    # A model that runs its last sub-epoch has nothing left to plan, and epochs are those that all models have.
+    models = tuple(
+        m
+        for m, mask in enumerate(dispatch_state.open)
+        if mask and (dispatch_state.epoch[m] < dispatch_state.epochs[m] or _left(fit, m, partitions))
+    )
+    if not models or not partitions or len(models) * len(partitions) > MAX_SUB_EPOCHS:
+        return None
+    left = tuple(_left(fit, m, partitions) for m in models)
+    epochs = min(dispatch_state.epochs[m] - dispatch_state.epoch[m] + 1 for m in models)
+    if len(partitions) < len(dispatch_state.sizes):
+        epochs = 1  # no model can complete its epoch before the lost partition is back
+    in_epoch, now = len(models) * len(partitions), sum(mask.bit_count() for mask in left)
+    epochs = min(epochs, max(1 + (2 * now < in_epoch), HORIZON // in_epoch))
+    if now + (epochs - 1) * in_epoch < 2:
+        return None
+    models_ready, gpus_ready = ready(fit)
+    parallel_plans: dict[str, ParallelPlan] = {}
+    strategies, present = [], []
+    for m in models:
+        cells = [_strategies(fit, m, w, parallel_plans) for w in range(len(fit.workers))]
+        strategies.append(tuple(cell for cell, _ in cells))
+        present.append([now for _, now in cells])
+    if any(
+        not any(strategies[i][w] for w in dispatch_state.holders(p))
+        for i in range(len(models))
+        for p in partitions
+    ):
+        return None  # whoever could run it by one of its ways is away
+    problem = Problem(
+        models=tuple(fit.models[m] for m in models),
+        workers=tuple(fit.workers),
+        gpus=dispatch_state.gpus,
+        strategies=tuple(strategies),
+        holders=tuple(dispatch_state.holders(p) for p in partitions),
+        sizes=tuple(dispatch_state.sizes[p] for p in partitions),
+        epochs=epochs,
+        left=left,
+        model_ready=tuple(models_ready.get(m, 0.0) for m in models),
+        gpu_ready=gpus_ready,
+    )
+    return PlannerQuery(
+        problem=problem,
+        models=problem.models,
+        workers=problem.workers,
+        partitions=tuple(fit.partitions[p] for p in partitions),
+        first_epochs=tuple(dispatch_state.epoch[m] for m in models),
+        now=dispatch_state.now,
+        parallel_plans=parallel_plans,
+        present=present,
+    )
+
+
+def _strategies(
+    fit: FitDispatch, model: int, worker: int, parallel_plans: dict[str, ParallelPlan]
+) -> tuple[tuple[Strategy, ...], int]:
+    """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
+    added to `parallel_plans`."""
+    if not fit.parallel_plans.has_other(model):
+        seconds, fixed = fit.dispatch_state.time[model][worker], fit.dispatch_state.fixed[model][worker]
+        parallel_plans[""] = SINGLE
+        return ((Strategy(seconds=seconds, fixed=fixed),), 0) if seconds != NEVER else ((), NOT_HERE)
+    found: list[Strategy] = []
+    present = NOT_HERE
+    for parallel_plan in fit.parallel_plans.candidates(model, worker):
+        technique = technique_of(parallel_plan)
+        parallel_plans[technique] = parallel_plan
+        if parallel_plan == fit.parallel_plans.of(model, worker):
+            present = len(found)
+        seconds, fixed = fit.parallel_plans.cost(model, worker, parallel_plan)
+        found.append(Strategy(seconds=seconds, gpus=parallel_plan.size, technique=technique, fixed=fixed))
+    return tuple(found), present
+
+
+def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
+    mask = fit.dispatch_state.open[model]
+    running = fit.dispatch_state.running.get(model)
+    if running:
+        mask &= ~(1 << running.partition)
+    return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
+
+
+def ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], ...]]:
+    """Seconds from now until each model that is not idle, and each device of each worker, is expected to be.
+
+    A worker runs its sub-epochs in the order in which they were given to it, each on the device that is free first.
+    """
+    dispatch_state = fit.dispatch_state
+    # Ascending: (when it is free, whether by then it will have run something).
+    free = [[(0.0, False)] * gpus for gpus in dispatch_state.gpus]
+    models: dict[int, float] = {}
+    for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
+        expected = dispatch_state.seconds(model, running.partition, running.worker)
+        devices = free[running.worker]
+        begin, is_queued = max(devices[: running.gpus])
+        end = begin + expected if is_queued else max(0.0, running.started + expected - dispatch_state.now)
+        free[running.worker] = sorted([(end, True)] * running.gpus + devices[running.gpus :])
+        models[model] = end
+    return models, tuple(tuple(at for at, _ in devices) for devices in free)
+
+
+# --- as JSON, for a process beside the controller -----------------------------------------------
+
+
+def to_json(problem: Problem) -> dict[str, Any]:
+    """A problem as plain values."""
+    return {
+        "gpus": problem.gpus,
+        "parallel_plans": [
+            [
+                [
+                    (parallel_plan.seconds, parallel_plan.gpus, parallel_plan.technique, parallel_plan.fixed)
+                    for parallel_plan in parallel_plans
+                ]
+                for parallel_plans in row
+            ]
+            for row in problem.strategies
+        ],
+        "holders": problem.holders,
+        "sizes": problem.sizes,
+        "epochs": problem.epochs,
+        "left": problem.left,
+        "model_ready": problem.model_ready,
+        "gpu_ready": problem.gpu_ready,
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Problem:
+    """The reverse of `to_json`; names are numbers."""
+    rows = value["parallel_plans"]
+    return Problem(
+        models=tuple(map(str, range(len(rows)))),
+        workers=tuple(map(str, range(len(rows[0])))),
+        gpus=tuple(value["gpus"]),
+        strategies=tuple(
+            tuple(
+                tuple(Strategy(seconds=s, gpus=g, technique=t, fixed=f) for s, g, t, f in parallel_plans)
+                for parallel_plans in row
+            )
+            for row in rows
+        ),
+        holders=tuple(map(tuple, value["holders"])),
+        sizes=tuple(value["sizes"]),
+        epochs=value["epochs"],
+        left=tuple(value["left"]),
+        model_ready=tuple(value["model_ready"]),
+        gpu_ready=tuple(map(tuple, value["gpu_ready"])),
+    )
+
+
+def order_from_json(value: Sequence[tuple[int, int, int, int, float]]) -> tuple[Entry, ...]:
+    """A plan that went through JSON, which knows lists only."""
+    return tuple(Entry(*entry) for entry in value)

@@ -1,0 +1,139 @@
+"""Plans for the runs that are requested. What needs metadata to be read is made beside the loop, which goes on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunPaused, RunStarted
+from cerebro.contract.records import Locators
+from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
+from cerebro.errors import CerebroError, StorageFullError, VolumeError
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import Run
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.preparation.process import Preparation
+from controller.sharing.arbiter import RunRef
+from controller.storage.scratch import remove_abandoned
+
+log = logging.getLogger(__name__)
+
+_SOONEST_S, _SHARE = 0.02, 0.1
+"""A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
+
+
+@dataclass(kw_only=True)
+class _Begun:
+    """A plan that a thread waits for. What it raises is kept."""
+
+    locators: Locators
+    process: Preparation
+    began: float = field(default_factory=time.monotonic)
+    plan: Plan | None = None
+    error: Exception | None = None
+    is_done: bool = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="preparation", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.plan = self.process.plan()
+        except Exception as error:  # noqa: BLE001 - it is told where the plan is asked for
+            self.error = error
+        self.is_done = True
+
+    def result(self) -> Plan:
+        if self.plan is None:
+            assert self.error is not None
+            raise self.error
+        return self.plan
+
+
+class PlanMaker:
+    """Makes the plans of queued runs. Belongs to the loop; not thread-safe.
+
+    Args:
+        volumes: where metadata is written.
+    """
+
+    def __init__(self, volumes: Volumes) -> None:
+        self._volumes = volumes
+        self._begun: dict[RunRef, _Begun] = {}
+
+    def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
+        """That a queued run starts, fails or pauses for a volume. None while its plan is made, or without a worker.
+
+        Args:
+            is_awaited: workers are on their way; data is cut for all of them.
+        """
+        if is_awaited and run.kind == "etl":
+            return []
+        weights = etl_weights(core.state)
+        able = weights if run.kind == "etl" else [w for w in core.state.workers.values() if w.is_alive]
+        if not able:
+            return []
+        try:
+            plan = self._plan(core, run, weights)
+        except (StorageFullError, VolumeError) as error:
+            volume = error.path or str(self._volumes.shared)
+            return [api.Note(event=RunPaused(run=run.id, reason=str(error), volume=volume))]
+        except CerebroError as error:
+            return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
+        except Exception as error:
+            # Plans are made of what users give: whatever it is that we did not foresee fails this run, not all others.
+            log.exception("cannot plan %s of %s", run.id, core.state.name)
+            reason = f"the controller could not plan it, see `cerebro logs controller`: {type(error).__name__}: {error}"
+            return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=reason))]
+        return [api.Note(event=RunStarted(run=run.id, plan=plan))] if plan is not None else []
+
+    def wake_s(self) -> float:
+        """Seconds until a plan may be there that is being made."""
+        now = time.monotonic()
+        ages = [now - made.began for made in self._begun.values()]
+        return max(_SOONEST_S, _SHARE * min(ages)) if ages else math.inf
+
+    def keep(self, queued: Collection[RunRef]) -> None:
+        """End what was begun for others than these: for one that was stopped while it was planned, say."""
+        for ref in [ref for ref in self._begun if ref not in queued]:
+            self._begun.pop(ref).process.end()
+
+    def take_over(self) -> None:
+        """Begin to lead: what was begun before is ended, and what ended processes left is removed beside the loop."""
+        self.keep(())
+        scratch = self._volumes.scratch
+        threading.Thread(target=remove_abandoned, args=(scratch,), name="abandoned", daemon=True).start()
+
+    def _plan(self, core: Core, run: Run, weights: dict[str, float]) -> Plan | None:
+        if isinstance(run.request, FitRequest):
+            known = {w.name: w.devices for w in core.state.workers.values() if w.trains and not w.is_removed}
+            return plan_fit(core.state, run.request, known)
+        if isinstance(run.request, EvaluateRequest):
+            return plan_evaluation(core.state, run.request)
+        ref = RunRef(core.state.name, run.id)
+        made = self._begun.get(ref)
+        if made is None or made.locators != core.record.locators:
+            if made is not None:
+                self._begun.pop(ref).process.end()
+            if any(other.experiment == ref.experiment for other in self._begun):
+                return None  # it may be of the same data set, which is made once
+            made = self._begun[ref] = self._preparation(core, run.request, weights)
+            made.start()
+        if not made.is_done:
+            return None
+        del self._begun[ref]
+        return made.result()
+
+    def _preparation(self, core: Core, request: EtlRequest, weights: dict[str, float]) -> _Begun:
+        record, known = core.record, {name: made.plan for name, made in core.state.datasets.items()}
+        return _Begun(
+            locators=record.locators,
+            process=Preparation(record, known, request, weights, self._volumes),
+        )

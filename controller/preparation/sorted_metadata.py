@@ -1,0 +1,112 @@
+"""A split's metadata in the order in which it is cut: streamed, checked, sorted in files, and written in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from cerebro.contract.base import Split
+from cerebro.contract.records import Locator
+from cerebro.data.durable import DurableFile
+from cerebro.data.locators import metadata_of, require_columns
+from cerebro.data.prefetch import prefetched
+from cerebro.data.table_stream import Rows, TableStream
+from cerebro.data.tables import ids_as_text
+from cerebro.errors import MetadataError
+from controller.preparation.bucket_sort import BucketSort, DuplicateIdError
+from controller.preparation.partition import cut, row_keys
+
+_SHOWN = 3
+
+
+class SortedMetadata:
+    """All rows of a split, sorted by `controller.preparation.partition.row_keys`. Owned by one thread.
+
+    Args:
+        stream: of its files, which are on this machine.
+        folder: for files; it is there, and nobody else uses it.
+
+    Attributes:
+        total: number of rows.
+
+    Raises:
+        LocatorError: a file cannot be read.
+        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no table of one schema.
+        StorageFullError: there is no room in the folder.
+    """
+
+    def __init__(self, split: Split, locator: Locator, stream: TableStream, seed: int, folder: Path) -> None:
+        self._where, self._folder = metadata_of(split, locator), folder
+        self._schema = stream.schema
+        require_columns(self._where, self._schema)
+        self._sort = BucketSort(folder, self._schema, stream.num_bytes)
+        self.total = 0
+        with ExitStack() as stack:
+            stack.enter_context(self)
+            try:
+                for rows in stack.enter_context(closing(prefetched(stream.rows()))):
+                    texts = self._ids(rows)
+                    self._sort.add(row_keys(texts, seed=seed, split=split), rows.batch)
+                    self.total += len(texts)
+            except DuplicateIdError as error:
+                raise self._duplicate(error) from error
+            if not self.total:
+                raise MetadataError(f"{self._where} has no rows: expected one row per example")
+            stack.pop_all()
+
+    def __enter__(self) -> SortedMetadata:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sort.close()
+
+    def write(self, counts: Sequence[int]) -> list[Path]:
+        """Arrow IPC files with the first rows in their order: so many in the first file, so many in the next. Once.
+
+        Raises:
+            MetadataError: there are duplicate ids, among all rows.
+            StorageFullError: there is no room in the folder.
+        """
+        paths = [self._folder / f"{number:04d}.arrow" for number in range(len(counts))]
+        with ExitStack() as stack:
+            # What was moved away stays so: `controller.preparation.preparation`.
+            files = [DurableFile(path, makes_folder=False) for path in paths]
+            for file in files:
+                stack.callback(file.discard)
+            self._write(files, counts)
+            for file in files:
+                file.commit()
+        return paths
+
+    def _write(self, files: Sequence[DurableFile], counts: Sequence[int]) -> None:
+        done = 0
+        with ExitStack() as stack:
+            writers = [stack.enter_context(pa.ipc.new_file(file, self._schema)) for file in files]
+            try:
+                for run in stack.enter_context(closing(prefetched(self._sort.runs(sum(counts))))):
+                    for number, part in cut(done, run.num_rows, counts):
+                        writers[number].write_batch(run.slice(part.start, part.stop - part.start))
+                    done += run.num_rows
+            except DuplicateIdError as error:
+                raise self._duplicate(error) from error
+
+    def _ids(self, rows: Rows) -> list[bytes]:
+        ids = rows.batch.column("id")
+        texts = ids_as_text(ids)
+        if ids.null_count or b"" in texts:
+            at = next(number for number, text in enumerate(ids.to_pylist()) if text in (None, ""))
+            raise MetadataError(
+                f"{self._where} has no 'id' in row {rows.first + at:,} of {rows.file}: give each row one"
+            )
+        return texts
+
+    def _duplicate(self, error: DuplicateIdError) -> MetadataError:
+        ids: list[str] = error.args[0]
+        more = f", and {', '.join(map(repr, ids[1:_SHOWN]))} too" if len(ids) > 1 else ""
+        return MetadataError(f"{self._where} has the id {ids[0]!r} more than once{more}: ids must be unique")

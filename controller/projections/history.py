@@ -1,0 +1,256 @@
+"""What the sub-epochs of runs have shown, told to the store for runs to come, and asked of it for those that begin.
+
+Belongs to the loop; not thread-safe. What is told are sums over events of a log between two of its numbers, and the
+store counts them only if nobody has counted those events before: a controller that dies, or leads beside another one
+for a moment, counts nothing twice and leaves nothing out. (Of a log that rests its last sub-epochs may be left out, if
+the
+controller died with them: who begins with a snapshot does not see them.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from cerebro.contract.events import Event, TaskCommitted
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory, SubEpochKey
+from cerebro.contract.records import CodeRecord, Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.trials import DeviceKind
+from cerebro.errors import ConflictError, PermanentError
+from cerebro.state import ExperimentState, Run, TaskKey, Visit
+from controller.decisions.core import Core
+from controller.projections.priors import Priors
+from controller.projections.sub_epoch_times import shown_by, technique_of
+
+log = logging.getLogger(__name__)
+
+_EVERY_S, _MANY = 10.0, 200
+"""Sub-epochs are told after so long, or once they are so many. Until then they are in the log alone, where the next
+controller finds them."""
+
+_AT_ONCE = 1000
+"""Sub-epochs in a request."""
+
+
+class HistoryStore(Protocol):
+    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+
+    def history(self) -> History:
+        """All that is known."""
+        ...
+
+    def count_history(self, request: HistoryRequest) -> HistoryAnswer:
+        """Count what events have shown."""
+        ...
+
+    def code(self, sha256: str) -> CodeRecord:
+        """Code by its hash."""
+        ...
+
+
+class Shown(NamedTuple):
+    """What one sub-epoch has shown."""
+
+    seq: int
+    code: str
+    """Its hash."""
+    dataset: str
+    hyperparams: Hyperparameters
+    device: DeviceKind | None
+    parallel_plan: str
+    """How it was used, see `SubEpochKey.of`."""
+    row: SubEpochHistory
+
+
+@dataclass(kw_only=True)
+class _Log:
+    """How far an experiment's log is counted."""
+
+    upto: int
+    waiting: deque[Shown] = field(default_factory=deque)
+    since: float = 0.0
+    """When the first of those came."""
+
+
+def shown(state: ExperimentState, event: Event) -> Shown | None:
+    """What an event has shown that `state` has just taken in; `None`: nothing."""
+    if not isinstance(event, TaskCommitted):
+        return None
+    key = TaskKey.parse(event.task)
+    run = state.runs[key.run]
+    if key.kind != "train" or not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
+        return None
+    model = run.models[key.model or ""]
+    visit = model.visits[-1]
+    row = _row(visit)
+    if row is None:
+        return None
+    return Shown(
+        event.seq,
+        run.request.code,
+        run.plan.dataset,
+        model.hyperparams_of(len(model.visits) - 1),
+        state.workers[visit.worker].device,
+        _parallel_plan(visit),
+        row,
+    )
+
+
+def _row(visit: Visit) -> SubEpochHistory | None:
+    rows, seconds, fixed_s = shown_by(visit)
+    if rows <= 0 or seconds <= 0:
+        return None
+    return SubEpochHistory.of(rows=rows, seconds=seconds, fixed_s=fixed_s, peak_bytes=visit.peak_bytes)
+
+
+def priors(
+    rows: Mapping[str, SubEpochHistory], state: ExperimentState, run: Run, *, code: str = ""
+) -> Priors:
+    """What rows say of a fit run that has begun.
+
+    Args:
+        code: fingerprint of its spec; the hash of its code if it is left out.
+    """
+    assert isinstance(run.plan, FitPlan)
+    assert isinstance(run.request, FitRequest)
+    devices = {worker.device for worker in state.workers.values() if worker.trains}
+    return Priors(rows, code=code or run.request.code, dataset=run.plan.dataset, devices=devices)
+
+
+def _parallel_plan(visit: Visit) -> str:
+    workers = f" on {1 + len(visit.others)} workers" if visit.others else ""
+    return f"{technique_of(visit.parallel_plan)}{workers}"
+
+
+class RunHistory:
+    """Tells, and asks.
+
+    Args:
+        monotonic: elapsed seconds.
+    """
+
+    def __init__(self, store: HistoryStore, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._logs: dict[str, _Log] = {}
+        self._fingerprints: dict[str, str] = {}
+        self._warned = 0
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    def open(self, experiment: str, term: int) -> None:
+        """The experiment's log is about to be read: ask how far it is counted. Raises as `tend`."""
+        if experiment not in self._logs:
+            self._count(experiment, HistoryRequest(term=term, experiment=experiment, after=0, upto=0))
+
+    def observe(self, state: ExperimentState, event: Event) -> None:
+        """`event` was applied to `state`."""
+        known = self._logs.get(state.name)
+        if known is None or event.seq <= known.upto:
+            return
+        found = shown(state, event)
+        if found is not None:
+            known.since = known.since if known.waiting else self._monotonic()
+            known.waiting.append(found)
+
+    def begin(self, state: ExperimentState) -> None:
+        """A log is read on from this fold: what is in that was told before (`is_told`)."""
+
+    def is_told(self, experiment: str, seq: int) -> bool:
+        """Whether nothing of the first `seq` events of a log waits to be told; safe in any thread."""
+        known = self._logs.get(experiment)
+        try:
+            return known is None or known.waiting[0].seq > seq
+        except IndexError:
+            return True
+
+    def forget(self, experiment: str) -> None:
+        """The experiment is being deleted."""
+        self._logs.pop(experiment, None)
+
+    def tend(self, term: int) -> None:
+        """Tell what has waited long enough. Costs nothing most of the time.
+
+        Raises:
+            ConflictError: another controller leads.
+            RetryableError: the store is away.
+        """
+        now = self._monotonic()
+        for experiment, known in [*self._logs.items()]:
+            if known.waiting and (now - known.since >= _EVERY_S or len(known.waiting) >= _MANY):
+                self._tell(experiment, known, term)
+
+    def _tell(self, experiment: str, known: _Log, term: int) -> None:
+        told = [*islice(known.waiting, _AT_ONCE)]
+        sub_epochs: dict[str, SubEpochHistory] = {}
+        for each in told:
+            key = str(self._key(each))
+            sub_epochs[key] = sub_epochs[key].with_more(each.row) if key in sub_epochs else each.row
+        request = HistoryRequest(
+            term=term, experiment=experiment, after=known.upto, upto=told[-1].seq, sub_epochs=sub_epochs
+        )
+        self._count(experiment, request)
+
+    def _count(self, experiment: str, request: HistoryRequest) -> None:
+        try:
+            answer = self._store.count_history(request)
+        except ConflictError:
+            raise
+        except PermanentError as error:
+            # The experiment is gone, or the store is of a version that keeps no history: nobody waits for it.
+            log.info("what sub-epochs of %s have shown is not kept: %s", experiment, error)
+            self._logs.pop(experiment, None)
+            return
+        known = self._logs.setdefault(experiment, _Log(upto=answer.upto))
+        # Where another controller has counted meanwhile, what it counted is left out, and the rest is told next.
+        known.upto = answer.upto
+        while known.waiting and known.waiting[0].seq <= answer.upto:
+            known.waiting.popleft()
+
+    def _key(self, each: Shown) -> SubEpochKey:
+        return SubEpochKey.of(
+            code=self._fingerprint(each.code),
+            dataset=each.dataset,
+            hyperparams=each.hyperparams,
+            device=each.device,
+            parallel_plan=each.parallel_plan,
+        )
+
+    def _fingerprint(self, code: str) -> str:
+        """By what a spec says, not by how it was encoded."""
+        if code not in self._fingerprints:
+            try:
+                self._fingerprints[code] = self._store.code(code).fingerprint
+            except PermanentError:
+                self._fingerprints[code] = code
+        return self._fingerprints[code]
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def inform(self, core: Core, run: Run) -> None:
+        """Have a fit run that has begun know what earlier runs have shown, once. Raises `RetryableError`."""
+        is_fit = isinstance(run.plan, FitPlan) and isinstance(run.request, FitRequest)
+        if not is_fit or not run.models or core.expects(run):
+            return
+        core.expect(run, self._priors(core.state, run))
+
+    def _priors(self, state: ExperimentState, run: Run) -> Priors | None:
+        assert isinstance(run.request, FitRequest)
+        try:
+            found = self._store.history()
+        except PermanentError as error:
+            log.info("%s of %s begins without a history: %s", run.id, state.name, error)
+            return None
+        if found.unreadable > self._warned:
+            log.warning(
+                "%d rows of the history cannot be read, and are left out: they are damaged, or a newer version wrote "
+                "them; `cerebro forget history` removes all",
+                found.unreadable,
+            )
+        self._warned = max(self._warned, found.unreadable)
+        return priors(found.sub_epochs, state, run, code=self._fingerprint(run.request.code))

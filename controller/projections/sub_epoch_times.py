@@ -1,0 +1,186 @@
+"""What the sub-epochs of a fit run have shown: how long they take, how long it takes to load a model, and what comes of
+it (`controller.projections.priority_scores`).
+
+A fold of the log beside the dispatch state (`controller.decisions.fit_dispatch`), and apart from it: a dispatch state
+that is made anew knows all that the one before had learned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from heapq import nlargest
+from itertools import islice
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.runs import FitPlan
+from cerebro.scheduling.estimates import Estimates
+from cerebro.state import Run, TaskKey, Visit, Worker
+from controller.projections.priority_scores import PriorityScores
+from controller.projections.priors import Priors
+
+_FADING = 0.9
+"""Share of a long loading time that is still reckoned with after another sub-epoch."""
+
+_RARELY = 4
+"""All estimates are made anew when the observations have grown by this fraction of their number: again and again at
+first, then ever more rarely, for it costs a pass over all pairs."""
+
+
+_PAIRS = 20_000
+"""Of model and partition, for which an observation more is waited for before all estimates are made anew: a pass over a
+million of them takes a second, and one observation in a million tells little."""
+
+_REMEMBERED = 50
+"""Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
+
+
+_AT_START = 10_000
+"""Visits from which a controller that starts over learns: each takes 30 microseconds, and it is to decide at once."""
+
+_FEWEST_MODELS = 50
+"""That a run is taken to have whose models come one by one: the first would say little of how many sub-epochs to
+note."""
+
+
+def technique_of(parallel_plan: ParallelPlan | None) -> str:
+    """What sub-epochs of a way are known by in `Estimates`."""
+    return "" if parallel_plan is None or parallel_plan.is_single else parallel_plan.label
+
+
+def shown_by(visit: Visit) -> tuple[int, float, float]:
+    """(rows, seconds that they took, seconds of the sub-epoch's fixed part). Without what the process took to start and
+    to
+    import: that is over once and for all. Ranks that have to be started count as the fixed part."""
+    seconds = visit.compute_s or visit.ended - visit.started
+    # Without times of a worker all is one.
+    fixed_s = visit.load_s + visit.save_s if visit.compute_s else 0.0
+    return visit.rows - visit.resumed_rows, seconds, fixed_s
+
+
+class SubEpochTimes:
+    """Of one fit run. Not thread-safe: one owner.
+
+    What the newest sub-epochs showed is only noted until somebody asks: a controller that reads a long log learns from
+    the newest of it alone.
+
+    Attributes:
+        run: its id.
+        priority scores: what they have shown of their models' losses.
+
+    Args:
+        priors: what earlier runs have shown.
+    """
+
+    def __init__(self, run: Run, priors: Priors | None = None) -> None:
+        self.run = run.id
+        self.priority_scores = PriorityScores()
+        self._estimates = Estimates()
+        self._load_s = 0.0
+        self._priors, self._expected = priors, 0
+        if priors and priors.sigma is not None:
+            self._estimates.expect_sigma(priors.sigma)
+        models = len(run.models) if run.has_known_models else max(len(run.models), _FEWEST_MODELS)
+        self._settled, self._settle_at = 0, 1
+        self._fewest = models * len(run.fit_rows) // _PAIRS
+        self._trials = 0
+        self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * models * len(run.fit_rows))
+
+    @classmethod
+    def of(cls, run: Run, priors: Priors | None = None) -> SubEpochTimes:
+        """What the visits of a run tell that stand; of very many the newest."""
+        made = cls(run, priors)
+        visits = (
+            (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
+        )
+        newest = nlargest(_AT_START, visits)
+        made._noted.extend((name, visit) for _, name, visit in reversed(newest))
+        made.see_trials(run)
+        return made
+
+    @property
+    def estimates(self) -> Estimates:
+        """Learned from its committed sub-epochs."""
+        self._learn()
+        return self._estimates
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading a model took lately, at the most."""
+        self._learn()
+        return self._load_s
+
+    @property
+    def settled(self) -> int:
+        """How often all estimates were made anew; between two times only those of a model change whose sub-epoch was
+        committed."""
+        self._learn()
+        return self._settled
+
+    def apply(self, run: Run, event: TaskCommitted) -> None:
+        """Take in an event that the state of its experiment, `run` among it, has just taken in."""
+        key = TaskKey.parse(event.task)
+        if key.kind == "train" and key.run == self.run:
+            self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
+
+    def expect(self, run: Run, workers: Mapping[str, Worker]) -> None:
+        """Expect of workers, and of new models, what earlier runs have shown. May be called again and again."""
+        if not self._priors:
+            return
+        for name, worker in workers.items():
+            self._estimates.expect_slowness(name, self._priors.slowness(worker.device))
+        for name in islice(run.models, self._expected, None):
+            prior = self._priors.of(run.models[name].hyperparams)
+            if prior is not None:
+                self._estimates.expect(
+                    name, log_rate=prior.log_rate, fixed_s=prior.fixed_s, sub_epochs=prior.sub_epochs
+                )
+        self._expected = len(run.models)
+        self._settle()
+
+    def see_trials(self, run: Run) -> None:
+        """Take in what the run's trials have shown of ways that plans may choose: those that can be used and are
+        verified, or that the user has named. May be called again and again."""
+        if run.inspection is None or not isinstance(run.plan, FitPlan) or len(run.trials) == self._trials:
+            return
+        self._trials = len(run.trials)
+        rows = sum(run.plan.partitions.values()) / len(run.plan.partitions)
+        for (name, parallel_plan), outcome in run.trials.items():
+            group = run.inspection.group(name)
+            known = group.parallel_plan(parallel_plan) if group is not None else None
+            is_right = outcome.is_usable and (outcome.is_verified or run.fit_request.techniques is not None)
+            if group is None or known is None or not is_right:
+                continue
+            key = TaskKey(run=run.id, kind="trial", group=name, parallel_plan=parallel_plan)
+            task = run.tasks.get(str(key))
+            for model in group.models:
+                self._estimates.seed(
+                    model,
+                    task.attempts[-1].worker if task is not None and task.attempts else "",
+                    rows=rows,
+                    seconds=outcome.batch_s * rows / max(1, group.batch_size),
+                    # A sub-epoch also loads and saves its model. Its processes start once, and stay for the next one.
+                    fixed_s=outcome.load_s + outcome.save_s,
+                    technique=technique_of(known.parallel_plan),
+                )
+
+    def _learn(self) -> None:
+        while self._noted:
+            self._observe(*self._noted.popleft())
+
+    def _observe(self, model: str, visit: Visit) -> None:
+        self._load_s = max(visit.load_s, _FADING * self._load_s)
+        rows, seconds, fixed_s = shown_by(visit)
+        technique = technique_of(visit.parallel_plan)
+        self._estimates.observe(
+            model, visit.worker, rows=rows, seconds=seconds, fixed_s=fixed_s, technique=technique
+        )
+        count = self._estimates.observations
+        if count >= self._settle_at:
+            self._settle()
+            self._settle_at = count + 1 + max(count // _RARELY, self._fewest)
+
+    def _settle(self) -> None:
+        self._estimates.settle()
+        self._settled += 1

@@ -1,0 +1,280 @@
+"""When to look ahead, and what to tell and to ask for then.
+
+A forecast is asked of a helper beside the controller, once enough is known of sub-epoch times, and again when workers
+came or went, an epoch is complete, or more is known. It is noted in the run's log if it says something new. Where the
+autoscaler may act, and a change pays (`controller.scaling.autoscaler.policy`), the cluster manager is asked for another
+number of workers; before workers leave, partitions that only they hold are made on those that stay.
+
+Never waits: `look` sees whether an answer is there, and puts the next question. Forgets everything when the controller
+dies: the log has what was told.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cerebro.contract.events import ForecastMade
+from cerebro.contract.runs import ForecastEnd
+from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.absences import Absences, Frequency
+from cerebro.state.goals import goal_of, worker_hours
+from cerebro.state.waiting import needed_partitions
+from controller.decisions.core import Core
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.planning import Helper
+from controller.scaling.autoscaler.ends import Ends
+from controller.scaling.autoscaler.outlook import outlook, trainers
+from controller.scaling.autoscaler.policy import Situation, candidates, choose, wish
+
+log = logging.getLogger(__name__)
+
+_EVERY_S, _AT_LEAST_EVERY_S = 20.0, 600.0
+"""At most and at least so often a question is put."""
+
+_LOOK_S = 2.0
+"""So often it is seen whether there is an occasion for one: that costs a pass over all models and workers."""
+
+_LATE = 0.25
+"""An answer that took this share of the time left is not told: too much has happened since the question."""
+
+_NEWS = 0.1
+"""A forecast that differs by less than this share of what is left, or by less than what it says itself, is no news."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What the autoscaler may do.
+
+    Attributes:
+        mode: ``off``, ``advise`` or ``act``.
+        most: workers that may be asked for; 0: it is not said.
+        hour_of_waiting: worker-hours that an hour is worth to who waits.
+        join_s: until a worker that is asked for is there.
+        can_act: whether there is a cluster manager to ask.
+    """
+
+    mode: str = "advise"
+    most: int = 0
+    hour_of_waiting: float = 4.0
+    join_s: float = 120.0
+    can_act: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How the number of workers came about; seconds since the epoch.
+
+    Attributes:
+        changed_at: when it was changed last by the autoscaler; minus infinity: never.
+        chosen_at: when a person chose one.
+        is_changing: workers are on their way, or leave.
+    """
+
+    changed_at: float = -math.inf
+    chosen_at: float = -math.inf
+    is_changing: bool = False
+
+
+class _Question(NamedTuple):
+    """That is open: when it was asked, about which workers, and what a copy takes."""
+
+    at: float
+    there: tuple[str, ...]
+    made_s: float
+
+
+class _View(NamedTuple):
+    """What is looked at."""
+
+    state: ExperimentState
+    fit: FitDispatch
+    run: Run
+    now: float
+    seen: Callable[[], Seen]
+
+
+class Autoscaler:
+    """Looks ahead for one run at a time, as long as it has the cluster to itself. Not thread-safe: one owner."""
+
+    def __init__(self, helper: Helper, rules: Rules) -> None:
+        self._helper, self._rules = helper, rules
+        self._absences: Callable[[], Absences] = Absences
+        self._occasion: tuple[object, ...] | None = None
+        self._question: _Question | None = None
+        self._asked_at = self._looked_at = -math.inf
+        self._shrinking: tuple[ForecastMade, tuple[str, ...]] | None = None
+        """What asks for fewer workers than these; kept back until those that stay hold all that is needed."""
+
+    def see_workers(self, absences: Callable[[], Absences]) -> None:
+        """From what the cluster's log has told, it is known how often workers are lost."""
+        self._absences = absences
+
+    def forget(self) -> None:
+        """The run has ended, or shares the cluster, or another controller leads."""
+        if self._question is not None:
+            self._helper.rest()
+        self._occasion, self._question, self._shrinking = None, None, None
+        self._asked_at = self._looked_at = -math.inf
+
+    def leaving(self, state: ExperimentState) -> frozenset[str]:
+        """Workers that are to go, with those on their volumes: what only they hold is made on others before."""
+        if self._shrinking is None:
+            return frozenset()
+        made, there = self._shrinking
+        going = there[made.asked_for :]
+        volumes = {state.workers[name].volume for name in going}
+        return frozenset(worker.name for worker in state.workers.values() if worker.volume in volumes)
+
+    def look(self, core: Core, now: float, seen: Callable[[], Seen]) -> ForecastMade | None:
+        """What to note, if there is news. To be called at every decision, so it costs little where nothing is due.
+
+        Args:
+            now: the store's clock.
+            seen: asked when it is needed.
+        """
+        fit = core.fit
+        run = core.state.runs[fit.run] if fit is not None else None
+        if self._rules.mode == "off" or fit is None or run is None or run.state is not RunState.RUNNING:
+            self.forget()
+            return None
+        view = _View(core.state, fit, run, now, seen)
+        if self._shrinking is not None:
+            return self._shrink(view, *self._shrinking)
+        if self._question is not None:
+            answer = self._helper.answer()
+            return self._take(view, self._question, answer) if answer is not None else None
+        if self._is_due(view):
+            self._ask(view)
+        return None
+
+    def _is_due(self, view: _View) -> bool:
+        waited_s = view.now - self._asked_at
+        if waited_s < _EVERY_S or view.now - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = view.now
+        run, observed = view.run, view.fit.times.estimates.observations
+        knowledge = int(math.log(max(1, observed), 1.5))
+        given_up = sum(model.is_cut_short for model in run.models.values())
+        occasion = (run.id, self._there(view), len(run.epochs), knowledge, given_up, len(run.models))
+        if occasion == self._occasion and waited_s < _AT_LEAST_EVERY_S:
+            return False
+        self._occasion = occasion
+        return True
+
+    def _absent(self, view: _View) -> Frequency:
+        return self._absences().frequency(view.now, self._rules.join_s)
+
+    def _there(self, view: _View) -> tuple[str, ...]:
+        return trainers(view.state, view.now, self._absent(view))
+
+    def _ask(self, view: _View) -> None:
+        self._asked_at = view.now
+        there, absent = self._there(view), self._absent(view)
+        found = outlook(view.state, view.run, view.fit, there, join_s=self._rules.join_s, absent=absent)
+        if found is None:
+            return
+        self._question = _Question(view.now, there, found.made_s)
+        models = sum(1 for mask in view.fit.dispatch_state.open if mask)
+        bounds = self._situation(view, self._question, {}).bounds
+        counts = candidates(len(found.order), len(found.sizes), models, bounds)
+        self._helper.ask({"ask": "forecast", "outlook": found.to_json(), "counts": counts})
+
+    def _situation(self, view: _View, question: _Question, ends: Mapping[int, Ends]) -> Situation:
+        goal, seen = goal_of(view.run), view.seen()
+        return Situation(
+            now=view.now,
+            workers=len(question.there),
+            ends=ends,
+            goal=goal,
+            spent_h=worker_hours(view.state, view.run, view.now),
+            most=self._rules.most or max(2 * len(question.there), *(goal.workers or (1,))),
+            hour_of_waiting=self._rules.hour_of_waiting,
+            join_s=self._rules.join_s,
+            made_s=question.made_s,
+            changed_at=seen.changed_at,
+            chosen_at=seen.chosen_at,
+            is_changing=seen.is_changing,
+        )
+
+    def _take(self, view: _View, question: _Question, answer: Mapping[str, Any]) -> ForecastMade | None:
+        self._question = None
+        self._helper.rest()
+        if "error" in answer:
+            log.warning("no forecast for %s: %s", view.run.id, answer["error"])
+            return None
+        if question.there != self._there(view):
+            return None  # it is about a cluster that was
+        over_s = view.now - question.at
+        if any(count == len(question.there) and over_s > _LATE * p50 for count, p50, _ in answer["ends"]):
+            self._occasion = None  # ask again
+            return None
+        ends = {
+            int(count): Ends(max(0.0, p50 - over_s), max(0.0, p90 - over_s))
+            for count, p50, p90 in answer["ends"]
+        }
+        situation = self._situation(view, question, ends)
+        choice = choose(situation)
+        wanted = wish(situation, choice) if self._may_act(view.run) else None
+        made = ForecastMade(
+            run=view.run.id,
+            workers=len(question.there),
+            ends=tuple(
+                ForecastEnd(count, round(each.p50_s, 1), round(each.p90_s, 1))
+                for count, each in sorted(ends.items())
+            ),
+            advised=choice.workers if _is_worth_telling(situation, choice.workers) else None,
+            allowed=None if choice.is_kept else situation.bounds[1],
+            asked_for=wanted,
+        )
+        if wanted is not None and wanted < len(question.there):
+            self._shrinking = made, question.there
+            return self._shrink(view, *self._shrinking)
+        return made if wanted is not None or _is_news(view.run, made, view.now) else None
+
+    def _shrink(self, view: _View, made: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
+        """The request for fewer workers, once each partition that is needed has a live holder that stays."""
+        state, fit = view.state, view.fit
+        if there != self._there(view) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
+            self._shrinking = None  # others have changed it, or it takes too long: look again
+            return None
+        going = self.leaving(state)
+        for partition in needed_partitions(state, view.run):
+            holders = fit.dispatch_state.holders(fit.partitions.index(partition))
+            if not any(fit.workers[worker] not in going for worker in holders):
+                return None
+        self._shrinking, seen = None, view.seen()
+        if seen.is_changing or seen.chosen_at > self._asked_at:
+            return None  # a person has chosen meanwhile
+        over_s = view.now - self._asked_at
+        ends = tuple(
+            ForecastEnd(n, round(max(0.0, p50 - over_s), 1), round(max(0.0, p90 - over_s), 1))
+            for n, p50, p90 in made.ends
+        )
+        return made.model_copy(update={"ends": ends})
+
+    def _may_act(self, run: Run) -> bool:
+        is_bounded = self._rules.most > 0 or goal_of(run).workers is not None
+        return self._rules.mode == "act" and self._rules.can_act and is_bounded
+
+
+def _is_worth_telling(situation: Situation, chosen: int) -> bool:
+    """Whether a person would change the number for that."""
+    if chosen == situation.workers or chosen not in situation.ends:
+        return False
+    whenever = replace(situation, changed_at=-math.inf, chosen_at=-math.inf, is_changing=False)
+    return wish(whenever, choose(situation)) is not None
+
+
+def _is_news(run: Run, made: ForecastMade, now: float) -> bool:
+    if not run.forecasts:
+        return True
+    told = run.forecasts[-1]
+    if (told.workers, told.advised, told.allowed) != (made.workers, made.advised, made.allowed):
+        return True
+    ends_at, was_at = now + made.end.p50_s, told.time + told.end.p50_s
+    own_s = max(1.0, told.end.p90_s - told.end.p50_s)
+    return abs(ends_at - was_at) > max(_NEWS * made.end.p50_s, own_s)

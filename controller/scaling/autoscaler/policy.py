@@ -1,0 +1,180 @@
+"""How many workers a run should have: a pure function of when it would end with each number, of its goal, and of what
+was done before.
+
+Worker-hours are the price: a run with `n` workers that ends after `T` costs ``n x T``. A goal is kept in the order that
+its user gave it: first the budget, then the end. Without a goal an hour of waiting is worth `hour_of_waiting`
+worker-hours.
+
+To advise costs nothing; to act costs workers that have to come, and copies that have to be made. So the number is
+changed only where that gains a tenth and more than twice its cost, at most every five minutes, at most to twice or half
+of what is there, downwards not for an hour after any change, and not for an hour after a person has chosen one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cerebro.contract.runs import Goal
+from controller.scaling.autoscaler.ends import Ends
+
+GAIN, COST = 0.1, 2.0
+"""Share, and how many times its cost, that a change has to gain."""
+EVERY_S, SETTLED_S, HOLD_S = 300.0, 3600.0, 3600.0
+"""At least so long between two changes; before workers are given back after a change; and after a person's choice."""
+
+_CAREFUL = 0.9
+"""Workers are given back only if the run would still end within this share of the time until `finish_by`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What a decision is made on.
+
+    Attributes:
+        now: seconds since the epoch.
+        workers: that train now.
+        ends: number of workers -> when the run would end.
+        goal: of the run.
+        spent_h: worker-hours that it has had.
+        least, most: workers that may be asked for.
+        hour_of_waiting: worker-hours that an hour is worth to who waits.
+        join_s, made_s: until a worker, or a copy, is there.
+        changed_at, chosen_at: when the number was changed last, and when a person chose one; minus infinity: never.
+        is_changing: workers are on their way, or leave.
+    """
+
+    now: float
+    workers: int
+    ends: Mapping[int, Ends]
+    goal: Goal
+    spent_h: float = 0.0
+    least: int = 1
+    most: int = 1000
+    hour_of_waiting: float = 4.0
+    join_s: float = 0.0
+    made_s: float = 0.0
+    changed_at: float = -math.inf
+    chosen_at: float = -math.inf
+    is_changing: bool = False
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most workers: what the run asks for, within what may be asked for."""
+        least, most = self.goal.workers or (self.least, self.most)
+        most = max(1, min(most, self.most))
+        return min(max(least, self.least), most), most
+
+    def cost_h(self, count: int) -> float:
+        """Worker-hours of what is left."""
+        return count * self.ends[count].p50_s / 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A number of workers, and whether the goal is kept with it."""
+
+    workers: int
+    is_kept: bool
+
+
+def choose(situation: Situation) -> Choice:
+    """The best number of those that are allowed, whatever is there now."""
+    least, most = situation.bounds
+    counts = sorted(count for count in situation.ends if least <= count <= most)
+    if not counts:
+        return Choice(workers=min(max(situation.workers, least), most), is_kept=True)
+    goal = situation.goal
+    if goal == Goal(workers=goal.workers):
+        return Choice(workers=min(counts, key=lambda n: (_worth(situation, n), n)), is_kept=True)
+    payable = counts
+    if goal.worker_hours is not None:
+        left_h = goal.worker_hours - situation.spent_h
+        payable = [n for n in counts if situation.cost_h(n) <= left_h]
+        if not payable:
+            return Choice(workers=min(counts, key=lambda n: (situation.cost_h(n), n)), is_kept=False)
+    if goal.finish_by is None:
+        return Choice(workers=min(payable, key=lambda n: (situation.ends[n].p50_s, n)), is_kept=True)
+    in_time = [n for n in payable if _is_in_time(situation, n)]
+    if in_time:
+        return Choice(workers=min(in_time, key=lambda n: (situation.cost_h(n), n)), is_kept=True)
+    return Choice(workers=min(payable, key=lambda n: (situation.ends[n].p90_s, n)), is_kept=False)
+
+
+def wish(situation: Situation, choice: Choice) -> int | None:
+    """The number of workers to ask for now; `None`: leave it as it is."""
+    now, there = situation.now, situation.workers
+    if situation.is_changing or there not in situation.ends or choice.workers == there:
+        return None
+    if now - situation.changed_at < EVERY_S or now - situation.chosen_at < HOLD_S:
+        return None
+    if choice.workers < there and now - situation.changed_at < SETTLED_S:
+        return None  # what was asked for lately is not given back: nothing goes to and fro
+    least, most = situation.bounds
+    wanted = min(max(choice.workers, math.ceil(there / 2)), 2 * there)
+    wanted = _nearest(situation, wanted, choice.workers)
+    wanted = min(max(wanted, least), most)
+    if wanted == there or wanted not in situation.ends:
+        return None
+    return wanted if _pays(situation, wanted) else None
+
+
+def _nearest(situation: Situation, wanted: int, chosen: int) -> int:
+    """A number on the way to the chosen one of which something is known."""
+    there = situation.workers
+    on_way = [n for n in situation.ends if min(there, wanted) <= n <= max(there, wanted)]
+    return min(on_way, key=lambda n: (abs(n - chosen), n), default=there)
+
+
+def _pays(situation: Situation, wanted: int) -> bool:
+    there, goal = situation.workers, situation.goal
+    before, after = situation.ends[there], situation.ends[wanted]
+    if goal.finish_by is not None and not _is_in_time(situation, there):
+        if wanted > there:
+            return after.p90_s < before.p90_s * (1 - GAIN)
+        return False  # fewer workers do not help who is late
+    if goal.finish_by is not None and wanted < there:
+        left_s = goal.finish_by - situation.now
+        if after.p90_s > _CAREFUL * left_s:
+            return False
+    cost_h = abs(wanted - there) * (situation.join_s + situation.made_s) / 3600
+    gain_h, of_h = _gain(situation, wanted)
+    return gain_h > GAIN * of_h and gain_h > COST * cost_h
+
+
+def _gain(situation: Situation, wanted: int) -> tuple[float, float]:
+    """(what a change gains, what there is without it), both in worker-hours."""
+    there, goal = situation.workers, situation.goal
+    if goal == Goal(workers=goal.workers):
+        return _worth(situation, there) - _worth(situation, wanted), _worth(situation, there)
+    if goal.finish_by is None:
+        left_h = (goal.worker_hours or 0.0) - situation.spent_h
+        if situation.cost_h(there) > left_h:
+            return situation.cost_h(there) - situation.cost_h(wanted), situation.cost_h(there)
+        before, after = (situation.ends[n].p50_s / 3600 * situation.hour_of_waiting for n in (there, wanted))
+        return before - after, before
+    return situation.cost_h(there) - situation.cost_h(wanted), situation.cost_h(there)
+
+
+def _worth(situation: Situation, count: int) -> float:
+    """Worker-hours, with those that waiting is worth."""
+    return (count + situation.hour_of_waiting) * situation.ends[count].p50_s / 3600
+
+
+def _is_in_time(situation: Situation, count: int) -> bool:
+    assert situation.goal.finish_by is not None
+    return situation.now + situation.ends[count].p90_s <= situation.goal.finish_by
+
+
+def candidates(workers: int, partitions: int, models: int, bounds: tuple[int, int]) -> list[int]:
+    """Numbers of workers to simulate, those that matter most first.
+
+    Beyond the bounds as well, to say what a goal would take.
+    """
+    least, most = bounds
+    wanted = [workers, 2 * workers, math.ceil(workers / 2), workers + 1, workers - 1, least, most]
+    wanted += [n for n in range(1, partitions + 1) if partitions % n == 0]
+    wanted += [models, 3 * workers, 4 * workers, round(1.5 * workers), partitions * 2]
+    cap = max(4 * workers, 2 * partitions, 4)
+    return [n for n in dict.fromkeys(wanted) if 1 <= n <= cap]

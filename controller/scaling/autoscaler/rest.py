@@ -1,0 +1,145 @@
+"""When a cluster that nobody uses gives its workers back, and when it takes them again. Pure, but for what is
+remembered; belongs to the loop, not thread-safe.
+
+Nobody uses it: no run is open, but for those that are paused. After a while all but the fewest are given back; their
+volumes stay, so nothing is made anew when they return. While a run is paused for a full disk one worker stays, or comes
+back, to tell when there is space again. A run that is open has as many come back as there were before.
+A number that a person has chosen holds for an hour, as everywhere; where that was none, it holds until a run is
+requested or resumed after that: this is the newer wish then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from controller.scaling.autoscaler.policy import HOLD_S
+from controller.scaling.autoscaler.use import Use
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestRules:
+    """What may be done.
+
+    Attributes:
+        is_on: whether anything may.
+        idle_s: so long nobody uses the cluster before workers are given back.
+        least: workers that stay.
+        most: that may be asked for; 0: it is not said.
+    """
+
+    is_on: bool = False
+    idle_s: float = 1800.0
+    least: int = 1
+    most: int = 0
+
+
+class Wish(NamedTuple):
+    """A number of workers to ask for, and why, for people."""
+
+    workers: int
+    reason: str
+
+
+class Rest:
+    """Whether the cluster rests.
+
+    Attributes:
+        before: workers that there were before they were given back; 0: it does not rest.
+    """
+
+    def __init__(self, rules: RestRules, *, before: int = 0) -> None:
+        self._rules, self.before = rules, before
+        self._idle_since: float | None = None
+        self._last = 0
+        """The newest number of workers that was wanted, other than none."""
+        self._kept = 0
+        """Workers that stayed, or came back, for a run that is paused for a full disk, while the cluster rests."""
+        self._is_down = True
+        """Whether those that were given back are wanted no more by the cluster manager either."""
+
+    def look(
+        self,
+        now: float,
+        *,
+        size: int,
+        use: Use,
+        is_awaited: bool = False,
+        chosen_at: float = -math.inf,
+        emptied_at: float = -math.inf,
+        bounds: tuple[int, int] | None = None,
+        stalled: tuple[int, str] | None = None,
+    ) -> Wish | None:
+        """What to ask for now, if anything.
+
+        Args:
+            now: seconds.
+            size: workers that are wanted, as the cluster manager has it.
+            use: what runs want.
+            is_awaited: whether some of them are on their way.
+            chosen_at: when a person chose the number; minus infinity: nobody did.
+            emptied_at: when a person chose that there are none; minus infinity: nobody did.
+            bounds: fewest and most workers that the runs ask for.
+            stalled: with how many to be content, and why, where the others find no node.
+        """
+        self._kept = 1 if use.is_full else self._kept
+        self._remember(size, is_awaited=is_awaited)
+        if not self._rules.is_on:
+            return None
+        is_shut = not size and use.wished_at <= emptied_at
+        if not use.is_used:
+            if use.is_full and not size and not is_shut:
+                return Wish(1, "a run waits for free space")
+            return self._idle(now, size, chosen_at, least=max(self._rules.least, int(use.is_full)))
+        self._idle_since = None
+        if is_shut or not use.is_sure:
+            return None
+        if self.before and not self.is_waking(size):
+            return self._wake(size, bounds)
+        if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:
+            return Wish(content, stalled[1])
+        return None
+
+    def is_waking(self, size: int) -> bool:
+        """Whether workers that were given back are wanted again, and are not all there."""
+        return self.before > 0 and self._is_down and not self._is_resting(size)
+
+    def _is_resting(self, size: int) -> bool:
+        return size == 0 or (size < self.before and size in (self._rules.least, self._kept))
+
+    def _remember(self, size: int, *, is_awaited: bool) -> None:
+        """What came of it, by whomever."""
+        is_another = not self._is_down and size != self.before  # somebody chose it meanwhile
+        self._is_down |= self._is_resting(size)
+        if (self.is_waking(size) or (is_another and not self._is_down)) and not is_awaited:
+            self.before, self._kept, self._is_down = 0, 0, True
+        if not size and not self.before:
+            self.before = self._last  # by whomever: a run wakes it
+        self._last = size or self._last
+
+    def _idle(self, now: float, size: int, chosen_at: float, *, least: int) -> Wish | None:
+        if self._idle_since is None:
+            self._idle_since = now
+        idle_s = now - self._idle_since
+        if size <= least or idle_s < self._rules.idle_s or now - chosen_at < HOLD_S:
+            return None
+        self.before, self._is_down = size, False
+        return Wish(least, f"no run for {idle_s / 60:.0f} min")
+
+    def _wake(self, size: int, bounds: tuple[int, int] | None) -> Wish | None:
+        wanted = self.before
+        if bounds is not None:
+            wanted = min(max(wanted, bounds[0]), bounds[1])
+        if self._rules.most:
+            wanted = min(wanted, self._rules.most)
+        return Wish(wanted, "a run is requested") if wanted > size else None
+
+    def told(self, size: int) -> str:
+        """For people, while workers are given back; empty else."""
+        if not self._rules.is_on:
+            return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
+        if not self.before or self.is_waking(size):
+            return ""
+        kept = f"{size} of {self.before} workers" if size else f"none of {self.before} workers"
+        return f"the cluster rests with {kept}; a run wakes it"

@@ -1,0 +1,115 @@
+"""What the cluster's log is told: which workers have come and gone, and what they hold. Pure.
+
+It is decided once for all experiments. Each reads these events among its own, and takes its tasks back itself
+(`controller.decisions.decide`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+
+from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.contract.records import Replica
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import ClusterState, ExperimentState
+from cerebro.state.workers import Worker
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
+from controller.scaling.orchestrator import Exit
+
+ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
+
+Life = tuple[str, str]
+"""(worker, incarnation)."""
+
+
+def decide(
+    state: ClusterState,
+    snapshot: ClusterSnapshot,
+    *,
+    ending: Collection[Life] = (),
+    busy: Collection[str] = (),
+) -> list[ClusterEvent]:
+    """What is new of the workers; empty if the log says all of it.
+
+    Args:
+        ending: those of whom a task's end has told that they were asked to end, perhaps before the snapshot does.
+        busy: workers with tasks of experiments that can take them back. That comes first: each log says who was lost,
+            what was taken back, and only then who is there instead.
+    """
+    found: list[ClusterEvent] = []
+    for name, seen in snapshot.workers.items():
+        known = state.workers.get(name)
+        loss = _loss(known, seen, (name, seen.incarnation) in ending) if known and known.is_alive else None
+        if known is not None and loss is not None:
+            found.append(_lost(known, loss))
+        is_free = known is None or (name not in busy and (not known.is_alive or loss is not None))
+        if is_free and seen.absence is None and (name, seen.incarnation) not in ending:
+            found.append(_joined(name, seen))
+    for name, known in state.workers.items():
+        if name not in snapshot.workers:
+            if known.is_alive:
+                found.append(_lost(known, snapshot.gone(name)))
+            if name not in busy:
+                found.append(WorkerRemoved(worker=name, reason=snapshot.gone(name).reason))
+    return found
+
+
+def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[ClusterEvent]:
+    """What the volumes of workers that are there hold now, as far as that is news.
+
+    Of a volume that several workers share, each has registered what it found: what one of them still names counts.
+    """
+    known: dict[str, set[tuple[str, int]]] = {}
+    found: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+    for name, seen in snapshot.workers.items():
+        worker = state.workers.get(name)
+        if worker is not None and worker.incarnation == seen.incarnation:
+            found[worker.volume].update((replica.dataset, replica.partition) for replica in seen.replicas)
+            if worker.is_alive:
+                known[worker.volume] = worker.replicas
+    for volume, held in known.items():
+        if held != found[volume]:
+            yield ReplicasChanged(
+                volume=volume, gained=_named(found[volume] - held), lost=_named(held - found[volume])
+            )
+
+
+def ending(state: ExperimentState) -> set[Life]:
+    """Workers that gave a task of an experiment back because they end."""
+    return {(w.name, w.incarnation) for w in state.workers.values() if w.is_ending}
+
+
+def busy(state: ExperimentState) -> set[str]:
+    """Workers with tasks of an experiment that are open."""
+    return {w.name for w in state.workers.values() if w.open_tasks}
+
+
+def _loss(known: Worker, seen: WorkerView, is_ending: bool) -> Exit | None:
+    """Why it is not there any more; `None` if it is."""
+    if known.incarnation != seen.incarnation:
+        return seen.before
+    if seen.absence is not None:
+        return seen.absence.exit
+    return ENDING if is_ending else None
+
+
+def _joined(name: str, seen: WorkerView) -> WorkerJoined:
+    return WorkerJoined(
+        worker=name,
+        incarnation=seen.incarnation,
+        weight=seen.weight,
+        kinds=seen.kinds,
+        replicas=seen.replicas,
+        volume=seen.volume,
+        devices=seen.devices,
+        device=seen.device,
+    )
+
+
+def _lost(known: Worker, exit: Exit) -> WorkerLost:
+    return WorkerLost(worker=known.name, incarnation=known.incarnation, reason=exit.reason)
+
+
+def _named(pairs: Iterable[tuple[str, int]]) -> tuple[Replica, ...]:
+    return tuple(Replica(dataset=dataset, partition=partition) for dataset, partition in sorted(pairs))

@@ -1,0 +1,121 @@
+"""The cluster's log, as the controller that leads reads and writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from cerebro.contract import api
+from cerebro.contract.events import ClusterEvent, ReplicasChanged
+from cerebro.contract.records import Replica
+from cerebro.errors import IllegalEventError, UnreadableClusterLogError
+from cerebro.state import ClusterState
+from cerebro.state.snapshots import restored_cluster
+from controller.loop.event_logging import line
+from controller.scaling.cluster_decision import Life, decide, replicas
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+
+log = logging.getLogger(__name__)
+
+
+class ClusterLogStore(Protocol):
+    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+
+    def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+        """Events of the cluster's log after a cursor."""
+        ...
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """A fold of it that is kept."""
+        ...
+
+    def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
+        """Append to it, unless it has something after the request's cursor."""
+        ...
+
+
+class ClusterLog:
+    """The log's fold, and what is written. Belongs to the loop; not thread-safe.
+
+    Attributes:
+        state: the fold.
+    """
+
+    def __init__(self, kvs: ClusterLogStore) -> None:
+        self._kvs = kvs
+        self.state = ClusterState()
+        self._is_behind = True
+        self._registered: dict[str, tuple[Replica, ...]] = {}
+
+    def look_again(self) -> None:
+        """Another controller may have written."""
+        self._is_behind = True
+
+    def read_on(self) -> None:
+        """Read what another controller may have written. Raises as `tend`."""
+        if not self.state.seq:
+            self.state = restored_cluster(self._kvs)
+        while self._is_behind and (events := self._kvs.cluster_log(self.state.seq)):
+            self._apply(events)
+        self._is_behind = False
+
+    def tend(
+        self,
+        term: int,
+        snapshot: ClusterSnapshot,
+        *,
+        ending: Collection[Life] = (),
+        busy: Collection[str] = (),
+    ) -> bool:
+        """Write what is news; whether there was any. Then experiments have to read on before they decide.
+
+        Args:
+            ending, busy: as for `controller.scaling.cluster_decision.decide`.
+
+        Raises:
+            ConflictError: another controller leads.
+            RetryableError: the store is away.
+            UnreadableClusterLogError: the log has an event that cannot be read, or does not fit what is before it.
+        """
+        self.read_on()
+        news = tuple(self._news(snapshot, ending, busy))
+        if not news:
+            return False
+        answer = self._kvs.write_cluster_log(
+            api.ClusterLogRequest(term=term, after=self.state.seq, events=news)
+        )
+        self._apply(answer.events)
+        self._is_behind = not answer.is_written
+        for event in news if answer.is_written else ():
+            about = {} if isinstance(event, ReplicasChanged) else {"worker": event.worker}
+            log.info("%s", line(event), extra=about)
+        return True
+
+    def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot as experiments are to decide on it."""
+        return replace(snapshot, named=self.state.workers.keys())
+
+    def _news(
+        self, snapshot: ClusterSnapshot, ending: Collection[Life], busy: Collection[str]
+    ) -> Iterable[ClusterEvent]:
+        events = decide(self.state, snapshot, ending=ending, busy=busy)
+        registered = {name: seen.replicas for name, seen in snapshot.workers.items()}
+        if not events and not _are_same(registered, self._registered):
+            events = [*replicas(self.state, snapshot)]
+            self._registered = registered
+        return events
+
+    def _apply(self, events: Iterable[ClusterEvent]) -> None:
+        for event in events:
+            try:
+                self.state.apply(event)
+            except IllegalEventError as cause:
+                raise UnreadableClusterLogError.of("", event.seq, str(cause)) from cause
+            self._registered = {}
+
+
+def _are_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether they have the same objects: registrations that were not read again since."""
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())

@@ -1,0 +1,443 @@
+"""The workers as the store and a cluster manager tell of them, and what the controller does about their number.
+
+Effects only: it reads registrations, hands requests for another number of workers on, removes registrations of workers
+that will not come back, and tells why others do not start. What their state means for tasks is decided elsewhere
+(`controller.scaling.cluster_snapshot`, `controller.decisions.decide`). Not thread-safe: it belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from cerebro.contract.health import HealthAnswer
+from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles, WorkerStatus
+from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
+from cerebro.runtime.kvs import KvsClient
+from controller.exclusions.health import left_out, suspects
+from controller.exclusions.memory_limits import MemoryLimits
+from controller.scaling.arrivals import Arrivals
+from controller.scaling.autoscaler.autoscaler import Seen
+from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
+from controller.scaling.autoscaler.use import Use
+from controller.scaling.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
+from controller.scaling.orchestrator import Fleet, Orchestrator
+
+log = logging.getLogger(__name__)
+
+NO_MANAGER = (
+    "this cluster has no cluster manager that could start or end workers: on one machine, run `cerebro scale` there, "
+    "without CEREBRO_SERVER"
+)
+
+_AGAIN_S = 30.0
+"""Before the autoscaler asks for the same number once more, which the cluster manager has not told of yet."""
+
+
+class Membership:
+    """Who is registered, and how they are.
+
+    Args:
+        orchestrator: the cluster manager, if there is one.
+        lease_s: a worker silent for longer is lost.
+        tick_s: longest time between two looks at the registrations.
+        most_memory: bytes that the memory of a worker may be raised to; 0: it stays as it is.
+        rest: whether workers are given back while nobody uses them.
+        installed: the number of workers in the chart's values; 0: it is not known.
+
+    Attributes:
+        limits: the memory of the workers' pods.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        orchestrator: Orchestrator | None,
+        *,
+        lease_s: float,
+        tick_s: float,
+        most_memory: int = 0,
+        rest: RestRules | None = None,
+        installed: int = 0,
+    ) -> None:
+        self._kvs, self._orchestrator = kvs, orchestrator
+        self._lease_s, self._tick_s = lease_s, tick_s
+        self.limits = MemoryLimits(orchestrator, most_memory)
+        self._workers: tuple[WorkerStatus, ...] = ()
+        self._health = HealthAnswer()
+        self._read_at = self._tended_at = -tick_s
+        self._reachable_since = time.monotonic()
+        self._told: Troubles | None = None
+        self._may_have_request = True
+        self._arrivals = Arrivals()
+        self._rest_rules = rest or RestRules()
+        self._rest, self._is_recalled = Rest(self._rest_rules), False
+        """And whether it knows what another controller has told of it."""
+        self._is_pausing = False
+        self._wished: tuple[Wish | None, float] = (None, -math.inf)
+        """What was asked for last because of use or disuse, and when."""
+        self._fell: tuple[int, str] | None = None
+        """The number that was made of one for which there are no nodes, and what is told of it."""
+        self._now = 0.0
+        self._is_used = False
+        self._size: int | None = None
+        """Pods that were wanted when that was looked at last."""
+        self._installed, self._installed_for = installed, ""
+        """The set and number applied last, as in `Troubles.installed`."""
+        self._chosen_at, self._changed_at = -math.inf, -math.inf
+        """When a person, and when the autoscaler, changed that."""
+        self._own: int | None = None
+        """What the autoscaler asked for last, unless somebody else has changed it since."""
+        self._emptying_since: float | None = None
+        self._emptied_at = -math.inf
+        """Since when a person wants none, as asked for; and the same once there are none."""
+
+    def take_over(self) -> None:
+        """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
+        self._told, self._size, self._own = None, None, None
+        self._arrivals, self._is_recalled = Arrivals(), False
+        self.hear()
+
+    def _recall(self) -> None:
+        if not self._is_recalled:
+            told = self._kvs.troubles()
+            self._rest = Rest(self._rest_rules, before=told.before_rest)
+            self._size, self._installed_for = told.size, told.installed
+            self._chosen_at = -math.inf if told.chosen_at is None else told.chosen_at
+            self._emptied_at = -math.inf
+            if told.emptied_at is not None and told.size == 0:
+                self._emptied_at = told.emptied_at
+            elif told.emptied_at is not None:
+                self._emptying_since = told.emptied_at
+            self._is_recalled = True
+
+    def hear(self) -> None:
+        """The cluster sent a notification: workers came or went, or somebody asks for something."""
+        self._may_have_request = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """What is known may be out of date: ask before anything is decided on it."""
+        self._read_at = self._tended_at = -self._tick_s
+
+    def store_was_away(self) -> None:
+        """Nobody could report: silence counts from its return."""
+        self._reachable_since = time.monotonic()
+
+    def snapshot(self, now: float) -> ClusterSnapshot:
+        """The workers as they are; `now` is the time that an event would have.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self._now = now
+        self._recall()
+        self._read()
+        fleet = self._fleet()
+        self._see_size(fleet)
+        is_waking = fleet is not None and self._rest.is_waking(fleet.size)
+        self._arrivals.see(self._workers, fleet, time.monotonic(), is_waking=is_waking)
+        reachable_s = time.monotonic() - self._reachable_since
+        devices, out = trained_on(self._workers), left_out(self._workers, self._health)
+        views = {
+            status.record.worker: worker_view(
+                status,
+                fleet,
+                silent_s=min(status.silent_s, reachable_s),
+                lease_s=self._lease_s,
+                devices=devices,
+            )
+            for status in self._workers
+        }
+        return ClusterSnapshot(
+            now=now,
+            workers={name: view for name, view in views.items() if name not in out},
+            set_aside={name: view for name, view in views.items() if name in out},
+            left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
+            suspects=suspects(self._workers, self._health, now),
+            is_filling=self._arrivals.is_filling,
+            is_awaited=self._arrivals.is_awaited,
+            growth=self.limits.look(self._workers, fleet),
+        )
+
+    @property
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """All registered workers, as they were when the newest snapshot was made."""
+        return self._workers
+
+    @property
+    def health(self) -> HealthAnswer:
+        """What was known of their machines then."""
+        return self._health
+
+    def _see_size(self, fleet: Fleet | None) -> None:
+        """Record manual changes of the number of pods: neither the autoscaler nor the chart's values requested them.
+
+        After a change of leader, the new controller compares the number with the previous controller's record. Without
+        a record, it does not take the number for a manual choice.
+        """
+        if fleet is None or fleet.size == self._size:
+            return
+        self._emptied_at = -math.inf
+        if fleet.size != self._own:
+            if self._size is not None:
+                self._chosen_at = self._now
+            is_known = self._size is not None and self._size > 0
+            if not fleet.size and (is_known or self._emptying_since is not None):
+                self._emptied_at = self._now if self._emptying_since is None else self._emptying_since
+            self._own = None
+        self._emptying_since = None
+        if self._fell is not None and self._fell[0] == self._size:
+            self._fell = None
+        self._size = fleet.size
+
+    def seen(self) -> Seen:
+        """How the number of workers came about."""
+        fleet = self._fleet()
+        if fleet is None:
+            # A cluster manager that is away may have got another number meanwhile.
+            is_changing = self._orchestrator is not None
+        else:
+            # Pods that are quarantined, or find no node, count for the manager and not for the forecast: of fewer pods
+            # it would end those that work.
+            is_changing = (
+                are_coming(self._workers, fleet)
+                or any(not fleet.is_wanted(name) for name in fleet.pods)
+                or fleet.size != self._at_work(fleet)
+            )
+        return Seen(changed_at=self._changed_at, chosen_at=self._chosen_at, is_changing=is_changing)
+
+    def _at_work(self, fleet: Fleet) -> int:
+        """Pods that train and may be given something."""
+        out = left_out(self._workers, self._health)
+        here = [
+            status.record
+            for status in self._workers
+            if not status.is_lost and status.record.worker not in out
+        ]
+        return sum(
+            "train" in record.kinds and record.pod is not None and record.pod.name in fleet.pods
+            for record in here
+        )
+
+    def rest(self, use: Use, *, bounds: tuple[int, int] | None = None) -> None:
+        """Give workers back while nobody uses the cluster, have them come again when somebody does, and be content with
+        those that find a node.
+
+        Args:
+            use: what runs want of it.
+            bounds: fewest and most workers that the runs ask for.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        fleet = self._fleet()
+        if fleet is None:
+            return
+        stalled = self._arrivals.stalled()
+        wish = self._rest.look(
+            self._now,
+            size=fleet.size,
+            use=use,
+            is_awaited=self._arrivals.is_awaited,
+            chosen_at=self._chosen_at,
+            emptied_at=self._emptied_at,
+            bounds=bounds,
+            stalled=stalled,
+        )
+        self._is_used = use.is_used or use.is_full
+        if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
+            return
+        self._wished = wish, self._now
+        if self.ask_for(wish.workers, wish.reason) and stalled is not None and wish.reason == stalled[1]:
+            self._chosen_at = self._now  # what found no node is not asked for again at once
+            self._fell = wish.workers, f"{wish.workers} of {fleet.size} workers are wanted now: {wish.reason}"
+
+    def ask_for(self, workers: int, reason: str) -> bool:
+        """Ask for so many workers, for people with the reason; false where a person's request waits for the cluster
+        manager.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        waiting = self._kvs.size_request()
+        if waiting is not None and not waiting.problem and waiting.by != AUTOSCALER:
+            log.info("no %s workers are asked for: %s has asked for %s", workers, waiting.by, waiting.workers)
+            return False
+        self._own, self._changed_at = workers, self._now
+        self._kvs.request_size(SizeRequest(workers=workers, by=AUTOSCALER, reason=reason))
+        self._may_have_request = True
+        return True
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether runs are to be paused, because all workers are to be given back."""
+        return self._is_pausing
+
+    def tend(self, now: float | None = None, *, is_running: bool = False) -> None:
+        """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
+
+        Args:
+            now: as of `snapshot`; left out: as it was then.
+            is_running: whether a run may have begun that is not paused.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        monotonic = time.monotonic()
+        if monotonic - self._tended_at < self._tick_s:
+            return
+        self._now = self._now if now is None else now
+        self._recall()
+        self._tended_at = monotonic
+        self._install()
+        self._resize(is_running)
+        fleet = self._fleet()
+        if fleet is not None:
+            self._see_size(fleet)
+            self._read()
+            self._remove_gone(fleet)
+            self._tell_troubles(fleet)
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at >= self._tick_s:
+            self._workers, self._health = self._kvs.workers(), self._kvs.workers_health()
+            self._read_at = now
+
+    def _fleet(self) -> Fleet | None:
+        return self._orchestrator.fleet() if self._orchestrator else None
+
+    def _install(self) -> None:
+        """Scale a new worker set to the number of the chart's values, and any set when that number has changed."""
+        fleet = self._fleet()
+        if self._orchestrator is None or fleet is None or not self._installed:
+            return
+        wanted = f"{fleet.set_uid}:{self._installed}"
+        if self._installed_for == wanted:
+            return
+        uid, _, number = self._installed_for.rpartition(":")
+        before = int(number) if number and uid == fleet.set_uid else fleet.told
+        self._see_size(fleet)
+        if self._installed not in (before, fleet.size):
+            try:
+                self._orchestrator.scale(self._installed)
+            except (RetryableError, PermanentError) as error:
+                log.warning("%s workers of the chart's values cannot be had yet: %s", self._installed, error)
+                return
+            log.info("asked the cluster manager for %s workers, as the chart's values say", self._installed)
+            if before is None:
+                self._own = self._installed  # the installation's number is not a person's choice
+        self._installed_for = wanted
+
+    def _resize(self, is_running: bool) -> None:
+        if not self._may_have_request:
+            return
+        request = self._kvs.size_request()
+        self._may_have_request = request is not None and not request.problem
+        self._is_pausing = False
+        if request is None or request.problem:
+            return
+        if request.workers or request.by == AUTOSCALER:
+            self._emptying_since = None
+        elif self._emptying_since is None:
+            self._emptying_since = self._now
+        if (
+            request.by == AUTOSCALER
+            and request.workers < (self._size or 0)
+            and self._is_used
+            and not request.workers
+        ):
+            self._kvs.withdraw_size_request(request.workers)  # somebody has requested a run meanwhile
+            return
+        if not request.workers and request.pause and is_running:
+            self._is_pausing = True
+            return
+        try:
+            problem = self._apply(request)
+        except RetryableError as error:
+            log.warning(
+                "%s workers are asked for, but the cluster manager is away: %s", request.workers, error
+            )
+            return
+        try:
+            if problem:
+                self._emptying_since = None
+                self._kvs.request_size(request.model_copy(update={"problem": problem}))
+            else:
+                # Store the choice before the request is withdrawn: the next leader needs one of the two.
+                self._tell(
+                    (self._told or self._kvs.troubles()).model_copy(update=self._choice(request.workers))
+                )
+                self._kvs.withdraw_size_request(request.workers)
+        except ConflictError:
+            log.info("the request for %s workers was replaced meanwhile", request.workers)
+
+    def _apply(self, request: SizeRequest) -> str:
+        """Hand a request on; returns why it cannot be done."""
+        if self._orchestrator is None:
+            return NO_MANAGER
+        try:
+            self._orchestrator.scale(request.workers)
+        except PermanentError as error:
+            log.warning("%s workers cannot be had: %s", request.workers, error)
+            return str(error)
+        self._own = request.workers if request.by == AUTOSCALER else None
+        if request.by != AUTOSCALER:
+            self._chosen_at = self._now
+        why = f" ({request.reason})" if request.reason else ""
+        log.info(
+            "asked the cluster manager for %s workers, for %s%s",
+            request.workers,
+            request.by or "somebody",
+            why,
+        )
+        return ""
+
+    def _remove_gone(self, fleet: Fleet) -> None:
+        """A pod that is not there and not wanted does not come back, nor does its worker."""
+        for status in self._workers:
+            pod = status.record.pod
+            if pod is None or pod.name in fleet.pods or fleet.is_wanted(pod.name):
+                continue
+            try:
+                self._kvs.remove_worker(status.record.worker, status.record.incarnation)
+            except (NotFoundError, ConflictError):
+                pass  # somebody else did, or it is there again
+            else:
+                log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
+            self._read_at = -self._tick_s
+
+    def _told_of_fall(self, size: int) -> str:
+        """Why there are fewer than were asked for, until another number is chosen."""
+        return self._fell[1] if self._fell is not None and self._fell[0] == size else ""
+
+    def _tell_troubles(self, fleet: Fleet) -> None:
+        troubles = Troubles(
+            pods=fleet.troubles(),
+            note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
+            before_rest=self._rest.before,
+            **self._choice(fleet.size),
+        )
+        self._tell(troubles)
+
+    def _choice(self, size: int) -> dict[str, Any]:
+        """The fields of `Troubles` that say who chose the number of workers."""
+        return {
+            "size": size,
+            "chosen_at": None if self._chosen_at == -math.inf else self._chosen_at,
+            "emptied_at": self._none_since,
+            "installed": self._installed_for,
+        }
+
+    @property
+    def _none_since(self) -> float | None:
+        """When a person chose that there are no workers; `None`: that does not hold."""
+        return self._emptying_since if self._emptied_at == -math.inf else self._emptied_at
+
+    def _tell(self, troubles: Troubles) -> None:
+        if troubles != self._told:
+            self._kvs.set_troubles(troubles)
+            self._told = troubles

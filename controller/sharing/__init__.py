@@ -1,0 +1,1 @@
+"""How open runs share the devices of a cluster."""

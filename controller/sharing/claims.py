@@ -1,0 +1,230 @@
+"""What the runs that are open have of the cluster, and what they could use: the arbiter's questions, answered. Pure.
+
+What is wanted is told generously: a run that is given a place and can make nothing of it loses it again in the same
+round (`controller.sharing.rounds`). It must not be told too little, or a place would lie idle until that round's end.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from cerebro.contract.priority import weight
+from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.runs import EvaluatePlan, FitPlan
+from cerebro.contract.tasks import MEASURING
+from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
+from cerebro.state.sharing import lanes_held, task_lanes
+from cerebro.state.workers import NO_DEVICE
+from controller.decisions.device_ends import due_s
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.sharing.arbiter import Claim, Place, RunRef
+from controller.sources.ready_tasks import ready
+from controller.sources.replication import remaking
+
+_UNKNOWN_S = 60.0
+"""What a task is expected to take while none of its run has ended."""
+_NEWEST = 8
+"""So many starts of processes are averaged."""
+
+
+Weigh = Callable[[ExperimentState, Run], float]
+
+
+def places_of(state: ExperimentState) -> frozenset[Place]:
+    """All places of the workers that an experiment knows to be there."""
+    alive = (worker for worker in state.workers.values() if worker.is_alive)
+    return frozenset(place for worker in alive for place in places_at(worker))
+
+
+def places_at(worker: Worker) -> tuple[Place, ...]:
+    """All places of one worker."""
+    return (*_devices(worker), _lane(worker))
+
+
+def places_to_train(state: ExperimentState) -> frozenset[Place]:
+    """Those of them that are devices of workers that train."""
+    workers = (worker for worker in state.workers.values() if worker.is_alive and worker.trains)
+    return frozenset(place for worker in workers for place in _devices(worker))
+
+
+def used(state: ExperimentState, run: Run) -> frozenset[Place]:
+    """Places where a run has its work done."""
+    if run.kind != "etl":
+        return places_to_train(state)
+    return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
+
+
+def weight_of(state: ExperimentState, run: Run) -> float:
+    """By the run's priority."""
+    return weight(run.priority)
+
+
+def claim(
+    state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, *, weigh: Weigh = weight_of
+) -> Claim:
+    """What a run has and wants.
+
+    Args:
+        fit: the dispatch state of a fit run that has started.
+        now: the time that an event would have.
+    """
+    sub_epoch_s = _sub_epoch_s(run)
+    wants, most = _wanted(state, run, fit)
+    holds = held(state, run)
+    return Claim(
+        ref=RunRef(state.name, run.id),
+        project=run.project,
+        weight=weigh(state, run),
+        holds=holds,
+        wants=wants,
+        most=most,
+        sub_epoch_s=sub_epoch_s,
+        # Nobody waits for a question to a procedure of the user's own: sub-epochs go on beside it, and it is short.
+        ahead_s=sum(
+            _left_s(task, sub_epoch_s, now) * _width(task)
+            for task in run.open.values()
+            if task.key.kind != "search"
+        ),
+        start_s=_start_s(run),
+        whole_s=math.inf if holds else _whole_s(state, run),
+    )
+
+
+def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Claim:
+    """What a run has, for one that is not asked what it wants."""
+    ref = RunRef(state.name, run.id)
+    return Claim(ref=ref, project=run.project, weight=weigh(state, run), holds=held(state, run))
+
+
+def held(state: ExperimentState, run: Run) -> frozenset[Place]:
+    """Places where a run has open tasks; all of a worker where it has one that must be alone."""
+    return frozenset(Place(*lane) for lane in lanes_held(state, run))
+
+
+def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
+    """Places where the run's only task may be followed by another one now, whose model is loaded meanwhile."""
+    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
+    found = {place for place, count in counts.items() if count == 1}
+    if fit is None:
+        return found
+    workers = state.workers
+    return {p for p in found if p.device == NO_DEVICE or not due_s(fit, workers[p.worker], p.device, now)}
+
+
+def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[Place]:
+    """Places that have as many tasks as they may, where a sub-epoch of the run is queued that models of a higher
+    priority may go before."""
+    if fit is None or not fit.dispatch_state.has_priorities:
+        return set()
+    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
+    queued = (task for task in _queued(state, run) if task.key.kind == "train")
+    found = {Place(*lane) for task in queued for lane in task_lanes(state, str(task.key), task)}
+    return {place for place in found if counts[place] >= QUEUE_DEPTH}
+
+
+# --- mechanism -----------------------------------------------------------------------------------
+
+
+def _devices(worker: Worker) -> tuple[Place, ...]:
+    return tuple(Place(worker.name, device) for device in range(worker.devices))
+
+
+def _lane(worker: Worker) -> Place:
+    return Place(worker.name, NO_DEVICE)
+
+
+def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:
+    """Places, and how many tasks there are for them at most."""
+    if run.state is not RunState.RUNNING:
+        return frozenset(), 0
+    alive = [worker for worker in state.workers.values() if worker.is_alive]
+    waiting = list(itertools.islice(ready(run), sum(worker.devices for worker in alive)))
+    if run.kind == "etl":
+        return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
+    queued = [task.key for task in _queued(state, run)]
+    waiting += [key for key in queued if key.kind not in ("train", "etl", "search", *MEASURING)]
+    kinds = {key.kind for key in waiting}
+    able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
+    count = len(waiting)
+    if fit is not None and fit.run == run.id:
+        left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
+        wanted = functools.reduce(operator.or_, left.values(), 0)
+        able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
+        count += (
+            len(left)
+            if fit.parallel_plans.is_plain
+            else sum(fit.parallel_plans.size(model) for model in left)
+        )
+    makers, lost = remaking(state, run, fit)
+    wants = {place for w in alive if w.name in able for place in _devices(w)}
+    return frozenset(wants.union(_lane(worker) for worker in makers)), count + lost
+
+
+def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
+    """Tasks that wait behind others on their devices: an idle device could run them now, so they are taken back."""
+    for key, task in run.open.items():
+        if task.state is TaskState.ASSIGNED and not state.workers[task.worker or ""].is_next(key):
+            yield task
+
+
+def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
+    """Models that an idle device could train now, those whose sub-epoch is `queued` among them -> the partitions that
+    each has yet to visit, as a mask."""
+    dispatch_state = fit.dispatch_state
+    return {
+        model: mask
+        for model, mask in enumerate(dispatch_state.open)
+        if mask and (model not in dispatch_state.running or model in queued)
+    }
+
+
+def _sub_epoch_s(run: Run) -> float:
+    """Seconds that a task of the run holds a place, on average as far as is known."""
+    seconds = sum(run.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
+    count = run.counts.sub_epoch_devices if run.is_planned_fit else run.counts.committed
+    return seconds / count if count else _UNKNOWN_S
+
+
+def _whole_s(state: ExperimentState, run: Run) -> float:
+    """Device-seconds that all that is left of a run will probably take; infinite while nothing tells."""
+    if run.is_planned_fit:
+        if not run.has_known_end:
+            return math.inf
+        done, total = run.progress()
+        # Of validations nothing is known.
+        return (
+            (total - done) * _sub_epoch_s(run) if run.counts.sub_epoch_devices and done < total else math.inf
+        )
+    counts, plan = run.counts, run.plan
+    if counts.committed:
+        return counts.unfinished * _sub_epoch_s(run)
+    if not isinstance(plan, EvaluatePlan):
+        return math.inf
+    fit = state.runs[plan.fit]
+    if not fit.counts.sub_epoch_devices or not isinstance(fit.plan, FitPlan):
+        return math.inf
+    # To test a row takes no longer than to train on it.
+    trained = sum(fit.plan.partitions.values()) / len(fit.plan.partitions)
+    rows = len(plan.models) * sum(plan.partitions.values())
+    return rows * _sub_epoch_s(fit) / max(1.0, trained)
+
+
+def _width(task: Task) -> int:
+    """Places that a task holds."""
+    return max(1, len(task.attempts[-1].devices))
+
+
+def _left_s(task: Task, sub_epoch_s: float, now: float) -> float:
+    if task.state is not TaskState.RUNNING:
+        return sub_epoch_s
+    return max(0.0, sub_epoch_s - (now - task.attempts[-1].started))
+
+
+def _start_s(run: Run) -> float:
+    newest = [until - since for _, since, until in run.starts[-_NEWEST:]]
+    return sum(newest) / len(newest) if newest else 0.0

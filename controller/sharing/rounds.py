@@ -1,0 +1,349 @@
+"""One round of decisions: which of the runs that are open decides next, and where it may put tasks. No I/O.
+
+Live and in simulations the same: whoever drives it asks each core that is named, and writes its steps before it asks
+for the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from cerebro.contract import api
+from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.state import ExperimentState, Run, RunState, TaskState, Worker
+from cerebro.state.workers import NO_DEVICE
+from controller.decisions.core import Core
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.exclusions import memory_retries
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.sharing import claims
+from controller.sharing.arbiter import Arbiter, Claim, Place, RunRef
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+_NOTHING_TOLD = api.Attended()
+
+
+class Asked(NamedTuple):
+    """A run that is to decide now.
+
+    Attributes:
+        closed: places where it may put nothing.
+        depth: open tasks that a place may have then.
+        is_alone: no other run is open.
+    """
+
+    core: Core
+    run: Run
+    closed: frozenset[Place] = frozenset()
+    depth: int = QUEUE_DEPTH
+    is_alone: bool = False
+
+    def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """What it is to decide on."""
+        return replace(snapshot, closed=self.closed, depth=self.depth)
+
+
+PATIENCE_S = 60.0
+"""How long a task that must be alone on a worker, or that takes several of its devices, waits beside other runs until
+they become free by themselves. Then they are kept free for it; that takes no longer than what runs there."""
+
+
+@dataclass(kw_only=True)
+class _Wait:
+    """Of a run with a task that needs more than a place: since when, and what is kept free for it."""
+
+    since: float
+    worker: str = ""
+    size: int = 0
+    places: frozenset[Place] = frozenset()
+
+
+class Sharing:
+    """Asks the arbiter. Belongs to a loop; not thread-safe.
+
+    Args:
+        weigh: a run's weight; that of its priority by default.
+    """
+
+    def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
+        self._arbiter, self._weigh = Arbiter(), weigh
+        self._left_out: set[str] = set()
+        self._waits: dict[RunRef, _Wait] = {}
+        self._rested: tuple[ExperimentState, int, str, Claim] | None = None
+        """Of which state at which event, and of which run, what it has was told last."""
+
+    def told(
+        self,
+        attended: Mapping[str, Iterable[str]],
+        runs: Mapping[RunRef, Run],
+        devices: int,
+        waiting: tuple[api.QueueEntry, ...] = (),
+        before: api.Attended = _NOTHING_TOLD,
+    ) -> api.Attended:
+        """What is worked on, for everybody who waits: those first whose turn it is.
+
+        Args:
+            attended: runs that are worked on, by experiment.
+            runs: those of them whose log is read.
+            devices: to train on.
+            waiting: runs that wait for another one of their experiment, as far as logs are read.
+            before: what was told last, by this or an earlier controller: it stays for runs whose log is not read yet.
+        """
+        refs = [RunRef(name, run) for name, names in attended.items() for run in names]
+        found = {}
+        for claim in self._arbiter.order():
+            if claim.ref in refs and claim.ref in runs:
+                found[claim.ref] = _told(claim, runs[claim.ref], self._arbiter.kept_s(claim))
+        known = {RunRef(each.experiment, each.run): each for each in before.runs}
+        for ref in refs:
+            if ref not in found:
+                found[ref] = known.get(ref) or api.AttendedRun(experiment=ref.experiment, run=ref.run)
+        return api.Attended(runs=tuple(found.values()), devices=devices or before.devices, waiting=waiting)
+
+    def leave_out(self, experiment: str) -> None:
+        """Ask no run of the experiment any more in this round."""
+        self._left_out.add(experiment)
+
+    def round(
+        self,
+        cores: Mapping[str, Core],
+        now: float,
+        *,
+        taken: frozenset[Place] = frozenset(),
+        others: bool = False,
+    ) -> Iterator[Asked]:
+        """Every open run of the experiments given, in the arbiter's order; more than once, if places are left that
+        another one may use.
+
+        Args:
+            now: the time that an event would have.
+            taken: places that nobody here may use.
+            others: whether runs are open that are not asked here.
+
+        Raises:
+            CoreFaultError: a core has failed to say what is so of its runs. The round has ended with that: where others
+                may put tasks is not known.
+        """
+        self._left_out.clear()
+        runs = [(core, run) for core in cores.values() for run in _asked(core, core.open_runs)]
+        if len(runs) < 2 and not others and not taken:
+            self._waits.clear()
+            self._rest(runs, now)
+            yield from (Asked(core, run, is_alone=True) for core, run in runs)
+            self._rest(runs, now)
+            return
+        seen = _Seen(runs, now, self._weigh, self._left_out)
+        self._arbiter.see(now, seen.claims())
+        named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
+        before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
+        every = seen.places()
+        kept = self._keep_free(seen, now)
+        unoffered = frozenset[Place]().union(*kept.values())
+        for turn in self._arbiter.turns(every - taken - seen.held() - unoffered):
+            if turn.places and turn.ref.experiment not in self._left_out:
+                yield Asked(*named[turn.ref], every - turn.places, depth=1)
+        self._arbiter.see(now, seen.claims())
+        for claim in self._arbiter.order():
+            # What nobody has taken is anybody's: who was given it could make nothing of it.
+            free = every - taken - seen.held()
+            own = kept.get(claim.ref, frozenset[Place]())
+            offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
+            if claim.ref.experiment not in self._left_out:
+                yield Asked(*named[claim.ref], every - offered, depth=1)
+        # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
+        # run that has just taken something back: it is given to an idle device first, in the next round.
+        self._arbiter.see(now, seen.claims())
+        have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, before[ref])}
+        ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
+        followed = {place for places in ending for place in places} - unoffered - taken
+        for turn in self._arbiter.turns((), followed):
+            if turn.ref.experiment in self._left_out or turn.ref in have_taken_back:
+                continue
+            core, run = named[turn.ref]
+            # Where a queued sub-epoch may have to give way there is no room for another one: that takes nobody's turn.
+            offered = turn.places | _asked(core, claims.giving_way, core.state, run, core.fit_of(run))
+            if offered:
+                yield Asked(core, run, every - offered)
+        self._arbiter.see(now, seen.claims())
+
+    def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
+        """For each run that has waited for long to have a worker for itself, all places of one; or several devices of
+        one for a sub-epoch that takes them. Others have these places in turn, and they would never be free together."""
+        found = (_asked(core, _needing, core, run, now) for core, run in seen.still())
+        waiting = {ref: (able, size) for ref, able, size in found if able}
+        self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
+        if not waiting:
+            return {}
+        held = seen.held()
+        busy = Counter(place.worker for place in held)
+        kept = {}
+        for ref, (able, size) in waiting.items():
+            wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
+            by_name = {worker.name: worker for worker in able}
+            is_found = wait.worker in by_name and wait.size == size
+            if now - wait.since >= PATIENCE_S and not is_found:
+                left = (name for name in by_name if name not in taken)
+                wait.worker, wait.size = min(left, key=busy.__getitem__, default=""), size
+                if wait.worker:
+                    places = sorted(claims.places_at(by_name[wait.worker]), key=lambda place: place in held)
+                    devices = [place for place in places if place.device != NO_DEVICE]
+                    wait.places = frozenset(devices[:size] if size else places)
+            if wait.worker in by_name:
+                kept[ref] = wait.places
+        return kept
+
+    def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
+        """Keep account of a run that is alone, and gets all that it wants."""
+        still = ((core, run) for core, run in runs if run.is_open)
+        self._arbiter.see(now, [_asked(core, self._resting, core, run) for core, run in still])
+
+    def _resting(self, core: Core, run: Run) -> Claim:
+        state, known = core.state, self._rested
+        if known is not None and known[0] is state and known[1:3] == (state.seq, run.id):
+            return known[3]
+        claim = claims.resting(state, run, weigh=self._weigh)
+        self._rested = state, state.seq, run.id, claim
+        return claim
+
+
+class CoreFaultError(Exception):
+    """A core has raised an error that nobody foresaw, which is the cause of this one.
+
+    Attributes:
+        core: whose.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(f"the core of {core.state.name} has a fault")
+        self.core = core
+
+
+class _Seen:
+    """What there is to say of the runs in one round: asked once, and anew only where a log has grown since.
+
+    Args:
+        left_out: experiments that are not asked any more. What they have stays theirs.
+    """
+
+    def __init__(
+        self, runs: Sequence[tuple[Core, Run]], now: float, weigh: claims.Weigh, left_out: Set[str]
+    ) -> None:
+        self._runs, self._now, self._weigh, self._left_out = runs, now, weigh, left_out
+        self._claims: dict[RunRef, tuple[int, Claim]] = {}
+
+    def still(self) -> Iterator[tuple[Core, Run]]:
+        """The runs that are still open, and asked."""
+        return (
+            (core, run) for core, run in self._runs if run.is_open and core.state.name not in self._left_out
+        )
+
+    def claims(self) -> list[Claim]:
+        """What each run that is still open has and wants."""
+        return [self._claim(core, run) for core, run in self.still()]
+
+    def places(self) -> frozenset[Place]:
+        """All places of the workers."""
+        cores = {core.state.name: core for core, _ in self._runs}
+        found = (_asked(core, claims.places_of, core.state) for core in cores.values())
+        return frozenset[Place]().union(*found)
+
+    def held(self) -> frozenset[Place]:
+        """Places where any run has tasks."""
+        self.claims()
+        is_open = {RunRef(core.state.name, run.id): run.is_open for core, run in self._runs}
+        return frozenset[Place]().union(*(c.holds for ref, (_, c) in self._claims.items() if is_open[ref]))
+
+    def _claim(self, core: Core, run: Run) -> Claim:
+        ref, seq = RunRef(core.state.name, run.id), core.state.seq
+        known = self._claims.get(ref)
+        if known is None or known[0] != seq:
+            known = self._claims[ref] = seq, _asked(core, self._made, core, run)
+        return known[1]
+
+    def _made(self, core: Core, run: Run) -> Claim:
+        return claims.claim(core.state, run, core.fit_of(run), self._now, weigh=self._weigh)
+
+
+def _asked(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
+    try:
+        return ask(*given, **named)
+    except Exception as error:
+        raise CoreFaultError(core) from error
+
+
+_KEPT_S = 5.0
+"""What is told of a stay is rounded up to so much: pages are made anew whenever it changes."""
+
+
+def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
+    beside = {place.worker for place in claim.holds if place.device == NO_DEVICE}
+    return api.AttendedRun(
+        experiment=claim.ref.experiment,
+        run=claim.ref.run,
+        priority=run.priority,
+        project=run.project,
+        devices=sum(place.device != NO_DEVICE for place in claim.holds),
+        without_device=len(beside),
+        could_use_more=claim.could_use_more,
+        kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.could_use_more else 0.0,
+    )
+
+
+def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], int]:
+    """The workers that could take a task of the run that waits for more than a place, and the devices that it takes;
+    0: it must be alone. No workers if there is no such task, or if the run is given nothing."""
+    ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
+    if run.state is not RunState.RUNNING:
+        return ref, [], 0
+    if able := next(filter(None, memory_retries.waiting(core.state, run, fit, now, core.views)), []):
+        return ref, able, 0
+    if (
+        fit is None
+        or fit.parallel_plans.is_plain
+        or any(len(task.attempts[-1].devices) > 1 for task in run.open.values())
+    ):
+        return (
+            ref,
+            [],
+            0,
+        )  # of sub-epochs of several devices a run has one at a time so, and others as they come
+    return (ref, *next((found for found in _wide(core.state, fit) if found[0]), ([], 0)))
+
+
+def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worker], int]]:
+    """Of each idle model whose next sub-epoch takes several devices: the workers that could take it, and how many."""
+    dispatch_state = fit.dispatch_state
+    for name in fit.parallel_plans.choosing:
+        model = fit.model(name)
+        size, left = fit.parallel_plans.size(model), dispatch_state.open[model]
+        if size > 1 and left and model not in dispatch_state.running:
+            held = dispatch_state.held
+            yield (
+                [
+                    w
+                    for w in state.workers.values()
+                    if w.is_alive
+                    and w.trains
+                    and w.devices >= size
+                    and held[fit.worker(w.name)] & left
+                    and fit.parallel_plans.of(model, fit.worker(w.name)) is not None
+                ],
+                size,
+            )
+
+
+def _has_back(run: Run, before: Set[str]) -> bool:
+    """Whether one of the tasks that were open is to be done again. One that was committed meanwhile, as the store's
+    answers tell, is not."""
+    return any(run.find(key).state is TaskState.PENDING for key in before - run.open.keys())
+
+
+def _ending(core: Core, run: Run, now: float) -> set[Place]:
+    return claims.ending(core.state, run, core.fit_of(run), now)

@@ -1,0 +1,4 @@
+"""Which tasks are proposed: gangs, trials, replicas, verifications, searches.
+
+One module per kind of task. Pure.
+"""

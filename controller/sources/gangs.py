@@ -1,0 +1,162 @@
+"""Gangs: which workers train a sub-epoch on a set of partitions together, and when they begin. Pure.
+
+Sets are the same while nobody comes or goes, and each worker is in one of them at most, so gangs do not wait for each
+other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's sub-epoch is given to idle devices alone,
+so a model waits for the workers of a set that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from cerebro.contract.events import ParallelPlansRuledOut
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import Gang, Member
+from cerebro.scheduling.dispatch_state import Choice, GangMember
+from cerebro.state import ExperimentState, ModelState, Run
+from cerebro.state.parallel_plans import left
+from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
+from controller.decisions.fit_dispatch import FitDispatch
+from controller.scaling.cluster_snapshot import ClusterSnapshot
+
+_Holder = TypeVar("_Holder", int, str)
+
+
+def form(
+    fit: FitDispatch, draft: AssignmentDraft, dispatch_draft: DispatchDraft, snapshot: ClusterSnapshot
+) -> None:
+    """Give sub-epochs on sets of partitions to workers that are idle, those of models of the highest priority first,
+    then those that have most left. A model waits for the workers of a set that it still needs as a whole, unless other
+    runs have one of them."""
+    if fit.gang_size < 2:
+        return
+    dispatch_state = fit.dispatch_state
+    addresses = {name: seen.address for name, seen in snapshot.workers.items()}
+    closed = {place.worker for place in snapshot.closed}
+    # Those that can train with others, and are this run's to wait for.
+    within_reach = {w.name for w in draft.alive if w.trains and addresses.get(w.name)} - closed - draft.barred
+    sets = [
+        members
+        for members in _sets(fit)
+        if all(fit.workers[member.worker] in within_reach for member in members)
+    ]
+
+    def precedence(model: int) -> tuple[int, float, int]:
+        return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
+
+    for model in sorted(range(len(fit.models)), key=precedence):
+        parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
+        if parallel_plan is None or model in fit.memory_retries:
+            continue
+        needed = [
+            members
+            for members in sets
+            if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
+            # One with fewer devices is in no gang by this way, and not waited for.
+            and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
+        ]
+        ready = [
+            members
+            for members in needed
+            if all(_is_idle(fit, draft, member, parallel_plan.size) for member in members)
+        ]
+        if ready and model not in dispatch_state.running:
+            left_at = dispatch_state.worker_left
+            members = max(ready, key=lambda members: sum(left_at[member.worker] for member in members))
+            gang = _gang(fit, draft, addresses[fit.workers[members[0].worker]], members, parallel_plan)
+            key = fit.key(Choice(members[0].worker, model, members[0].partition))
+            key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
+            dispatch_draft.start_gang(model, [member._replace(gpus=parallel_plan.size) for member in members])
+            draft.give_gang(key, gang, parallel_plan)
+        # Also of one that is queued: it is not to be taken back for a worker that it would be kept off then.
+        for member in (member for members in needed for member in members):
+            dispatch_draft.keep_off(model, member.worker)
+
+
+def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:
+    """Models that only gangs can train any more, and that have a partition left which is in none: it is left over, or
+    who holds it, though perhaps away, holds one of another set.
+
+    Args:
+        models: as of `controller.sources.parallel_plans.out_of_reach`.
+    """
+    assert isinstance(run.plan, FitPlan)
+    size = run.fit_request.gang
+    if size < 2:
+        return
+    sets = _in_sets(_registered(state, run.plan), size)
+    covered = {partition for each in sets for partition, _ in each}
+    for name in models:
+        model = run.models[name]
+        parallel_plans = tuple(left(run, model))
+        if (
+            not parallel_plans
+            or any(parallel_plan.workers == 1 for parallel_plan in parallel_plans)
+            or model.busy
+            or model.state is not ModelState.ACTIVE
+        ):
+            continue
+        needed = model.partitions if model.epoch < model.epochs else model.remaining
+        alone = next((partition for partition in sorted(needed) if partition not in covered), None)
+        if alone is not None:
+            reason = f"partition {alone} is in no set of {size}, and one worker cannot train the model"
+            yield ParallelPlansRuledOut(run=run.id, model=name, parallel_plans=parallel_plans, reason=reason)
+
+
+def _sets(fit: FitDispatch) -> list[tuple[GangMember, ...]]:
+    """The sets of the run, by who holds what now."""
+    dispatch_state = fit.dispatch_state
+
+    def made() -> list[tuple[GangMember, ...]]:
+        holders = ((p, dispatch_state.holders(p)) for p in range(len(fit.partitions)))
+        sets = _in_sets(holders, fit.gang_size)
+        return [tuple(GangMember(worker, partition) for partition, worker in each) for each in sets]
+
+    return fit.again("sets of gangs", tuple(dispatch_state.held), made)
+
+
+def _in_sets(holders: Iterable[tuple[int, Iterable[_Holder]]], size: int) -> list[list[tuple[int, _Holder]]]:
+    """Partitions in sets of `size`, each with a holder of its own. What is left over is in none.
+
+    Args:
+        holders: each partition, with those that hold it.
+    """
+    taken: set[_Holder] = set()
+    found = []
+    for partition, names in holders:
+        holder = next((name for name in names if name not in taken), None)
+        if holder is not None:
+            taken.add(holder)
+            found.append((partition, holder))
+    return [found[at : at + size] for at in range(0, len(found) - size + 1, size)]
+
+
+def _registered(state: ExperimentState, plan: FitPlan) -> Iterator[tuple[int, Iterator[str]]]:
+    """Partitions of the run, each with those that train and hold it, alive or not."""
+    for partition in sorted(plan.partitions):
+        yield partition, (w.name for w in state.holders(plan.dataset, partition) if w.trains)
+
+
+def _gang(
+    fit: FitDispatch,
+    draft: AssignmentDraft,
+    address: str,
+    members: Sequence[GangMember],
+    parallel_plan: ParallelPlan,
+) -> Gang:
+    named = tuple(
+        Member(
+            worker=(name := fit.workers[member.worker]),
+            partition=fit.partitions[member.partition],
+            devices=tuple(sorted(draft.places.reachable(name, 1)[: parallel_plan.size])),
+        )
+        for member in members
+    )
+    return Gang(address=address, members=named, rows=tuple(fit.rows[each.partition] for each in named))
+
+
+def _is_idle(fit: FitDispatch, draft: AssignmentDraft, member: GangMember, size: int) -> bool:
+    """Whether so many devices of the worker are."""
+    return len(draft.places.reachable(fit.workers[member.worker], 1)) >= size

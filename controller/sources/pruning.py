@@ -1,0 +1,80 @@
+"""Which checkpoints of a search are to be removed now. Kept beside the state, so that a decision looks at few models.
+
+Models are looked at once they are trained no further, a hundredth of them at a time: of a thousand ten wait for it.
+Those that keep something that they may yet lose are looked at again each time. What is removed says
+`cerebro.state.pruning`, from the disk takes it `controller.storage.pruned_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cerebro.contract.events import CheckpointsPruned
+from cerebro.search.procedure import Failed, Reached, Stopped
+from cerebro.state import ModelState, Run
+from cerebro.state.pruning import may_go_on, prunable
+
+_SHARE = 100
+"""Models are looked at when one in so many waits for it."""
+
+
+class Pruning:
+    """Of the search of one run; made anew from the state, it looks at all models.
+
+    Attributes:
+        run: its id.
+    """
+
+    def __init__(self, run: Run) -> None:
+        assert run.search is not None
+        self.run = run.id
+        self._reports, self._decisions = len(run.search.reports), len(run.search.decisions)
+        self._is_over = False
+        self._waiting = _not_active(run)
+        """Models that have ended since the last look."""
+        self._held: set[str] = set()
+        """Others that may have to give something up although nothing happens to them."""
+
+    def step(self, runs: Mapping[str, Run], run: Run, *, is_last: bool = False) -> CheckpointsPruned | None:
+        """What is to be written now; `None`: nothing.
+
+        Args:
+            runs: of the experiment.
+            is_last: whether this is asked for the last time before the run ends, or room is wanted.
+        """
+        self._see(run)
+        few = 0 if is_last else len(run.models) // _SHARE
+        if len(self._waiting) <= few and not (is_last and self._held):
+            return None
+        return self._look(runs, run)
+
+    def _see(self, run: Run) -> None:
+        log = run.search
+        assert log is not None
+        for report in log.reports[self._reports :]:
+            if isinstance(report, Reached | Failed | Stopped):
+                self._waiting.add(report.model)
+        for decision in log.decisions[self._decisions :]:
+            self._waiting.update(decision.stop)
+        self._reports, self._decisions = len(log.reports), len(log.decisions)
+        is_over = log.finish is not None and not run.counts.active
+        if is_over and not self._is_over:
+            self._waiting |= _not_active(run)
+        self._is_over = is_over
+
+    def _look(self, runs: Mapping[str, Run], run: Run) -> CheckpointsPruned | None:
+        best = {model.id for model in run.best_models(run.keep or 0)}
+        looked_at, files = self._waiting | self._held, {}
+        self._waiting, self._held = set(), set()
+        for name in run.counts.in_order(looked_at):
+            model = run.models[name]
+            gone, there = prunable(runs, run, model, best)
+            if gone:
+                files[name] = tuple(sorted(gone))
+            if there and model.state is not ModelState.ACTIVE and (gone or not may_go_on(run, model)):
+                self._held.add(name)
+        return CheckpointsPruned(run=run.id, files=files) if files else None
+
+
+def _not_active(run: Run) -> set[str]:
+    return {model.id for model in run.models.values() if model.state is not ModelState.ACTIVE}

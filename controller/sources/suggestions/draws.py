@@ -1,0 +1,87 @@
+"""What is asked of the process that draws, and what its answers mean for runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+from cerebro.contract import api
+from cerebro.contract.events import RunPaused, ValuesDrawn
+from cerebro.state import Run, RunState
+from controller.decisions.core import Core
+from controller.decisions.decide import Step
+from controller.planning import ChildHelper, Helper
+
+_SOON_S = 0.02
+"""A draw that is being made is looked for so often."""
+_IDLE_S = 60.0
+"""The process ends when nothing was asked for so long."""
+
+
+class _Asked(NamedTuple):
+    """Whose values are being drawn."""
+
+    experiment: str
+    run: str
+    first: int
+
+
+class Draws:
+    """Has values drawn for one run after another. Belongs to the loop; not thread-safe.
+
+    Args:
+        helper: draws; a process by default.
+    """
+
+    def __init__(self, helper: Helper | None = None) -> None:
+        self._helper = helper or ChildHelper("controller.sources.suggestions.child")
+        self._asked: _Asked | None = None
+        self._answers: dict[_Asked, dict[str, Any]] = {}
+        """Those that nobody has taken yet."""
+        self._used = -math.inf
+
+    def steps(self, core: Core, run: Run) -> list[Step]:
+        """That values are drawn, once they are; none while they are being drawn, or nobody wants any."""
+        search = core.search_of(run)
+        is_asked = search is not None and not search.is_drawn_by_workers and run.state is RunState.RUNNING
+        question = search.question(run) if search is not None and is_asked else None
+        if question is None:
+            return []
+        asked = _Asked(core.state.name, run.id, question.numbers[0])
+        self._collect()
+        answer = self._answers.pop(asked, None)
+        if answer is not None and "values" in answer:
+            drawn = ValuesDrawn(run=run.id, first=asked.first, values=tuple(answer["values"]))
+            return [api.Note(event=drawn)]
+        if answer is not None:
+            reason = f"no values could be drawn for the search: {answer.get('error', answer)}"
+            return [api.Note(event=RunPaused(run=run.id, reason=reason))]
+        if self._asked is None:
+            self._helper.ask(question.model_dump(mode="json"))
+            self._asked, self._used = asked, time.monotonic()
+        return []
+
+    def _collect(self) -> bool:
+        """Take the answer, also if nobody wants it any more: the search may have been ended. Whether there was one."""
+        answer = self._helper.answer() if self._asked is not None else None
+        if self._asked is None or answer is None:
+            return False
+        is_of_run = (self._asked.experiment, self._asked.run)
+        self._answers = {
+            of: kept for of, kept in self._answers.items() if (of.experiment, of.run) != is_of_run
+        }
+        self._answers[self._asked] = answer
+        self._asked = None
+        return True
+
+    def wake_s(self) -> float:
+        """Seconds until values may be drawn."""
+        if self._collect():
+            return 0.0
+        if self._asked is not None:
+            return _SOON_S
+        if self._used > -math.inf and time.monotonic() - self._used > _IDLE_S:
+            self._helper.rest()
+            self._used = -math.inf
+        return math.inf

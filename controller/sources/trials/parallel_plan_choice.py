@@ -1,0 +1,77 @@
+"""Which of the measured ways models are given, while nobody has planned it: as many devices as shorten the run.
+
+The least makespan that any allotment could have is `lower_s`. Each model gets the cheapest way, in device-seconds, that
+is not longer than that. Nothing is chosen that was not measured and verified, or named by the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.trials import KnownParallelPlan, ModelGroup
+from controller.sources.trials.selection import WORTH
+from controller.sources.trials.situation import Situation, outcome_of, there
+from controller.sources.trials.times import counts, known_s, lower_s, times_of
+
+_ROUNDING = 1e-6
+
+
+def widths(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> dict[str, int]:
+    """Devices of each model that is to have several; none where that would not make the run shorter by `WORTH`.
+
+    Args:
+        ways: as `controller.sources.trials.times.Makespan` takes them.
+        devices: of all workers.
+    """
+    narrow = {model: [min(each)] for model, each in parallel_plans.items() if each}
+    limit = lower_s(parallel_plans, devices)
+    if not narrow or limit > lower_s(narrow, devices) * (1 - WORTH):
+        return {}
+    found = {
+        model: min((size * seconds, size) for size, seconds in each if seconds <= limit * (1 + _ROUNDING))[1]
+        for model, each in parallel_plans.items()
+        if each
+    }
+    return {model: size for model, size in found.items() if size > 1}
+
+
+def allotted(situation: Situation, total: Mapping[str, float]) -> dict[str, dict[int, ParallelPlan]]:
+    """Model -> kind of devices -> the way that its sub-epochs get there, of models that are to have several devices.
+
+    Only where sub-epochs have shown how long a batch takes on one device: nothing is compared with what is not known.
+
+    Args:
+        total: model -> batches of all of its training. Not what is left: the choice is to stay as it is.
+    """
+    parallel_plans: dict[str, list[tuple[int, float]]] = {}
+    for group in situation.inspection.groups:
+        if known_s(situation, group) is None:
+            continue
+        fastest: dict[int, float] = {}
+        for width, seconds in times_of(situation, group).items():
+            fastest[width.size] = min(seconds, fastest.get(width.size, seconds))
+        for model in group.models:
+            if model in total:
+                parallel_plans[model] = [(size, total[model] * seconds) for size, seconds in fastest.items()]
+    if len(parallel_plans) < len(total):
+        return {}
+    devices = sum(sum(sizes) for sizes in situation.devices.values())
+    chosen: dict[str, dict[int, ParallelPlan]] = {}
+    for model, size in widths(parallel_plans, devices).items():
+        group_of = situation.inspection.group_of(model)
+        if group_of is not None and (found := _parallel_plans(situation, group_of, size)):
+            chosen[model] = found
+    return chosen
+
+
+def _parallel_plans(situation: Situation, group: ModelGroup, size: int) -> dict[int, ParallelPlan]:
+    """The fastest usable way on so many devices, of each kind."""
+    found: dict[int, tuple[float, KnownParallelPlan]] = {}
+    for known in there(situation, group):
+        outcome = outcome_of(situation, group, known)
+        if known.parallel_plan.size == size and outcome is not None and counts(situation, group, outcome):
+            best = found.get(known.place)
+            if best is None or outcome.batch_s < best[0]:
+                found[known.place] = outcome.batch_s, known
+    return {place: known.parallel_plan for place, (_, known) in found.items()}

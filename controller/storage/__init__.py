@@ -1,0 +1,1 @@
+"""Files on volumes that the controller removes, copies or measures."""
