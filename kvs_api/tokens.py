@@ -21,7 +21,6 @@ from cerebro.contract.identity import (
     TokenRecord,
     TokenRequest,
     granted,
-    held_to,
     minted,
     owns,
 )
@@ -105,11 +104,9 @@ class TokenStore(AuditStore):
         stored = _stored(found)
         if stored is None or not stored.record.maker:
             return stored
-        maker = self.token(stored.record.maker)
-        if maker is None:
+        if self.token(stored.record.maker) is None:
             return None  # it was made while its maker was being revoked; makers are kept as long as what they made
-        held = held_to(maker.record.principal, stored.record.principal)
-        return stored._replace(record=stored.record.model_copy(update={"principal": held}))
+        return stored
 
     def tokens(self, principal: Principal | None = None) -> tuple[TokenRecord, ...]:
         """All tokens that one may see, newest first; of nobody in particular: all."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from cerebro.contract.base import Contract, LateContract, Name, Sha256
 from cerebro.contract.events import ClusterEvent, Event, LivePoint
@@ -230,17 +230,15 @@ class QueueEntry(Contract):
 class AttendedRun(Contract):
     """A run that is worked on, and what it has of the cluster."""
 
-    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
-
     experiment: Name
     run: Name
     priority: Priority = NORMAL
     project: Project = ""
     devices: int = Field(default=0, ge=0)
     """On which it has tasks."""
-    without_device: int = Field(default=0, ge=0, validation_alias="beside", serialization_alias="beside")
+    without_device: int = Field(default=0, ge=0)
     """Workers that have a task of it that takes no device."""
-    could_use_more: bool = Field(default=False, validation_alias="is_hungry", serialization_alias="is_hungry")
+    could_use_more: bool = False
     """Whether it could use more than it has. Not asked of a run that is alone."""
     kept_s: float = Field(default=0.0, ge=0, exclude_if=lambda seconds: not seconds)
     """If it could: so many seconds yet every device that it could use stays with the experiment that is there."""
@@ -356,9 +354,7 @@ class TokensAnswer(Contract):
 class SizeAnswer(Contract):
     """The pending request for a number of workers, if there is one."""
 
-    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
-
-    request: SizeRequest | None = Field(validation_alias="wish", serialization_alias="wish")
+    request: SizeRequest | None
 
 
 class TrialsRequest(Contract):

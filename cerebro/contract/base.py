@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 
 def _ascending(devices: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,15 +45,3 @@ class LateContract(Contract):
     see none, such as the page, do without these, the largest of all."""
 
     model_config = ConfigDict(defer_build=True)
-
-
-def dropped(*names: str) -> Any:
-    """A validator for a class body: earlier versions wrote fields of these names, which are read and left out."""
-
-    def leave_out(cls: type[Contract], value: Any) -> Any:
-        if not isinstance(value, Mapping) or value.keys().isdisjoint(names):
-            return value
-        return {name: each for name, each in value.items() if name not in names}
-
-    validator: Any = classmethod(leave_out)
-    return model_validator(mode="before")(validator)

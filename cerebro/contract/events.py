@@ -72,11 +72,9 @@ class RunResumed(_Event):
     run: Name
     by: str = "controller"
     beside: bool = False
-    """Of a run that has ended: it may be opened while other runs are open, if those are no obstacle to it. Without, as
-    earlier versions wrote it, it stays as it is while any other run is open."""
+    """True to reopen an ended run while other runs are open, if no obstacle exists."""
     procedure: OwnProcedure | None = Field(None, exclude_if=lambda value: value is None)
-    """Of a search by a procedure of the user's own: its code from now on. Absent: it stays, so that older versions can
-    read that."""
+    """New code of the search's own procedure. `None`: it keeps its code."""
 
 
 class RunStopRequested(_Event):
@@ -399,7 +397,7 @@ class WorkerJoined(_Event):
     devices: int = Field(default=1, ge=1)
     """So many devices, numbered from 0."""
     device: DeviceKind | None = Field(None, exclude_if=lambda value: value is None)
-    """What they are. Absent where an older version registered or noted the worker, or where they are not alike."""
+    """Kind of the devices. `None`: they are not alike."""
 
 
 class WorkerLost(_Event):
@@ -443,7 +441,7 @@ class TaskAssigned(_Event):
     """How it uses them. Absent where it runs on one as user code is written."""
     others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
     """Of a sub-epoch on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
-    reads the first. Absent where the sub-epoch visits one partition, so that older versions can read that."""
+    reads the first."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """Of a sub-epoch: which of its model's hyper-parameters and epochs it was given, of all that there were, from 0. A
     user may change them while the sub-epoch is on its way, so the order of the log does not tell."""
@@ -583,10 +581,7 @@ ControllerEvent = Annotated[
     | ValuesDrawn
     | CheckpointsPruned
     | ModelRetried
-    | TaskGivenUp
-    | WorkerJoined
-    | WorkerLost
-    | WorkerRemoved,
+    | TaskGivenUp,
     Field(discriminator="type"),
 ]
 """Events that the controller writes into an experiment's log and that change no attempt. Of workers: those that the

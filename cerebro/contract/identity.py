@@ -316,14 +316,6 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
     return made
 
 
-def held_to(maker: Principal, made: Principal) -> Principal:
-    """Remove rights from a stored token that earlier versions granted and `granted` refuses now."""
-    if made.identity != maker.identity or made.projects or not maker.projects or not made.may(Scope.CREATE):
-        return made
-    left = SCOPES[made.role] if made.scopes is None else frozenset(made.scopes)
-    return made.model_copy(update={"scopes": tuple(sorted(left - {Scope.CREATE}))})
-
-
 def owns(principal: Principal, record: TokenRecord) -> bool:
     """Whether one sees and revokes a token: its own, and an admin all."""
     return record.principal.identity == principal.identity or principal.may(Scope.ADMINISTER)

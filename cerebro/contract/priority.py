@@ -1,7 +1,6 @@
 """Priority: which of several go first, runs that share a cluster and models of a run alike. One number for both.
 
-Decision 47 has the rule. Some numbers have names. Where one has, logs and answers hold the name, as they did when there
-were only names.
+Decision 47 has the rule. Logs and answers hold the name of a number that has one.
 """
 
 from __future__ import annotations

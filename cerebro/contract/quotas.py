@@ -22,8 +22,7 @@ class Quota(Contract):
     worker_hours: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Of devices of workers in `DAYS` days, counted as attempts end. Once they are used no run begins."""
     bytes: int | None = Field(None, ge=0, exclude_if=lambda limit: limit is None)
-    """Of checkpoints and predictions, as the controller measures them. Once they are used no run begins. Absent where
-    not limited, so that older versions can read the rest; here and in `Usage`."""
+    """Bytes of checkpoints and predictions, as the controller measures them. No run begins above this limit."""
 
 
 class Usage(Contract):

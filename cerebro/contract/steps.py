@@ -39,8 +39,7 @@ class Assign(LateContract):
     devices: Devices = (0,)
     """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
     others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
-    """Of a sub-epoch on a set of partitions: they get the attempt with `worker`, all or none. Absent of all others, so
-    that older versions can read those."""
+    """The other workers of a gang. All of them get the attempt, or none."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
     body: TaskBody

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cerebro.contract.base import Contract, Devices, LateContract, Name, RelativePath, Sha256, Split, dropped
+from cerebro.contract.base import Contract, Devices, LateContract, Name, RelativePath, Sha256, Split
 from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan, TechniqueChoice
@@ -524,8 +524,6 @@ class InspectTask(LateContract):
     places: tuple[DevicePlace, ...]
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """As of `EtlTask`."""
-
-    _of_old = dropped("ignore")
 
 
 class TrialTask(ModelTask):

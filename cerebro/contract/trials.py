@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cerebro.contract.base import Contract, LateContract, Sha256, dropped
+from cerebro.contract.base import Contract, LateContract, Sha256
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import MAX_DEVICES, WorkerRecord
 from cerebro.contract.texts import cleaned
@@ -45,8 +45,6 @@ class DeviceKind(Contract):
     name: str
     memory_bytes: int | None = Field(default=None, ge=0)
     host_bytes: int | None = Field(default=None, ge=0)
-
-    _of_old = dropped("link")
 
     @classmethod
     def of(cls, record: WorkerRecord) -> DeviceKind | None:
@@ -97,8 +95,6 @@ class KnownParallelPlan(Contract):
     per_activation_byte: float = Field(default=0.0, ge=0)
     is_automatic: bool = True
     cache_key: Sha256 | Literal[""] = ""
-
-    _of_old = dropped("evaluates")
 
 
 class ModelGroup(Contract):
@@ -191,8 +187,6 @@ class TrialOutcome(Contract):
     error: float | None = None
     seconds: float = Field(default=0.0, ge=0)
     is_recalled: bool = False
-
-    _of_old = dropped("device_reserved_bytes")
 
     @property
     def is_usable(self) -> bool:

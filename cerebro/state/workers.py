@@ -161,8 +161,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
 
     What its volume holds is what was found there, and what other workers of the volume that are alive know of: they may
     have made something since it looked. Of a volume without another worker only what was found counts, because its disk
-    may be another one. What it had to do stays open until it is taken back. That it is there already is news to the
-    cluster's log alone, where one from before there was that log knows it (`ClusterState` sees to the others).
+    may be another one. What it had to do stays open until it is taken back.
     """
     known = workers.get(event.worker)
     volume = event.volume or event.worker
@@ -195,7 +194,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
 
 
 def _lose(workers: dict[str, Worker], event: WorkerLost) -> None:
-    """A worker is given nothing more. One that is lost already, as a log of before the cluster's says, stays so."""
+    """A worker is given nothing more."""
     worker = workers.get(event.worker)
     if worker is None:
         raise IllegalEventError(f"{event.worker} was lost without having joined")

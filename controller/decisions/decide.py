@@ -18,8 +18,6 @@ from cerebro.contract.events import (
     RunPaused,
     RunResumed,
     SearchDecided,
-    WorkerLost,
-    WorkerRemoved,
 )
 from cerebro.contract.metrics import ADVICE
 from cerebro.contract.records import ExperimentRecord
@@ -139,7 +137,7 @@ def _go_on(
         return [_note(event) for event in decided]
     full = run.storage_full or volume_failure(state, run) if run.state is RunState.RUNNING else None
     if full is not None:
-        volume = full.volume or "unknown"  # a worker of an earlier version does not say
+        volume = full.volume or "unknown"
         return [
             _note(RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume))
         ]
@@ -211,8 +209,6 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
             yield from _take_back(state, known, loss.exit, loss.how)
         elif known.left and seen is not None:
             yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
-        if loss is not None and name not in snapshot.named:
-            yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
@@ -233,14 +229,6 @@ def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
     if known.is_ending:
         return Absence(how=Liveness.LEAVING, exit=ENDING)
     return None if known.is_alive else Absence(how=Liveness.SILENT, exit=SILENT)
-
-
-def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
-    """Of a worker that the cluster's log has never named: only this log knows it, by an older version."""
-    if worker.is_alive:
-        yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
-    if is_gone and not worker.is_removed:
-        yield _note(WorkerRemoved(worker=worker.name, reason=exit.reason))
 
 
 def _take_back(

@@ -290,7 +290,6 @@ class Controller:
             return
         if self._keeper is not None:
             self._keeper.tell("", Progress(seq=self._cluster_log.state.seq, grows=True))
-        snapshot = self._cluster_log.on(snapshot)
         unready = self._experiments.unready()
         self._rest(is_known=not (unready or is_reading))
         if unready or sum(len(each.runs) for each in overviews) != 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
 from cerebro.contract import api
@@ -92,10 +91,6 @@ class ClusterLog:
             about = {} if isinstance(event, ReplicasChanged) else {"worker": event.worker}
             log.info("%s", line(event), extra=about)
         return True
-
-    def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot as experiments are to decide on it."""
-        return replace(snapshot, named=self.state.workers.keys())
 
     def _news(
         self, snapshot: ClusterSnapshot, ending: Collection[Life], busy: Collection[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -107,8 +107,6 @@ class ClusterSnapshot:
     """Where the run that decides may put nothing now: other runs have tasks there, or are to have the place next."""
     depth: int = QUEUE_DEPTH
     """Open tasks that a place may have after this decision."""
-    named: Collection[str] = ()
-    """Workers that the cluster's log names. Of others an experiment's log may tell, from before there was that log."""
     leaving: frozenset[str] = frozenset()
     """Workers that are to be given back: they go on, but what only they hold is made on others before."""
     is_filling: bool = False

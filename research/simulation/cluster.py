@@ -239,7 +239,6 @@ class Simulation:
         except _DiedError:
             self._start_controller()
             return True
-        snapshot = self.cluster_log.on(snapshot)
         if self._rest_or_wake(cores, snapshot):
             return True
         for asked in self.sharing.round(cores, self.now):

@@ -300,7 +300,7 @@ def test_no_two_runs_make_a_partition_at_a_time() -> None:
     core.state = story.state
     assert [run.id for run in core.open_runs()] == ["predict-1", "etl-2"]
     view = WorkerView(incarnation="a", weight=1.0, kinds=("etl", "predict"), replicas=())
-    snapshot = ClusterSnapshot(workers={"worker-0": view}, now=story.time, named={"worker-0", "worker-1"})
+    snapshot = ClusterSnapshot(workers={"worker-0": view}, now=story.time)
 
     def given_to(run: str) -> set[str]:
         steps = core.decide(snapshot, story.state.runs[run])

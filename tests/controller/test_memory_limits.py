@@ -239,7 +239,7 @@ def hopeless_on(growth: Growth) -> list[str]:
     story = story_of(8 * GIB, 8 * GIB)
     named: Any = {"weight": 1.0, "kinds": ("train",), "replicas": ()}
     views = {f"worker-{n}": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named) for n in (0, 1)}
-    snapshot = ClusterSnapshot(workers=views, now=story.time, named={*views}, growth=growth)
+    snapshot = ClusterSnapshot(workers=views, now=story.time, growth=growth)
     return [event.reason for event in hopeless(story.state, story.run, snapshot)]
 
 

@@ -278,7 +278,7 @@ def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had(limit: int) -> No
         "worker-0": WorkerView(incarnation="b", before=killed, memory_bytes=8 * GIB, **named),
         "worker-1": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named),
     }
-    steps = core.decide(ClusterSnapshot(workers=views, now=story.time, named={*views}))
+    steps = core.decide(ClusterSnapshot(workers=views, now=story.time))
     (step,) = (step for step in steps if isinstance(step, api.Revoke))
     assert (step.loss, step.limit_bytes) == (FailureKind.OUT_OF_MEMORY, limit)
 

@@ -14,6 +14,7 @@ from cerebro.contract.events import (
     Event,
     LivePoint,
     RunFinished,
+    RunPaused,
     RunRequested,
     RunStarted,
     WorkerJoined,
@@ -302,6 +303,7 @@ def note(event: ControllerEvent) -> api.Note:
 
 
 JOINED = WorkerJoined(worker="worker-0", incarnation="a", weight=1.0, kinds=("etl",))
+PAUSED = RunPaused(run="etl-1", reason="no space")
 FINISHED = RunFinished(run="etl-1", outcome="finished")
 
 

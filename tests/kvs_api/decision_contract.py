@@ -14,7 +14,7 @@ from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchA
 from cerebro.contract.tasks import SearchTask, TaskResult
 from cerebro.errors import ConflictError
 from cerebro.search.told import packed
-from tests.kvs_api.bench import JOINED, LONG_S, OTHER, SHORT_S, TASK, Bench, body, note, requested, worker
+from tests.kvs_api.bench import LONG_S, OTHER, PAUSED, SHORT_S, TASK, Bench, body, note, requested, worker
 
 
 class DecisionContract:
@@ -151,21 +151,21 @@ class DecisionContract:
     def test_a_decision_answers_with_the_log_after_the_cursor(self, bench: Bench) -> None:
         """The controller sees what it just wrote, and what came before it."""
         bench.run_until("running")
-        request = api.DecideRequest(term=bench.term, after=1, steps=(note(JOINED),))
+        request = api.DecideRequest(term=bench.term, after=1, steps=(note(PAUSED),))
         answer = bench.store.decide("one", request)
         assert answer.events == bench.log()[1:]
-        assert [event.type for event in answer.events] == ["TaskStarted", "WorkerJoined"]
+        assert [event.type for event in answer.events] == ["TaskStarted", "RunPaused"]
 
     def test_a_decision_made_without_the_newest_event_is_refused(self, bench: Bench) -> None:
         """A client's command or another decision may have come between."""
         bench.store.register(worker("a"))
         bench.store.append("one", requested("etl-1"))
         assign = api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body())
-        assert bench.decide(assign, note(JOINED), after=0) == ["refused", "refused"]
-        assert bench.decide(assign, note(JOINED), after=1) == ["done", "done"]
+        assert bench.decide(assign, note(PAUSED), after=0) == ["refused", "refused"]
+        assert bench.decide(assign, note(PAUSED), after=1) == ["done", "done"]
         other = assign.model_copy(update={"task": OTHER})
         assert bench.decide(other, after=1) == ["refused"], "it was made without the first one"
-        assert bench.decide(assign, note(JOINED), after=1) == ["already", "already"], "a repetition is known"
+        assert bench.decide(assign, note(PAUSED), after=1) == ["already", "already"], "a repetition is known"
 
     def test_reports_of_workers_put_no_decision_out_of_date(self, bench: Bench) -> None:
         """Reports come many times a second; the store compares each task by itself."""
@@ -202,7 +202,7 @@ class DecisionContract:
         assert bench.store.lead("controller-0", LONG_S).term == 0, "that one waits, if it is still there"
         assert bench.store.lead("controller-0", LONG_S, process="other").term == second
         with pytest.raises(ConflictError):
-            bench.decide(note(JOINED))
+            bench.decide(note(PAUSED))
 
     def test_one_controller_leads(self, bench: Bench) -> None:
         """While its lease runs, the holder keeps its term and everybody else is told who leads."""
@@ -215,9 +215,9 @@ class DecisionContract:
         bench.pass_a_moment()
         assert bench.store.lead("controller-1", LONG_S).term == bench.term + 1
         with pytest.raises(ConflictError, match="term"):
-            bench.decide(note(JOINED))
+            bench.decide(note(PAUSED))
         assert bench.log() == ()
-        assert bench.decide(note(JOINED), term=bench.term + 1) == ["done"]
+        assert bench.decide(note(PAUSED), term=bench.term + 1) == ["done"]
 
     def test_the_leader_says_what_is_worked_on(self, bench: Bench) -> None:
         """Everybody reads it with the queue. What it leaves out stays as it was; who has just begun to lead says

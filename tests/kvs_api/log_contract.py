@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested, WorkerLost
+from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import ConflictError, NotFoundError
-from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested
+from tests.kvs_api.bench import LOCATORS, PAUSED, Bench, note, requested
 
 
 class LogContract:
@@ -38,7 +38,7 @@ class LogContract:
 
     def test_an_unknown_experiment_is_not_found(self, bench: Bench) -> None:
         """Reads, requests and decisions name what is missing."""
-        step = note(JOINED)
+        step = note(PAUSED)
         request = api.DecideRequest(term=bench.term, after=0, steps=(step,))
         calls: list[Callable[[], object]] = [
             lambda: bench.store.experiment("two"),
@@ -98,16 +98,16 @@ class LogContract:
 
     def test_a_note_that_is_sent_twice_is_written_once(self, bench: Bench) -> None:
         """A controller that got no answer asks again from the same cursor: nothing is doubled."""
-        assert bench.decide(note(JOINED), after=0) == ["done"]
-        assert bench.decide(note(JOINED), after=0) == ["already"]
-        assert bench.types() == ["WorkerJoined"]
+        assert bench.decide(note(PAUSED), after=0) == ["done"]
+        assert bench.decide(note(PAUSED), after=0) == ["already"]
+        assert bench.types() == ["RunPaused"]
 
     def test_a_note_may_be_written_again_by_who_has_read_it(self, bench: Bench) -> None:
         """The same worker may be lost and join again: that is news, not a repetition."""
-        lost = WorkerLost(worker="worker-0", incarnation="a", reason="silent")
-        for step in (note(JOINED), note(lost), note(JOINED), note(lost)):
+        resumed = RunResumed(run="etl-1")
+        for step in (note(PAUSED), note(resumed), note(PAUSED), note(resumed)):
             assert bench.decide(step) == ["done"]
-        assert bench.types() == ["WorkerJoined", "WorkerLost"] * 2
+        assert bench.types() == ["RunPaused", "RunResumed"] * 2
 
     def test_a_run_that_was_never_queued_may_end(self, bench: Bench) -> None:
         """The end of a run is only a fact; taking it off the queue needs no entry there."""

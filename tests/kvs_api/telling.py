@@ -15,6 +15,7 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    WorkerJoined,
 )
 from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.bench import LONG_S, body, note, worker
@@ -34,8 +35,13 @@ def tell(kvs: KvsClient, experiment: str, events: Iterable[Event]) -> None:
         elif _is_clients(event):
             kvs.append(experiment, _CLIENTS.validate_python(event.model_copy(update={"seq": 0, "time": 0.0})))
             outcome = "done"
+        elif isinstance(event, WorkerJoined):
+            kvs.register(worker("a", event.worker))
+            entry = event.model_copy(update={"seq": 0, "time": 0.0})
+            cluster_log = api.ClusterLogRequest(term=term, after=len(kvs.cluster_log()), events=(entry,))
+            outcome = "done" if kvs.write_cluster_log(cluster_log).is_written else "refused"
         else:
-            decision = api.DecideRequest(term=term, after=seq, steps=(_step_of_controller(kvs, event),))
+            decision = api.DecideRequest(term=term, after=seq, steps=(_step_of_controller(event),))
             outcome = kvs.decide(experiment, decision).outcomes[0].outcome
         assert outcome == "done", event
 
@@ -50,10 +56,8 @@ def _step_of_worker(experiment: str, event: Event) -> api.Report | None:
     return None
 
 
-def _step_of_controller(kvs: KvsClient, event: Event) -> api.Decision:
+def _step_of_controller(event: Event) -> api.Decision:
     assert not isinstance(event, TaskRevoked)
-    if event.type == "WorkerJoined":
-        kvs.register(worker("a", event.worker))
     if isinstance(event, TaskAssigned):
         return api.Assign(
             task=event.task,

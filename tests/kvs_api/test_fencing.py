@@ -13,7 +13,7 @@ from cerebro.contract.records import SizeRequest, Troubles
 from cerebro.errors import BadRequestError, ConflictError
 from cerebro.runtime.kvs import KvsClient
 from controller.loop.leadership import fence
-from tests.kvs_api.bench import JOINED, LONG_S, Bench, note, worker
+from tests.kvs_api.bench import LONG_S, PAUSED, Bench, note, worker
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.test_contract import pass_a_moment
 
@@ -66,7 +66,7 @@ def test_a_late_write_of_an_earlier_controller_is_refused(bench: Bench, service:
 def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, service: Service) -> None:
     """Body and header must both name the term that leads."""
     late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
-    request = api.DecideRequest(term=bench.term + 1, after=0, steps=(note(JOINED),))
+    request = api.DecideRequest(term=bench.term + 1, after=0, steps=(note(PAUSED),))
     with contextlib.closing(late), pytest.raises(ConflictError):
         late.decide("one", request)
     assert bench.log() == ()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 
 import pytest
 import redis
 
 from cerebro.contract import api
-from cerebro.contract.records import SizeRequest, WorkerUsage
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.records import WorkerUsage
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
-from tests.kvs_api.test_http import send
 
 
 @pytest.fixture
@@ -113,14 +110,3 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
     bench.store.inbox("worker-0", "a", cursor, wait_s=0)
     left = itertools.chain(database.scan_iter(f"{keys.worker('')}*"), database.smembers(keys.WORKERS))
     assert list(left) == []
-
-
-def test_names_on_the_wire_stay(bench: Bench, service: Service) -> None:
-    """Versions 0.1 and later read each other's size request and a sub-epoch's position: by the names that 0.1 gave
-    them."""
-    bench.store.request_size(SizeRequest(workers=3))
-    _, content = send(service, "GET /v1/cluster/size")
-    assert json.loads(content).keys() == {"wish"}
-    assert bench.store.size_request() == SizeRequest(workers=3)
-    position = TrainTask.model_fields["position"]
-    assert (position.validation_alias, position.serialization_alias) == ("place", "place")

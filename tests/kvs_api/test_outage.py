@@ -17,7 +17,7 @@ from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunResumed, RunStopRequested
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
-from tests.kvs_api.bench import FINISHED, JOINED, Bench, note, requested, started
+from tests.kvs_api.bench import FINISHED, PAUSED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
 from tests.waiting import HANG_S
 
@@ -207,14 +207,14 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
 
     assert losing_an_answer(lambda: client.append("one", requested("etl-1"))) == 1
     assert losing_an_answer(lambda: client.append("one", RunStopRequested(run="etl-1"))) == 2
-    assert losing_an_answer(lambda: bench.decide(note(JOINED), after=2)) == ["already"]
+    assert losing_an_answer(lambda: bench.decide(note(PAUSED), after=2)) == ["already"]
     losing_an_answer(lambda: bench.run_until("assigned"))
     assert losing_an_answer(lambda: bench.step("start")) == "already"
     assert losing_an_answer(lambda: bench.step("commit")) == "already"
     assert bench.types() == [
         "RunRequested",
         "RunStopRequested",
-        "WorkerJoined",
+        "RunPaused",
         "TaskAssigned",
         "TaskStarted",
         "TaskCommitted",

@@ -28,6 +28,7 @@ from tests.kvs_api.bench import (
     LOCATORS,
     LONG_S,
     OTHER,
+    PAUSED,
     SHORT_S,
     TASK,
     Bench,
@@ -134,8 +135,8 @@ def append(run: int, seed: int) -> Named:
 
 def decide_note(kind: int, after: int) -> Named:
     event = (
-        JOINED,
-        WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
+        PAUSED,
+        RunResumed(run="etl-1"),
         RunFinished(run="etl-1", outcome="finished"),
     )[kind]
     return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))

@@ -286,19 +286,6 @@ def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
     assert place.create(place.made(nobody, projects=()).token, "two").status_code == 200
 
 
-def test_a_token_in_no_project_of_before_creates_nothing(service: Service, place: Place) -> None:
-    """Tokens from earlier versions lose the scope `create` only."""
-    ada = place.made(name="ada", role=Role.MEMBER, projects=("vision",))
-    made = place.made(ada.token, scopes=None)
-    with redis.Redis.from_url(service.database.url) as client:
-        key = f"cerebro:1:token:{made.record.id}"
-        changed = made.record.principal.model_copy(update={"projects": ()})
-        client.hset(key, "record", made.record.model_copy(update={"principal": changed}).model_dump_json())
-    assert place.create(made.token).status_code == 403
-    assert place.ask(made.token, "GET /v1/experiments").status_code == 200
-    assert place.ask(made.token, "GET /v1/tokens").status_code == 200
-
-
 def test_an_ended_session_outlives_its_cookie(service: Service, place: Place) -> None:
     """Kept in the database for more than seven days, for as many processes as there are."""
     dispatcher, path = SERVICES[Role.DISPATCHER], f"/v1/sessions/{'a' * 32}"
