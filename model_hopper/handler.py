@@ -154,7 +154,11 @@ class Handler(BaseHandler):
         for gpu in _gpus():
             torch.cuda.reset_peak_memory_stats(gpu)
         try:
-            result = self._do(body, attempt)
+            try:
+                result = self._do(body, attempt)
+            finally:  # what user code made of damaged rows is not its fault
+                for rows in self._mapped.values():
+                    rows.require_unchanged()
         except BaseException as error:
             if peak_gpu_bytes := _peak_gpu_bytes():
                 error.peak_gpu_bytes = peak_gpu_bytes  # type: ignore[attr-defined]

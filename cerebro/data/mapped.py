@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from cerebro.data.durable import verify
+from cerebro.data.durable import Written, verify
 from cerebro.data.fields import OFFSET, Field, Layout
 from cerebro.data.manifests import ShardEntry
 from cerebro.data.partitions import PARTITION_FILE, read_manifest
@@ -172,6 +172,14 @@ class Gathering(NamedTuple):
         return [gather(self.begin, self.end) for gather in self.plan]
 
 
+class _File(NamedTuple):
+    """A shard's file as it was mapped."""
+
+    path: Path
+    written: Written
+    changed_ns: int
+
+
 class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
@@ -179,8 +187,9 @@ class MappedRows:
     rows, except of a shard that is newer than its partition's manifest: its checksum must still match.
     """
 
-    def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk]) -> None:
+    def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk], files: Sequence[_File] = ()) -> None:
         self.layout = layout
+        self._files = files
         self._ids = [chunk.ids for chunk in chunks]
         self._edges = np.array([0, *accumulate(len(ids) for ids in self._ids)], np.int64)
         self._columns = [
@@ -198,6 +207,7 @@ class MappedRows:
         """
         layout: Layout | None = None
         chunks: list[_Chunk] = []
+        files: list[_File] = []
         for folder in folders:
             manifest = read_manifest(folder)
             if manifest.layout is None:
@@ -211,10 +221,17 @@ class MappedRows:
             complete_ns = _changed_ns(folder / PARTITION_FILE)
             for shard in manifest.shards:
                 path = folder / shard.file
-                if _changed_ns(path) > complete_ns:
+                files.append(_File(path, shard.written, _changed_ns(path)))
+                if files[-1].changed_ns > complete_ns:
                     verify(path, shard.written)
                 chunks.extend(_open_shard(path, shard, manifest.layout.fields))
-        return cls(layout, chunks)
+        return cls(layout, chunks, files)
+
+    def require_unchanged(self) -> None:
+        """Raise ShardCorruptError if the bytes of a shard changed since it was mapped. A deleted file stays mapped."""
+        for path, written, changed_ns in self._files:
+            if _changed_ns(path) not in (0, changed_ns):
+                verify(path, written)
 
     @property
     def num_rows(self) -> int:
