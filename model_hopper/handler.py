@@ -156,7 +156,7 @@ class Handler(BaseHandler):
         try:
             try:
                 result = self._do(body, attempt)
-            finally:  # what user code made of damaged rows is not its fault
+            finally:  # damaged rows come before errors of user code
                 for rows in self._mapped.values():
                     rows.require_unchanged()
         except BaseException as error:

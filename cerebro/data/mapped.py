@@ -173,7 +173,7 @@ class Gathering(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A shard's file as it was mapped."""
+    """The path, checksum and time of a shard when it was mapped."""
 
     path: Path
     written: Written

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cerebro.errors import ShardCorruptError
+from tests.state.stories import DATASET
 from tests.worker.training.handlers import Linear, handler_of, volumes_in, write_split
-from tests.worker.training.test_resumed import DATASET, task
+from tests.worker.training.test_resumed import task
 
 
 class Damaging(Linear):
@@ -31,7 +32,7 @@ class Damaging(Linear):
 
 @pytest.mark.parametrize("is_noticed", [False, True])
 def test_rows_that_change_during_a_sub_epoch_are_named(tmp_path: Path, is_noticed: bool) -> None:
-    """Whether user code fails because of them or not."""
+    """User code may fail because of the rows, or return metrics."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
     shard = next(volumes.partition(DATASET, "train", 0).glob("*.arrow"))
