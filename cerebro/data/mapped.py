@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.durable import Written, verify
 from cerebro.data.fields import OFFSET, Field, Layout
-from cerebro.data.manifests import ShardEntry
+from cerebro.data.manifests import PartitionManifest, ShardEntry
 from cerebro.data.partitions import PARTITION_FILE, read_manifest
 from cerebro.data.shards import column_type
 from cerebro.data.trees import Array, RowId
@@ -202,14 +202,14 @@ class MappedRows:
         """Map the partitions in ``folders``.
 
         Raises:
-            DataError: a partition is not complete, or the partitions do not have the same fields.
-            ShardCorruptError: a shard is missing or is not what its manifest says.
+            DataError: the partitions do not have the same fields.
+            ShardCorruptError: a partition is not complete, or a shard is missing or damaged.
         """
         layout: Layout | None = None
         chunks: list[_Chunk] = []
         files: list[_File] = []
         for folder in folders:
-            manifest = read_manifest(folder)
+            manifest = _manifest(folder)
             if manifest.layout is None:
                 continue
             if layout is None:
@@ -289,6 +289,16 @@ def share_of(rows: int, index: int, of: int) -> tuple[int, int]:
 
 def _joined(field: Field, chunks: Sequence[Any]) -> _Column | _RaggedColumn:
     return _RaggedColumn(field, chunks) if field.is_ragged else _Column(field, chunks)
+
+
+def _manifest(folder: Path) -> PartitionManifest:
+    """Read the manifest of a partition that was complete when the task was assigned."""
+    try:
+        return read_manifest(folder)
+    except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise ShardCorruptError.at(str(error), folder / PARTITION_FILE) from error
 
 
 def _changed_ns(path: Path) -> int:

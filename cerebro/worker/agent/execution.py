@@ -151,6 +151,8 @@ class Execution:
             return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
+        if unreadable_rows.drop_damaged(answer, body, self._settings.volumes):
+            self._shared.reports.changed()
         asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_parallel_plan": is_by_parallel_plan}
         if asked.place is not None and isinstance(body, ModelTask):

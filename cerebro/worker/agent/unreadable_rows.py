@@ -1,4 +1,4 @@
-"""The file behind a bus error of a task.
+"""Files of rows that a task could not read: name them, and withdraw damaged partitions.
 
 Tasks map the shards of their partitions into memory. If the volume cannot read a page of a map, or the file has become
 shorter, the kernel ends the process with SIGBUS, and no exception names the file.
@@ -7,6 +7,7 @@ shorter, the kernel ends the process with SIGBUS, and no exception names the fil
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 from cerebro.contract.tasks import (
     AuditTask,
@@ -38,6 +39,29 @@ def explained(failure: Failure, body: TaskBody | None, volumes: Volumes) -> Fail
     except DataError as error:
         return failure.model_copy(update={"kind": FailureKind.DATA, "message": str(error)})
     return failure
+
+
+def drop_damaged(failure: Failure, body: TaskBody | None, volumes: Volumes) -> bool:
+    """Withdraw a training partition of this worker if a shard is damaged.
+
+    Returns:
+        True if the partition was withdrawn. Preprocessing then makes its damaged shards again.
+    """
+    if not failure.is_of_volume or not isinstance(body, TrainTask | AuditTask | TrialTask):
+        return False
+    from cerebro.data.partitions import PARTITION_FILE  # an agent rarely needs it
+
+    folder = volumes.partition(body.dataset, "train", body.partition)
+    if Path(failure.volume).parent != folder:
+        return False
+    try:
+        _read(body, volumes)
+    except ShardCorruptError:
+        (folder / PARTITION_FILE).unlink(missing_ok=True)
+        return True
+    except (DataError, VolumeError):
+        return False
+    return False
 
 
 def _read(body: TaskBody | None, volumes: Volumes) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
 from cerebro.data import durable
+from cerebro.data.mapped import MappedRows
+from cerebro.data.partitions import find_partitions
+from cerebro.errors import ShardCorruptError
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent.unreadable_rows import explained
+from cerebro.worker.agent.unreadable_rows import drop_damaged, explained
 from tests.data.rows import write_partition
 from tests.worker.agent.agents import SHA, Agents
 
@@ -63,6 +66,24 @@ def test_rows_that_cannot_be_read_are_their_volumes_failure(
     found = explained(_crash(signal), BODY, volumes)
     assert found.kind is kind
     assert found.volume == (str(folder / manifest.shards[0].file) if found.is_of_volume else "")
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_damaged_partition_is_withdrawn(tmp_path: Path, is_damaged: bool) -> None:
+    """Preprocessing makes it again. A volume that could not be read for a moment keeps its partition."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    folder = volumes.partition("d", "train", 0)
+    shard = folder / write_partition(folder, [2, 3]).shards[1].file
+    if is_damaged:
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message="damaged", volume=str(shard))
+    assert drop_damaged(failure, BODY, volumes) is is_damaged
+    assert len(find_partitions(volumes.shards / "datasets")) == (not is_damaged)
+    if is_damaged:  # tasks that were assigned before the loss was reported
+        with pytest.raises(ShardCorruptError, match="no complete partition"):
+            MappedRows.open([folder])
 
 
 @pytest.mark.processes
