@@ -8,15 +8,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cerebro.data.partitions import complete_shards
-from cerebro.errors import RetryableError
+from cerebro.errors import RetryableError, RowError
+from etl_worker.cores import Cores
 from etl_worker.errors import CoreDiedError
-from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import (
+    Double,
+    FailOn,
+    make_job,
+    notes,
+    nothing,
+    own_children,
+    preprocess,
+    ready,
+    stored,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -185,3 +197,17 @@ def test_a_core_that_leaves_a_process_behind_is_missed_too(tmp_path: Path) -> No
             preprocess(job, lambda: _Grandparent(tmp_path / "pid"), nothing)
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_job_that_fails_leaves_no_process(tmp_path: Path) -> None:
+    """The next job starts with new processes."""
+    bad = {3}
+    with closing(Cores(ready(lambda: FailOn(sorted(bad))))) as cores:
+        with pytest.raises(RowError):
+            preprocess_partition(make_job(tmp_path / "bad", range(ROWS), cores=2), cores, nothing)
+        assert own_children() == []
+        bad.clear()
+        job = make_job(tmp_path / "good", range(ROWS), cores=2)
+        preprocess_partition(job, cores, nothing)
+    assert stored(job.output_folder) == ALL
+    assert own_children() == []
