@@ -180,12 +180,6 @@ class Access:
         kind, _, identity = acts_for.partition(" ")
         if kind == "token":
             return self._of_token(identity)
-        if acts_for == OPERATOR_WORD:
-            # So earlier versions say it. It would open what the cluster's former token has opened.
-            raise UnauthorizedError(
-                "this session was begun by a dispatcher of another version than kvs_api: upgrade both to the same "
-                "one, then sign in again"
-            )
         if kind == OPERATOR_WORD:
             if not hmac.compare_digest(acts_for.encode("utf-8", "surrogatepass"), self._operator_word):
                 raise UnauthorizedError(

@@ -143,8 +143,7 @@ class Database:
         return max(int(known or 0), self._clock.now())
 
     def _join(self) -> int:
-        call = {"call": "join", "workers": keys.WORKERS, "worker": keys.worker("")}
-        return int(self._ask(call)["clock"])
+        return int(self._ask({"call": "join"})["clock"])
 
     def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
         """Call the script; `texts` go beside the call, for those that are many and that it only keeps."""

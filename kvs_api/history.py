@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from cerebro import errors
-from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.history import MOST_ROWS, History, HistoryAnswer, HistoryRequest, Key, SubEpochHistory
 from kvs_api import keys
 from kvs_api.database import translated
@@ -57,7 +55,7 @@ class HistoryStore(RegistryStore):
                     "seq": seq,
                     "table": keys.SUB_EPOCHS,
                     "most": MOST_ROWS,
-                    "rows": [{"key": key, "row": row} for key, row in merged.items() if row],
+                    "rows": [{"key": key, "row": row} for key, row in merged.items()],
                 }
             )
             if "missing" in answer:
@@ -83,17 +81,10 @@ class HistoryStore(RegistryStore):
 
 
 def _merged(before: bytes | None, newer: SubEpochHistory) -> str:
-    """What a row becomes; empty: it stays, because a newer version wrote it. One that is damaged is replaced."""
+    """Return the new content of a row. A damaged row is replaced."""
     if before is None:
         return newer.model_dump_json()
     try:
         return SubEpochHistory.model_validate_json(before).with_more(newer).model_dump_json()
     except ValidationError:
-        return "" if _is_newer(before) else newer.model_dump_json()
-
-
-def _is_newer(content: bytes) -> bool:
-    try:
-        return int(json.loads(content)["schema_version"]) > SCHEMA_VERSION
-    except (ValueError, TypeError, KeyError):
-        return False
+        return newer.model_dump_json()

@@ -32,7 +32,7 @@
 | session:ID               | string | a sign-in session that was ended                  | kvs_api            | kvs_api            | 8 days |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
 | hours:A                  | hash   | day since the epoch -> ms of devices that account A used | steps.lua   | steps.lua          | 31 days after its last |
-| accounts                 | set    | accounts that have `hours:A`; empty: those of before it was kept are in it | steps.lua | steps.lua | with the hours |
+| accounts                 | set    | accounts that have `hours:A` | steps.lua | steps.lua | with the hours |
 | bytes                    | hash   | experiment -> `BYTES ACCOUNT`: what it has on volumes, as measured | steps.lua | steps.lua | with the experiment |
 | bytes:accounts           | hash   | account -> sum of these                           | steps.lua          | steps.lua          | never  |
 | exp:E:log:models         | hash   | run -> models that it was requested with or were added, where there are users | steps.lua | steps.lua | never |

@@ -21,7 +21,7 @@ local function called(device)
   return device == NO_DEVICE and 'the lane of tasks without a device' or 'device ' .. device
 end
 
--- One that an older version registered, or that names no devices, has one.
+-- A worker that names no devices, such as one for ETL alone, has one.
 local function num_devices(worker) return tonumber(redis.call('HGET', worker, 'devices') or '1') end
 
 -- Why one more attempt cannot be given to the devices; nil if it can.

@@ -36,25 +36,14 @@ local function spend(hours, key, log, task, now, wall)
   redis.call('SADD', hours.accounts, account)
 end
 
--- Accounts that have spent hours. Those of before the set was kept are looked for once, which its empty member tells of.
+-- Accounts that have spent hours.
 local function spenders(quotas)
-  if redis.call('SISMEMBER', quotas.accounts, '') == 0 then
-    local cursor = '0'
-    repeat
-      local found = redis.call('SCAN', cursor, 'MATCH', quotas.hours .. '*', 'COUNT', 1000)
-      cursor = found[1]
-      for _, key in ipairs(found[2]) do redis.call('SADD', quotas.accounts, string.sub(key, #quotas.hours + 1)) end
-    until cursor == '0'
-    redis.call('SADD', quotas.accounts, '')
-  end
   local accounts = {}
   for _, account in ipairs(redis.call('SMEMBERS', quotas.accounts)) do
-    if account ~= '' then
-      if redis.call('EXISTS', quotas.hours .. account) == 1 then
-        accounts[#accounts + 1] = account
-      else
-        redis.call('SREM', quotas.accounts, account) -- its hours are too long ago
-      end
+    if redis.call('EXISTS', quotas.hours .. account) == 1 then
+      accounts[#accounts + 1] = account
+    else
+      redis.call('SREM', quotas.accounts, account) -- its hours are too long ago
     end
   end
   return accounts

@@ -54,8 +54,6 @@ class Store(HistoryStore):
             record = record.model_copy(update={"created": seconds + micros / 1e6})
             key = keys.experiment(record.name)
             if self._redis.set(key, record.model_dump_json(), nx=True):
-                # A process of a version that knows neither has erased one of this name and left them.
-                self._redis.delete(f"{keys.log(record.name)}:segments", f"{keys.log(record.name)}:snapshots")
                 self._redis.zadd(keys.EXPERIMENTS, {record.name: record.created})
                 return record
             known = self.experiment(record.name)

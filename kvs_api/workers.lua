@@ -98,14 +98,8 @@ end
 -- A process of kvs_api begins to count: the store's clock, from which it goes on.
 function calls.join()
   if redis.call('EXISTS', request.clock) == 1 then return {clock = now} end
-  -- The first one ever. What an older version left was counted by the machine's clock, perhaps before that was set back:
-  -- a lease is as long as before if the clock begins no earlier than the newest report.
+  -- The first process ever.
   now = wall
-  for _, name in ipairs(redis.call('SMEMBERS', request.workers)) do
-    now = math.max(now, tonumber(redis.call('HGET', request.worker .. name, 'reported') or '0'))
-  end
-  -- Whoever led asks again in a moment, or somebody else may.
-  if redis.call('EXISTS', request.leader) == 1 then redis.call('HSET', request.leader, 'until', 0) end
   redis.call('SET', request.clock, string.format('%d', now))
   return {clock = now}
 end

@@ -223,13 +223,13 @@ class WorkerStore(QuotaStore):
         return found
 
     def troubles(self) -> Troubles:
-        """Why workers do not start, without what another release stored in a form of its own."""
+        """Why workers do not start; damaged content counts as none."""
         with translated():
             content: Any = self._redis.get(keys.TROUBLES)
         try:
-            return Troubles() if content is None else Troubles.model_validate_json(content, extra="ignore")
+            return Troubles() if content is None else Troubles.model_validate_json(content)
         except ValidationError as error:
-            log.warning("the stored troubles are of another release: %s", errors.found_in(error.errors()))
+            log.warning("the stored troubles are damaged: %s", errors.found_in(error.errors()))
             return Troubles()
 
     def set_troubles(self, troubles: Troubles) -> None:

@@ -71,13 +71,11 @@ def _group(group: WorkerGroup) -> dict[str, Any]:
     }
 
 
-def stack_parameters(
-    file: ClusterFile, zones: Sequence[str], *, has_roles: bool = True, is_attached: bool = True
-) -> dict[str, str]:
-    """Of our stack: with roles for the file's buckets or without; unattached, it is only the file system."""
+def stack_parameters(file: ClusterFile, zones: Sequence[str], *, is_attached: bool = True) -> dict[str, str]:
+    """Parameters of our stack. Unattached, it is only the file system."""
     special = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
     arn = f"arn:{special.get(file.region.rsplit('-', 2)[0], 'aws')}:s3:::"
-    buckets = [entry.partition("/") for entry in file.s3] if has_roles else []
+    buckets = [entry.partition("/") for entry in file.s3]
     return {
         "Cluster": file.name,
         "Attached": "yes" if is_attached else "no",  # no: what is stored outlives a network that is made anew

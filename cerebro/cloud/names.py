@@ -40,16 +40,6 @@ def own_stack(name: str) -> str:
     return f"cerebro-{name}"
 
 
-def earlier_stack(name: str) -> str:
-    """The stack in which earlier versions kept the file system; the mount targets had another one, ``-mounts``."""
-    return f"cerebro-{name}-storage"
-
-
-def earlier_roles_prefix(name: str) -> str:
-    """What the names of the stacks begin with in which eksctl kept the roles, for earlier versions."""
-    return f"eksctl-{name}-podidentityrole-"
-
-
 def is_ours(name: str, tags: Mapping[str, str]) -> bool:
     """Whether tags say that something belongs to the cluster: made by us, by eksctl or by a controller inside it."""
     return tags.get(f"kubernetes.io/cluster/{name}") == "owned" or any(

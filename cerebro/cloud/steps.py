@@ -68,12 +68,6 @@ def _clear(site: Site, world: World) -> None:
             "removed, because there may be data in it: look with `eksctl utils describe-stacks "
             f"--cluster {name} --region {site.file.region}`, or remove all with `cerebro cluster delete`"
         )
-    if names.earlier_stack(name) in world.stacks:
-        raise ProvisionError(
-            f"the control plane has gone, the file system of stack {names.earlier_stack(name)} has not. An earlier "
-            "version made it, and this one cannot mount it in a new network: copy what you need of it, then give "
-            "`cerebro cluster delete`"
-        )
     site.show("  an earlier attempt has failed: removing what it left")
     if names.own_stack(name) in world.stacks:  # mount targets would keep the network from being deleted
         _deploy(site, manifests.stack_parameters(site.file, site.zones, is_attached=False))
@@ -127,12 +121,9 @@ def make_addons(site: Site, world: World) -> None:
 
 
 def make_stack(site: Site, world: World) -> None:
-    """Create or update our stack; where an earlier version made two, and eksctl roles, these stay as they are."""
-    name, stack = world.name, names.own_stack(world.name)
-    if names.earlier_stack(name) in world.stacks:
-        return
-    has_roles = not any(each.startswith(names.earlier_roles_prefix(name)) for each in world.stacks)
-    parameters = manifests.stack_parameters(site.file, site.zones, has_roles=has_roles)
+    """Create or update our stack."""
+    stack = names.own_stack(world.name)
+    parameters = manifests.stack_parameters(site.file, site.zones)
     if world.is_stack_ready(stack) and world.mark == manifests.stack_fingerprint(site.file, parameters):
         return
     status = world.stacks.get(stack, "")
@@ -234,7 +225,7 @@ def _remover(*kinds: str) -> Step:
 
 
 def _delete_own_stacks(site: Site, world: World) -> None:
-    """One after the other: earlier versions made two, and the second holds the file system that the first mounts."""
+    """Delete our stack, with the file system."""
     if world.file_system:
         points = "AccessPoints[].AccessPointId"  # made by the driver; they would keep the file system
         for point in site.aws.find("efs", "describe_access_points", points, FileSystemId=world.file_system):

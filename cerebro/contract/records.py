@@ -304,8 +304,7 @@ def no_workers_for(runs: Sequence[str]) -> str:
 class Troubles(Contract):
     """Why workers that are wanted do not start, as the cluster manager tells it; for people.
 
-    Not part of a worker's record, because what never started never registered. Readers ignore unknown fields: the
-    controller of another release may have stored it.
+    Not part of a worker's record, because what never started never registered.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

@@ -361,7 +361,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""
         path = "/v1/cluster/troubles"
-        return self.answered(Troubles, "GET", path, self.send("GET", path, None, 0.0), extra="ignore")
+        return self.call("GET", path, Troubles)
 
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start; the controller does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import urllib3
 from pydantic import BaseModel, ValidationError
@@ -105,20 +105,15 @@ class Transport:
         method: str,
         path: str,
         content: bytes,
-        *,
-        extra: Literal["ignore"] | None = None,
     ) -> Answer:
         """Parse the answer of kvs_api.
-
-        Args:
-            extra: ``"ignore"`` leaves out fields that this version does not know; by default they are errors.
 
         Raises:
             StoreUnavailableError: it is no JSON, so something else than kvs_api answered.
             ValidationError: it is JSON of another form.
         """
         try:
-            return answer.model_validate_json(content, extra=extra)
+            return answer.model_validate_json(content)
         except ValidationError as cause:
             if not any(
                 each["type"] == "json_invalid"

@@ -7,7 +7,7 @@ import redis
 
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
-from kvs_api import database, keys
+from kvs_api import database
 from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, TASK, body, worker, worker_step
 from tests.kvs_api.real import Database
@@ -107,11 +107,3 @@ class Machines:
     def silent_s(self, *, at: int = 0) -> float:
         """For how long worker-0 has not reported."""
         return self.stores[at].workers()[0].silent_s
-
-    def leave_as_before(self, ahead_s: float) -> None:
-        """Have the store hold what a version without a clock of its own left, its times so far ahead of the wall."""
-        now = round((self._wall + ahead_s) * 1000)
-        self._redis.delete(keys.CLOCK)
-        self._redis.hset(keys.worker("worker-0"), "reported", now)
-        self._redis.hset(keys.task("one", TASK), "lease_until", now + round(LEASE_S * 1000))
-        self._redis.hset(keys.LEADER, "until", now + 5000)
