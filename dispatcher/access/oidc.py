@@ -35,8 +35,8 @@ __all__ = ["IdTokenError", "IdTokens", "OidcUnavailableError", "is_jwt", "princi
 
 _LEEWAY_S = 30
 _BELIEVED_S = 3600.0
-_LONGEST = 16_000
-_LONGEST_SUBJECT = 255
+_MAX_LENGTH = 16_000
+_MAX_SUBJECT_LENGTH = 255
 _MAX_KNOWN = 2_000
 _LOGOUT = "http://schemas.openid.net/event/backchannel-logout"
 
@@ -73,8 +73,8 @@ class IdTokens:
             IdTokenError: the token is invalid; the message names the claim, and the expected and actual value.
             OidcUnavailableError: the provider is away and its keys are not cached.
         """
-        if len(token) > _LONGEST:
-            raise refused(f"the ID token has {len(token)} characters, expected {_LONGEST} at most")
+        if len(token) > _MAX_LENGTH:
+            raise refused(f"the ID token has {len(token)} characters, expected {_MAX_LENGTH} at most")
         digest, now = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest(), self._clock()
         with self._lock:
             cached = self._known.get(digest)
@@ -156,8 +156,8 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
     if isinstance(events, Mapping) and _LOGOUT in events:
         raise refused("it is a logout token, not an ID token")
     subject = claims["sub"]
-    if not isinstance(subject, str) or not 0 < len(subject) <= _LONGEST_SUBJECT:
-        raise refused(f"sub must be a text of 1 to {_LONGEST_SUBJECT} characters")
+    if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_LENGTH:
+        raise refused(f"sub must be a text of 1 to {_MAX_SUBJECT_LENGTH} characters")
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:

@@ -32,16 +32,16 @@ _KINDS = {
 ALGORITHMS = tuple(_KINDS)
 """Signature algorithms with a public key. Excludes ``none``, and HMAC because the dispatcher has no shared secret.
 """
-LEAST_RSA_BITS = 2048
+MIN_RSA_BITS = 2048
 """RFC 7518, section 3.3."""
 FRESH_S = 300.0
 """Seconds between two reads of the key set, and so the longest time that a withdrawn key stays valid."""
 _RETRY_S = 30.0
 """Minimum seconds between two requests for keys, however often tokens name unknown keys."""
 _ANSWER_S = 5.0
-_MOST_BYTES = 1 << 20
-_MOST_KEYS = 100
-_MOST_TRIED = 10
+_MAX_BYTES = 1 << 20
+_MAX_KEYS = 100
+_MAX_KEYS_TRIED = 10
 """Maximum number of keys to try for a token without a key id."""
 _EDWARDS = ("Ed25519", "Ed448")
 
@@ -119,7 +119,7 @@ class Keys:
                 )
             raise refused(f"kid is {identity!r}, which is not a key of {self._settings.issuer}")
         unfit = ""
-        for name, each in list(found.items())[:_MOST_TRIED]:
+        for name, each in list(found.items())[:_MAX_KEYS_TRIED]:
             if why := why_unfit(each, algorithm):
                 unfit = why
                 continue
@@ -163,7 +163,7 @@ class Keys:
             listed = self._json(address).get("keys")
             if not isinstance(listed, list):
                 raise ValueError(f"{address} has no keys")
-            found = {json.dumps(each, sort_keys=True): each for each in _public(listed[:_MOST_KEYS])}
+            found = {json.dumps(each, sort_keys=True): each for each in _public(listed[:_MAX_KEYS])}
         except (urllib3.exceptions.HTTPError, ValueError, AttributeError, TypeError, RecursionError) as error:
             self._problem = f"{type(error).__name__}: {error}"[:300]
             _log.warning("oidc keys not read issuer=%s why=%s", self._settings.issuer, self._problem)
@@ -186,7 +186,7 @@ class Keys:
     def _json(self, address: str) -> dict[str, Any]:
         answer = self._http.request("GET", address, preload_content=False)
         try:
-            content = answer.read(_MOST_BYTES)
+            content = answer.read(_MAX_BYTES)
         finally:
             answer.release_conn()
         if answer.status != 200:
@@ -210,8 +210,8 @@ def why_unfit(key: Mapping[str, Any], algorithm: str) -> str:
     has = key.get("crv") if key.get("kty") == "EC" else key.get("kty")
     if has != kind or (kind == "OKP" and key.get("crv") not in _EDWARDS):
         return f"its type is {has!r}, which cannot verify {algorithm}"
-    if kind == "RSA" and (bits := _bits(key.get("n"))) < LEAST_RSA_BITS:
-        return f"it has {bits} bits, expected {LEAST_RSA_BITS} or more"
+    if kind == "RSA" and (bits := _bits(key.get("n"))) < MIN_RSA_BITS:
+        return f"it has {bits} bits, expected {MIN_RSA_BITS} or more"
     if kind == "RSA" and _bits(key.get("e")) < 2:
         return "its exponent is 1, so anybody can forge its signatures"
     return ""

@@ -21,7 +21,7 @@ from dispatcher.read_models.read_model import ReadModel
 _Names = Annotated[str, StringConstraints(max_length=2000)]
 """Names separated by commas."""
 
-MOST_DOTS = 2_000
+MAX_MODELS = 2_000
 """Maximum number of models in a scatter figure; the best are drawn."""
 
 
@@ -73,7 +73,7 @@ def scatter(read_model: ReadModel, query: ScatterQuery, now: float) -> Drawing:
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
         return partial(
             figures.scatter,
-            ranked(rows, run.fit_request.mode)[:MOST_DOTS],
+            ranked(rows, run.fit_request.mode)[:MAX_MODELS],
             names=_named(read_model, run, query.names),
             is_log=query.log,
             columns=query.columns,

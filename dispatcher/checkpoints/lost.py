@@ -1,6 +1,6 @@
 """Background check for missing final checkpoints.
 
-No page waits for the check. It covers the newest `MOST_FILES` files of an experiment and repeats after `FRESH_S`.
+No page waits for the check. It covers the newest `MAX_FILES` files of an experiment and repeats after `FRESH_S`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dispatcher.read_models.reader import Reader
 
 FRESH_S = 300.0
 """Seconds until a result is checked again."""
-MOST_FILES = 5_000
+MAX_FILES = 5_000
 """Maximum number of files per experiment; the newest are checked."""
-_MOST_EXPERIMENTS = 200
+_MAX_EXPERIMENTS = 200
 
 
 class LostFiles:
@@ -66,9 +66,9 @@ class LostFiles:
                 del self._wanted[name]
                 self._known[name] = self._clock(), lost
                 self._known.move_to_end(name)
-                while len(self._known) > _MOST_EXPERIMENTS:
+                while len(self._known) > _MAX_EXPERIMENTS:
                     self._known.popitem(last=False)
 
 
 def _newest(state: ExperimentState) -> list[FinalFile]:
-    return list(islice(final_files(state), MOST_FILES))
+    return list(islice(final_files(state), MAX_FILES))

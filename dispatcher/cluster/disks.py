@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
 """Seconds until a measurement is repeated."""
-MOST_FILES = 2_000_000
+MAX_FILES = 2_000_000
 """Maximum number of files in one measurement: about a minute on a dedicated disk."""
 
 _TRASH = ".trash"
@@ -78,7 +78,7 @@ def measure(roots: dict[str, Path], clock: Callable[[], float]) -> Measured:
     """Measure all volumes. Follows no links and does not leave a volume's file system."""
     began = time.monotonic()
     folders: dict[tuple[str, str, str], int] = defaultdict(int)
-    counter = _Counter(MOST_FILES)
+    counter = _Counter(MAX_FILES)
     spaces = {name: _space(root) for name, root in roots.items() if name != "shards" or root.is_dir()}
     for name, space in spaces.items():
         if space.problem:

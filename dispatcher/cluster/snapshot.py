@@ -22,7 +22,7 @@ MAX_HISTORIES = 40
 """Maximum number of workers with history per page."""
 MAX_LOGS = 40
 """Maximum number of experiments whose logs are read: first active ones, then the most recent."""
-GLANCE_S = 0.1
+PAGE_READ_S = 0.1
 """Seconds to wait for the log of an inactive experiment. A later request continues reading it."""
 MAX_CACHED_PAGES = 16
 """Maximum number of cached pages of workers."""
@@ -135,7 +135,7 @@ class Cluster:
                         now=now,
                         time_left=lambda run: read_model.throughput(now, run).left,
                     ),
-                    timeout_s=READING_S if name in at_work else GLANCE_S,
+                    timeout_s=READING_S if name in at_work else PAGE_READ_S,
                 )
             except (NotFoundError, IllegalEventError, StoreUnavailableError):
                 continue  # deleted, of another version, or not read yet: the experiment's page says more

@@ -14,7 +14,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.data.view import FailedRowsView, FailedRowView
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Maximum size of a file. A worker writes at most a hundred rows."""
 
 
@@ -40,9 +40,9 @@ def failed_rows(volumes: Volumes, dataset: str, split: str, partition: int) -> F
     path = volumes.failed_rows(dataset, split, partition)
     try:
         with open_below(volumes.shared, str(path.relative_to(volumes.shared))) as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
         found = _FILE.validate_json(content)
     except FileNotFoundError:
         found = _File(rows=(), total=0)

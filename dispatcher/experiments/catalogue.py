@@ -28,7 +28,7 @@ from dispatcher.read_models.read_model import ReadModel
 from dispatcher.read_models.reader import Reader
 from dispatcher.read_models.store import ENTRIES_PER_READ
 
-GLANCE_S = 0.15
+PAGE_READ_S = 0.15
 """Maximum seconds that one request spends on unread logs of its page."""
 
 UPDATE_S = 2.0
@@ -72,7 +72,7 @@ class Catalogue:
         """
         summaries = {summary.experiment.name: summary for summary in self._reader.summaries()}
         found = listing([self._row(summary) for summary in summaries.values()], query)
-        deadline = self._reader.monotonic() + GLANCE_S
+        deadline = self._reader.monotonic() + PAGE_READ_S
         rows = tuple(self._read(summaries[row.name], row, deadline) for row in found.rows)
         if not all(map(self._is_current, islice(summaries.values(), _MAX_CACHED))):
             self._reader.background.submit(_JOB, self._fill)

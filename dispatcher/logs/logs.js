@@ -6,7 +6,7 @@
   const log = document.getElementById("log");
   const button = document.getElementById("follow");
   if (!place || !log) return;
-  const MOST_LINES = 6000;
+  const MAX_LINES = 6000;
   const EVERY_MS = 1500;
   const SLOW_MS = 6000; // interval after a while without new lines
   let cursor = place.dataset.cursor || "";
@@ -31,7 +31,7 @@
 
   const trim = () => {
     const lines = log.getElementsByTagName("li");
-    for (let left = lines.length - MOST_LINES; left > 0; left -= 1) lines[0].remove();
+    for (let excess = lines.length - MAX_LINES; excess > 0; excess -= 1) lines[0].remove();
     log.querySelectorAll(".stretch").forEach((each) => {
       if (each !== log.lastElementChild && !each.querySelector("li")) each.remove();
     });

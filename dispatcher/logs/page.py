@@ -12,7 +12,7 @@ from cerebro.errors import BadRequestError, NotFoundError
 from dispatcher.logs import view as views
 from dispatcher.logs.log_reader import Chunk
 from dispatcher.logs.terminal import LEVELS
-from dispatcher.logs.view import MOST_NEW, PAGE, Cursor, LogPageQuery, LogQuery, Sources
+from dispatcher.logs.view import MAX_NEW_LOGS, PAGE, Cursor, LogPageQuery, LogQuery, Sources
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.live_pages import live_route
 from dispatcher.pages.queries import parsed_query
@@ -55,7 +55,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         if cursor is None:
             abort(400)
         pending = services.reader.read(name, lambda read_model: views.unread(read_model.state, query, cursor))
-        chunks = [services.logs.since(name, source, offset) for source, offset in pending[:MOST_NEW]]
+        chunks = [services.logs.since(name, source, offset) for source, offset in pending[:MAX_NEW_LOGS]]
         nonempty = sorted((chunk for chunk in chunks if chunk.lines), key=lambda chunk: chunk.source.started)
         if not nonempty:
             return Response(status=204)

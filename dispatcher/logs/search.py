@@ -19,7 +19,7 @@ from dispatcher.logs import terminal
 
 MAX_HITS = 500
 MEMORY_BYTES = 512 << 20
-LONGEST_LINE = 1 << 20
+MAX_LINE_LENGTH = 1 << 20
 """Longer lines are searched in pieces."""
 _SHOWN = 400
 """Maximum characters of a matching line to show around the hit."""
@@ -86,7 +86,7 @@ def _hits(root: Path, name: str, find: Find, level: str) -> Iterator[tuple[int, 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     offset = 0
-    while raw := file.readline(LONGEST_LINE):
+    while raw := file.readline(MAX_LINE_LENGTH):
         yield offset, raw
         offset += len(raw)
 

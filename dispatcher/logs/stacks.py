@@ -15,7 +15,7 @@ from dispatcher.tabs.tabs import Tabs
 _AT_ONCE = 2
 """Maximum number of threads that wait for workers' answers, so pages keep the others."""
 _ANSWER_S = 5.0
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -25,7 +25,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @pages.post("/experiments/<name:name>/stacks")
     def ask_stacks(name: str) -> ResponseReturnValue:
         task = request.form.get("task", "")
-        if not 0 < len(task) <= _LONGEST:
+        if not 0 < len(task) <= _MAX_LENGTH:
             raise BadRequestError(
                 "the form names no task: open the logs of a task and press the button again"
             )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-LONGEST_LINE = 8_000
+MAX_LINE_LENGTH = 8_000
 """Maximum characters of a line to show. The download is complete."""
 
 _ESCAPE = re.compile(
@@ -150,8 +150,8 @@ def split(content: bytes) -> Iterable[bytes]:
 
 def _line(raw: bytes, offset: int, style: _Style, before: str, *, is_open: bool) -> Line:
     text, overwritten = _last_written(raw)
-    cut = max(0, len(text) - LONGEST_LINE)
-    parts = tuple(_parts(text[:LONGEST_LINE], style))
+    cut = max(0, len(text) - MAX_LINE_LENGTH)
+    parts = tuple(_parts(text[:MAX_LINE_LENGTH], style))
     level = level_of("".join(part.text for part in parts), before)
     return Line(offset=offset, parts=parts, level=level, overwritten=overwritten, cut=cut, is_open=is_open)
 

@@ -18,13 +18,13 @@ from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit
 from dispatcher.logs.terminal import LEVELS
 
-LONGEST_QUERY = 200
+MAX_QUERY_LENGTH = 200
 PAGE = 50
 """Tasks per page of the list."""
-MOST_NEW = 60
+MAX_NEW_LOGS = 60
 """Maximum number of logs in one answer to a follower. The next answer continues."""
-_LONGEST_CURSOR = 32_000
-"""Maximum length of a cursor. `MOST_NEW` logs need a third of it."""
+_MAX_CURSOR_LENGTH = 32_000
+"""Maximum length of a cursor. `MAX_NEW_LOGS` logs need a third of it."""
 
 
 class LogQuery(Contract):
@@ -43,7 +43,7 @@ class LogQuery(Contract):
     attempt: int = Field(0, ge=0, le=1_000_000)
     model: str = Field("", max_length=100)
     worker: str = Field("", max_length=60)
-    q: str = Field("", max_length=LONGEST_QUERY)
+    q: str = Field("", max_length=MAX_QUERY_LENGTH)
     regex: bool = False
     level: str = Field("", pattern=f"^({'|'.join(('', *LEVELS))})$")
 
@@ -262,7 +262,7 @@ class Cursor:
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
         """Parse the result of `str`; return `None` for anything else."""
-        if len(text) > _LONGEST_CURSOR:
+        if len(text) > _MAX_CURSOR_LENGTH:
             return None
         try:
             time, offsets = json.loads(text)

@@ -28,7 +28,7 @@ OF_SEVERAL = frozenset({CommandKind.EXTEND_MODEL, CommandKind.PRIORITIZE})
 COLD = "new weights"
 """Start of a clone with new weights. Other starts: ``last``, ``best``, or the number of an epoch."""
 
-_LONGEST, _MOST_FIELDS = 4_000, 500
+_MAX_LENGTH, _MAX_FIELDS = 4_000, 500
 _VALUE, _WAS = "hp.", "was."
 
 
@@ -58,7 +58,7 @@ class ModelForm:
     @classmethod
     def parse(cls, kind: CommandKind, sent: Mapping[str, str], models: Sequence[str] = ()) -> ModelForm:
         """Parse a sent form. All fields are optional. `models`: all values of that field."""
-        names = [name for text in models for name in text[:_LONGEST].split(",") if name]
+        names = [name for text in models for name in text[:_MAX_LENGTH].split(",") if name]
         found = tuple(dict.fromkeys(name[:60] for name in names))
         return cls(
             kind=kind,
@@ -108,8 +108,8 @@ def _typed(sent: Mapping[str, str], *, keeps_all: bool) -> dict[str, str]:
     for key, text in sent.items():
         name = key.removeprefix(_VALUE)
         is_as_shown = text == sent.get(f"{_WAS}{key}")
-        if key.startswith(_VALUE) and name and len(found) < _MOST_FIELDS and (keeps_all or not is_as_shown):
-            found[name] = text[:_LONGEST]
+        if key.startswith(_VALUE) and name and len(found) < _MAX_FIELDS and (keeps_all or not is_as_shown):
+            found[name] = text[:_MAX_LENGTH]
     return found
 
 

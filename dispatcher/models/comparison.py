@@ -9,7 +9,7 @@ from typing import Any
 from cerebro.figures.models import ModelSummary
 from dispatcher.read_models.model_table import ModelTable
 
-MOST = 50
+MAX_MODELS = 50
 """Maximum number of compared models."""
 
 

@@ -21,7 +21,7 @@ from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs, newest_command
 
 _TASKS_PER_PAGE = 50
-_LONGEST_LINE = 300
+_MAX_LINE_LENGTH = 300
 """Maximum characters of the newest log line."""
 
 
@@ -77,4 +77,4 @@ def _newest(logs: LogReader, name: str, open_logs: Sources) -> tuple[Source, str
         return None
     lines = [line.text.strip() for chunk in logs.newest(name, open_logs[-1:]) for line in chunk.lines]
     last_line = next((line for line in reversed(lines) if line), "")
-    return open_logs[-1], last_line[:_LONGEST_LINE]
+    return open_logs[-1], last_line[:_MAX_LINE_LENGTH]

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 from cerebro.commands.rules import OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError
 from dispatcher.access.rights import allowed_commands
-from dispatcher.models.comparison import MOST, comparison
+from dispatcher.models.comparison import MAX_MODELS, comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import ModelsView, models
 from dispatcher.pages.addresses import api_url
@@ -41,7 +41,7 @@ def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, 
 def picked_models() -> tuple[str, ...]:
     """Return the ids of selected models: ``pick=m01,m02``, or repeated as in a form without scripts."""
     names = (model for text in request.args.getlist("pick") for model in text.split(","))
-    return tuple(dict.fromkeys(model for model in names if model))[:MOST]
+    return tuple(dict.fromkeys(model for model in names if model))[:MAX_MODELS]
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
@@ -59,7 +59,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "view": view,
         "mistake": mistake,
         "picked": picked,
-        "most": MOST,
+        "most": MAX_MODELS,
         "compared": compared,
         "differences": request.args.get("all") != "1",
         "may": may,

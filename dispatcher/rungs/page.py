@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from dispatcher.pages.live_pages import live_route
 from dispatcher.pages.queries import parsed_query
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.rungs.view import LONGEST, RungsQuery, search
+from dispatcher.rungs.view import MAX_SIZE, RungsQuery, search
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -24,4 +24,4 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     query = parsed_query(RungsQuery)
-    return {"view": search(read_model, fit=header.fit, size=query.size), "most": LONGEST}
+    return {"view": search(read_model, fit=header.fit, size=query.size), "most": MAX_SIZE}

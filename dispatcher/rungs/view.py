@@ -14,9 +14,9 @@ from dispatcher.access.rights import allowed_commands
 from dispatcher.read_models.model_table import ModelTable
 from dispatcher.read_models.read_model import ReadModel
 
-MOST = 25
+DEFAULT_SIZE = 25
 """Default number of models to list per rung; the best are listed."""
-LONGEST = 10_000
+MAX_SIZE = 10_000
 
 _WORDS: dict[Fate, str] = {
     "waits": "paused",
@@ -32,7 +32,7 @@ class RungsQuery(Contract):
     """`fit`: id of the fit run, by default the newest. `size`: maximum number of models per rung, best first."""
 
     fit: str = Field("", max_length=60)
-    size: int = Field(MOST, ge=1, le=LONGEST)
+    size: int = Field(DEFAULT_SIZE, ge=1, le=MAX_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class SearchView:
     may: tuple[str, ...]
 
 
-def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchView | None:
+def search(read_model: ReadModel, *, fit: str = "", size: int = DEFAULT_SIZE) -> SearchView | None:
     """Return the search of a fit run, by default of the newest; `None` without a search."""
     run = read_model.fit(fit)
     if run is None or run.search is None:

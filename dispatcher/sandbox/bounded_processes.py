@@ -21,14 +21,14 @@ from typing import IO
 from cerebro.runtime.parent_death import with_parent_death_signal
 from dispatcher.sandbox.slots import Slots
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Maximum size of an answer: five hundred matching lines, or an image of 2 MiB for each split."""
 
 _ERROR_BYTES = 8 << 10
 """Bytes to keep from the end of standard error."""
-_LONGEST_ERROR = 300
+_MAX_ERROR_LENGTH = 300
 """Maximum characters of standard error on a page."""
-_SHORTEST_SECRET = 8
+_MIN_SECRET_LENGTH = 8
 """Minimum length of a secret. Shorter values are common words."""
 
 _SECRETS = ("CEREBRO_TOKEN",)
@@ -38,7 +38,7 @@ _OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessResult:
-    """Result of a process. It was killed if `is_late` (elapsed or CPU time) or `is_cut` (more than `MOST_BYTES`)."""
+    """Result of a process. It was killed if `is_late` (elapsed or CPU time) or `is_cut` (more than `MAX_BYTES`)."""
 
     output: bytes
     code: int
@@ -51,7 +51,7 @@ class ProcessResult:
     def ending(self) -> str:
         """How the process ended: exit status or signal, and the last line of standard error."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
-        last = f": {lines[-1][:_LONGEST_ERROR]}" if lines else ""
+        last = f": {lines[-1][:_MAX_ERROR_LENGTH]}" if lines else ""
         if self.code >= 0:
             return f"its process ended with exit status {self.code}{last}"
         name = (
@@ -106,8 +106,8 @@ class BoundedProcesses:
                     process.stdin,
                 ):  # the process may end before it has read everything
                     process.stdin.write(request)
-                output = process.stdout.read(MOST_BYTES + 1)
-                is_cut = len(output) > MOST_BYTES
+                output = process.stdout.read(MAX_BYTES + 1)
+                is_cut = len(output) > MAX_BYTES
                 if not is_cut:
                     process.wait()
             finally:
@@ -117,7 +117,7 @@ class BoundedProcesses:
         was_killed = process.returncode == -signal.SIGKILL and time.monotonic() >= deadline
         is_late = not is_cut and (was_killed or process.returncode == -signal.SIGXCPU)
         return ProcessResult(
-            output=output[:MOST_BYTES],
+            output=output[:MAX_BYTES],
             code=process.returncode,
             is_late=is_late,
             is_cut=is_cut,
@@ -137,7 +137,7 @@ def _without_secrets(text: str) -> str:
     names = (*_SECRETS, *_OF_OBJECT_STORES)
     values = {value for name, value in os.environ.items() if name.startswith(names)}
     for value in sorted(values, key=len, reverse=True):
-        text = text.replace(value, "...") if len(value) >= _SHORTEST_SECRET else text
+        text = text.replace(value, "...") if len(value) >= _MIN_SECRET_LENGTH else text
     return text
 
 

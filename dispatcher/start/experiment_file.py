@@ -20,7 +20,7 @@ from cerebro.usercode.archive import ArchiveListing
 from dispatcher.sandbox.bounded_processes import BoundedProcesses
 
 READ_S = 20.0
-MOST_BYTES = 256 << 10
+MAX_BYTES = 256 << 10
 """Maximum size of a file."""
 _LINE = re.compile(r"^experiment file:(\d+): ", re.M)
 _REQUIREMENTS = "requirements.txt"

@@ -32,20 +32,20 @@ LOCAL_BYTES = 4 << 30
 CLUSTER_BYTES = 384 << 20
 """A process that uses all memory of the pod would end the page. This is enough for the first megabytes of a table.
 """
-MOST_IMAGE_BYTES = 2 << 20
+MAX_IMAGE_BYTES = 2 << 20
 ROWS_SHOWN = 5
 COLUMNS_SHOWN = 30
-LONGEST_CELL = 80
-LONGEST_MESSAGE = 1_000
-LONGEST_TEXT = 300
+MAX_CELL_LENGTH = 80
+MAX_MESSAGE_LENGTH = 1_000
+MAX_TEXT_LENGTH = 300
 """Maximum characters of a text object."""
-_MOST_ENTRIES = 2_000
+_MAX_ENTRIES = 2_000
 """Maximum number of folder entries to visit while looking for an object."""
 _HEAD_BYTES = 1024
 """Bytes of an object that identify its kind."""
 _TOO_LARGE = "The file is too large to check here. The controller reads it when the first run starts"
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_SHORTEST_KEY = 8
+_MIN_KEY_LENGTH = 8
 """Minimum length of a secret. Shorter values are common words."""
 
 _IMAGES = {
@@ -117,7 +117,7 @@ def without_keys(text: str, environment: Mapping[str, str]) -> str:
     """Remove keys of the object store from an error message."""
     keys = {part for name in _KEYS for part in environment.get(name, "").split()}
     for key in sorted(keys, key=len, reverse=True):
-        text = text.replace(key, "...") if len(key) >= _SHORTEST_KEY else text
+        text = text.replace(key, "...") if len(key) >= _MIN_KEY_LENGTH else text
     return text
 
 
@@ -185,12 +185,12 @@ def _objects(root: ObjectStore, rows: list[dict[str, Any]]) -> dict[str, Any]:
     if sample:
         size, head = root.size(sample), root.head(sample, _HEAD_BYTES)
         found["num_bytes"] = size
-        kind = image_kind(head) if size <= MOST_IMAGE_BYTES else ""
+        kind = image_kind(head) if size <= MAX_IMAGE_BYTES else ""
         if kind:
-            content = base64.b64encode(root.head(sample, MOST_IMAGE_BYTES))
+            content = base64.b64encode(root.head(sample, MAX_IMAGE_BYTES))
             found["image"] = f"data:{kind};base64,{content.decode()}"
         else:
-            found["text"] = _cut(text_of(head), LONGEST_TEXT)
+            found["text"] = _cut(text_of(head), MAX_TEXT_LENGTH)
     return found
 
 
@@ -206,7 +206,7 @@ def _first_name(root: ObjectStore) -> str | None:
     folder = root.local_root()
     if folder is None:
         return next(root.list(), None)
-    files = filter(None, itertools.islice(_entries(Path(folder)), _MOST_ENTRIES))
+    files = filter(None, itertools.islice(_entries(Path(folder)), _MAX_ENTRIES))
     found = (path.relative_to(folder).as_posix() for path in files)
     return next((name for name in found if size_of(root, name) is not None), None)
 
@@ -234,7 +234,7 @@ def _finding(field: str, uri: str, read: Callable[[], dict[str, Any]], *, line: 
             message = _TOO_LARGE
         elif _is_certain(error):
             state = "wrong"
-    text = _cut(without_keys(message, os.environ), LONGEST_MESSAGE)
+    text = _cut(without_keys(message, os.environ), MAX_MESSAGE_LENGTH)
     return LocatorFinding(field=field, uri=uri, line=line, state=state, message=text)
 
 
@@ -247,7 +247,7 @@ def _is_certain(error: BaseException) -> bool:
 
 def _cell(value: object) -> str:
     """Return a short text of a value. Names, types and values may be megabytes long."""
-    return "" if value is None else _cut(str(value), LONGEST_CELL)
+    return "" if value is None else _cut(str(value), MAX_CELL_LENGTH)
 
 
 def _cut(text: str, most: int) -> str:

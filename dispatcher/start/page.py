@@ -22,7 +22,7 @@ from dispatcher.access.guard import MAX_NAME_LENGTH
 from dispatcher.sandbox.slots import BusyError
 from dispatcher.services import Services
 from dispatcher.start.experiment_file import (
-    MOST_BYTES,
+    MAX_BYTES,
     FileContent,
     FileReader,
     archive_problem,
@@ -198,14 +198,14 @@ def _take_file(sent: _Submission, files: FileReader) -> str:
     """Read the experiment file, fill the form from it, and return its errors."""
     upload = request.files.get("file_upload")
     if upload is not None and upload.filename:
-        content = upload.stream.read(MOST_BYTES + 1)
+        content = upload.stream.read(MAX_BYTES + 1)
         text = content.decode(errors="replace").replace("\r\n", "\n")
         sent.form = replace(sent.form, fields={**sent.form.fields, "file": text})
     text = sent.form.fields["file"]
     if not text:
         return ""
-    if len(text) > MOST_BYTES:
-        return f"Larger than {human_bytes(MOST_BYTES)}."
+    if len(text) > MAX_BYTES:
+        return f"Larger than {human_bytes(MAX_BYTES)}."
     author = sent.form.fields["author"][:MAX_NAME_LENGTH]
     try:
         sent.content, mistakes = files.read(text, archive=sent.form.archive, author=author)

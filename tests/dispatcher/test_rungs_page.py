@@ -13,7 +13,7 @@ from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.rungs.view import MOST, search
+from dispatcher.rungs.view import DEFAULT_SIZE, search
 from tests.controller.searches import search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -170,14 +170,14 @@ def test_a_search_is_steered_from_its_tab() -> None:
 
 def test_of_a_long_rung_the_best_are_listed() -> None:
     """All of them if somebody asks."""
-    made = simulation(search_of(ASHA(active=60), samples=MOST + 20), epochs=3)
+    made = simulation(search_of(ASHA(active=60), samples=DEFAULT_SIZE + 20), epochs=3)
     made.run(limit=50_000)
     read_model = ReadModel(record("long"))
     read_model.apply(made.log)
     view = search(read_model)
     assert view is not None
     lowest = view.rungs[-1]
-    assert (len(lowest.rows), lowest.total) == (MOST, MOST + 20)
+    assert (len(lowest.rows), lowest.total) == (DEFAULT_SIZE, DEFAULT_SIZE + 20)
     whole = search(read_model, size=lowest.total)
     assert whole is not None
     assert len(whole.rungs[-1].rows) == lowest.total

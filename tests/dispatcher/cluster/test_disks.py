@@ -73,7 +73,7 @@ def test_files_of_tensorboard_are_those_of_their_experiments(places: Volumes) ->
 
 def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It then says that it has not seen everything."""
-    monkeypatch.setattr("dispatcher.cluster.disks.MOST_FILES", 3)
+    monkeypatch.setattr("dispatcher.cluster.disks.MAX_FILES", 3)
     assert not measure(roots(places), lambda: NOW).is_complete
 
 

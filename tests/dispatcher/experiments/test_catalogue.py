@@ -24,7 +24,7 @@ class CatalogueBench:
             self.store.add(story)
         self.reader = Reader(self.store, clock=self.clock, monotonic=self.clock)
         self.catalogue = Catalogue(self.reader)
-        monkeypatch.setattr(catalogue, "GLANCE_S", -1.0)
+        monkeypatch.setattr(catalogue, "PAGE_READ_S", -1.0)
         is_current = Catalogue._is_current
 
         def counted(this: Catalogue, summary: ExperimentSummary) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.logs.terminal import LONGEST_LINE, level_of, lines, plain
+from dispatcher.logs.terminal import MAX_LINE_LENGTH, level_of, lines, plain
 
 
 def shown(content: bytes, *, is_end: bool = True) -> list[str]:
@@ -64,8 +64,8 @@ def test_colour_with_parameters_does_not_switch_others_on() -> None:
 
 def test_long_line_is_cut_and_says_so() -> None:
     """The download has all of it."""
-    (line,) = lines(b"x" * (LONGEST_LINE + 5), 0, is_end=True)
-    assert (len(line.text), line.cut) == (LONGEST_LINE, 5)
+    (line,) = lines(b"x" * (MAX_LINE_LENGTH + 5), 0, is_end=True)
+    assert (len(line.text), line.cut) == (MAX_LINE_LENGTH, 5)
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.sandbox.bounded_processes import MOST_BYTES, BoundedProcesses
+from dispatcher.sandbox.bounded_processes import MAX_BYTES, BoundedProcesses
 
 pytestmark = pytest.mark.processes
 
@@ -24,11 +24,11 @@ def test_answer_comes_whole() -> None:
 
 def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has said by then counts, and that it is not all is told."""
-    monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MOST_BYTES", 100_000)
+    monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MAX_BYTES", 100_000)
     said = BoundedProcesses("json.tool", at_once=1).run(
         json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0
     )
-    assert len(said.output) == 100_000 < MOST_BYTES
+    assert len(said.output) == 100_000 < MAX_BYTES
     assert (said.is_cut, said.is_late) == (True, False)
 
 
