@@ -39,10 +39,10 @@
       more.append(all);
       place.replaceChildren(title, scroll, more);
     } catch (error) {
-      const said = document.createElement("p");
-      said.className = "banner bad";
-      said.textContent = `The failed rows cannot be read: ${error.message}`;
-      place.replaceChildren(title, said);
+      const banner = document.createElement("p");
+      banner.className = "banner bad";
+      banner.textContent = `The failed rows cannot be read: ${error.message}`;
+      place.replaceChildren(title, banner);
     }
     title.focus();
   });

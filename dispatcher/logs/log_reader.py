@@ -267,14 +267,14 @@ def _hits(searched: Sequence[Source], output: bytes) -> Iterator[Hit]:
         yield Hit(source=searched[index], offset=offset, level=level, before=before, hit=hit, after=after)
 
 
-def _incomplete_reason(said: ProcessResult, hits: int) -> str:
+def _incomplete_reason(result: ProcessResult, hits: int) -> str:
     """Return why a search is incomplete, or an empty text."""
-    if said.is_cut or hits >= MAX_HITS:
+    if result.is_cut or hits >= MAX_HITS:
         return "many"
     # The kernel's CPU limit may end the process before the timeout does.
-    if said.is_late:
+    if result.is_late:
         return "late"
-    return "broken" if said.code else ""
+    return "broken" if result.code else ""
 
 
 _NOTES = {

@@ -8,12 +8,12 @@
   const difference = document.getElementById("difference");
   const body = () => document.getElementById("difference-body");
 
-  const tell = (page) => {
+  const insert = (page) => {
     for (const field of form.querySelectorAll("[data-field]")) {
-      const told = page.querySelector(`[data-field="${CSS.escape(field.dataset.field)}"]`);
-      if (!told) continue;
-      field.querySelector(".said").innerHTML = told.querySelector(".said").innerHTML;
-      const inputs = [field, told].map((each) => (each.matches("fieldset") ? each : each.querySelector("input, textarea")));
+      const updated = page.querySelector(`[data-field="${CSS.escape(field.dataset.field)}"]`);
+      if (!updated) continue;
+      field.querySelector(".said").innerHTML = updated.querySelector(".said").innerHTML;
+      const inputs = [field, updated].map((each) => (each.matches("fieldset") ? each : each.querySelector("input, textarea")));
       for (const name of ["aria-invalid", "aria-describedby"]) {
         const value = inputs[1].getAttribute(name);
         if (value === null) inputs[0].removeAttribute(name);
@@ -21,9 +21,9 @@
       }
     }
     // Change the text of the status element instead of replacing it, so that screen readers announce it.
-    const [status, said] = [document, page].map((each) => each.querySelector("#difference [role=status]"));
-    if (status.textContent !== said.textContent) status.textContent = said.textContent;
-    status.className = said.className;
+    const [status, newStatus] = [document, page].map((each) => each.querySelector("#difference [role=status]"));
+    if (status.textContent !== newStatus.textContent) status.textContent = newStatus.textContent;
+    status.className = newStatus.className;
     body().innerHTML = page.getElementById("difference-body").innerHTML;
     body().querySelectorAll("button[data-plain]").forEach((each) => (each.hidden = true));
   };
@@ -37,7 +37,7 @@
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (number !== newest) return; // the user typed in between
       if (!page.getElementById("difference-body")) throw new Error(page.querySelector("main p")?.textContent || `The server answered ${answer.status}.`);
-      tell(page);
+      insert(page);
     } catch (error) {
       if (number !== newest) return;
       const status = difference.querySelector("[role=status]");

@@ -4,7 +4,7 @@
 (() => {
   const form = document.querySelector("form.start");
   const file = document.getElementById("archive");
-  const said = document.getElementById("upload");
+  const message = document.getElementById("upload");
   const sending = document.getElementById("sending");
   const drop = document.getElementById("drop");
   const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
@@ -18,12 +18,12 @@
     const input = document.getElementById(name);
     document.getElementById(`${name}-mistake`)?.remove();
     if (problem) {
-      const told = document.createElement("p");
-      told.className = "mistake";
-      told.id = `${name}-mistake`;
-      told.textContent = problem;
-      input.after(told);
-      input.setAttribute("aria-describedby", told.id);
+      const mistake = document.createElement("p");
+      mistake.className = "mistake";
+      mistake.id = `${name}-mistake`;
+      mistake.textContent = problem;
+      input.after(mistake);
+      input.setAttribute("aria-describedby", mistake.id);
       input.setAttribute("aria-invalid", "true");
     } else {
       input.removeAttribute("aria-invalid");
@@ -75,15 +75,15 @@
     const fields = names.map((each) => [each, form.elements[each].value]);
     if (name === "file") fields.push(["kept_archive", form.elements.kept_archive.value]);
     if (!fields.some(([, value]) => value.trim())) return names.forEach((each) => show(each, {}));
-    said.textContent = "Checking ...";
+    message.textContent = "Checking ...";
     try {
       const answer = await send(fields);
       if (names.some((each) => form.elements[each].value !== Object.fromEntries(fields)[each])) return; // the user typed in between
       for (const each of names) show(each, answer.fields[each] || {});
       if (name === "file") await takeOver(answer);
-      said.textContent = "";
+      message.textContent = "";
     } catch (error) {
-      said.textContent = `Not checked. ${error.message}`;
+      message.textContent = `Not checked. ${error.message}`;
     }
   };
 
@@ -101,7 +101,7 @@
     const isTooLarge = chosen && chosen.size > Number(file.dataset.limit);
     const text = `This file is ${mib(chosen?.size)}, the limit is ${mib(Number(file.dataset.limit))}. Select a smaller archive.`;
     file.setCustomValidity(isTooLarge ? text : "");
-    said.textContent = isTooLarge ? text : "";
+    message.textContent = isTooLarge ? text : "";
     if (!chosen || isTooLarge) return;
     sending.hidden = false;
     try {
@@ -112,11 +112,11 @@
         form.elements.kept_archive_name.value = answer.archive_name;
         file.value = ""; // already stored: do not send it again
         if (form.elements.file.value.trim()) check("file");
-        said.textContent = `${answer.archive_name} is stored and will be used.`;
+        message.textContent = `${answer.archive_name} is stored and will be used.`;
       }
     } catch (error) {
       file.value = "";
-      said.textContent = error.message || "The upload was cancelled.";
+      message.textContent = error.message || "The upload was cancelled.";
     }
     sending.hidden = true;
   };
@@ -167,7 +167,7 @@
       try {
         fill(await dropped.text());
       } catch {
-        said.textContent = `${dropped.name} contains no locators: expected {"train": {"metadata": ..., "objects": ...}}.`;
+        message.textContent = `${dropped.name} contains no locators: expected {"train": {"metadata": ..., "objects": ...}}.`;
       }
       return;
     }
