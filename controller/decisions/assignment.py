@@ -16,7 +16,8 @@ holder of its partition has room; while such a holder is there the model goes no
 run's hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its sub-epoch
 go on at once, and not whenever its model's turn comes. A sub-epoch with a savepoint also waits for a holder that is
 away: if its model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the
-sub-epoch had been trained, so waiting never costs more than doing it again.
+sub-epoch had been trained, so waiting never costs more than doing it again. Policies
+that preempt choose interrupted sub-epochs by priority score like all others.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskSta
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_s, end_of
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.decisions.preemption import for_better_model, revoke_task
 from controller.exclusions.memory_retries import allowed
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing.arbiter import Place
@@ -52,7 +54,7 @@ def assign(
     snapshot: ClusterSnapshot,
     *,
     search: Searching | None = None,
-) -> list[api.Assign | api.Revoke]:
+) -> list[api.Assign | api.Revoke | api.Ask]:
     """Assignments, and queued sub-epochs to take back; of a fit that is trained to its end, what is left to be audited.
     `fit`, of `run` or of another run of the experiment, is left as it
     was. `search` is that of `run`, if it has one."""
@@ -89,13 +91,6 @@ def assign(
         sub_epochs.undo()
 
 
-def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
-    """Take a task's open attempt back."""
-    return api.Revoke(
-        task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason, force=force
-    )
-
-
 class _SubEpochs:
     """Lets the policy choose training sub-epochs, tentatively on the dispatch state."""
 
@@ -124,10 +119,11 @@ class _SubEpochs:
             devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
         return devices
 
-    def decide(self) -> list[api.Assign | api.Revoke]:
+    def decide(self) -> list[api.Assign | api.Revoke | api.Ask]:
         """The steps that `assign` returns for an open fit run."""
         left = self._fit.dispatch_state.worker_left
-        self._fill(1, self._interrupted)
+        if not self._fit.preempts:
+            self._fill(1, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
             self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
@@ -148,7 +144,12 @@ class _SubEpochs:
             if outranked is not None:
                 return [*self._draft.steps, outranked]
         self._audit(depth=1, is_overdue=False)
-        return [*self._draft.steps]
+        return [*self._draft.steps] or self._preempted()
+
+    def _preempted(self) -> list[api.Assign | api.Revoke | api.Ask]:
+        workers = [w for w in self._training_workers if w.name not in self._draft.barred]
+        is_alone = not self._snapshot.closed
+        return [*for_better_model(self._draft.run, self._fit, workers, self._now, is_alone=is_alone)]
 
     def undo(self) -> None:
         """Leave the dispatch state as it was: the log will tell it of what took effect."""
@@ -271,7 +272,18 @@ class _SubEpochs:
         return False
 
     def _choose(self, workers: list[int]) -> Choice | None:
+        if self._fit.preempts:
+            return self._at_savepoint(self._by_policy(workers))
         return self._interrupted(workers) or self._by_policy(workers)
+
+    def _at_savepoint(self, choice: Choice | None) -> Choice | None:
+        """Continue the model's interrupted sub-epoch, if it has one, instead of starting another one."""
+        if choice is None:
+            return None
+        for model, partition, holders in self._bound():
+            if model == choice.model and choice.worker in holders:
+                return choice._replace(partition=partition)
+        return choice
 
     def _in_turn(self) -> Callable[[list[int]], Choice | None]:
         """`_choose`, to be asked again and again with the workers that are left."""

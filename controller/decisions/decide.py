@@ -27,8 +27,9 @@ from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Tas
 from cerebro.state.goals import spent
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
-from controller.decisions.assignment import assign, revoke_task
+from controller.decisions.assignment import assign
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.decisions.preemption import release, revoke_task
 from controller.exclusions.memory_needs import hopeless
 from controller.scaling.cluster_decision import ENDING
 from controller.scaling.cluster_snapshot import (
@@ -260,7 +261,7 @@ def _take_back(
 def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
     """Have a worker that is given nothing any more give back what it has: it is there, and may have healthy devices."""
     for key in list(worker.open_tasks):
-        yield from _ask_back(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
+        yield from release(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
 
 
 # --- ends ---------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
     """Take back what is open; end once nothing is."""
     open_tasks = run.open_tasks()
     if open_tasks and outcome == "stopped":
-        return [step for task in open_tasks for step in _ask_back(task, "the run was stopped", now)]
+        return [step for task in open_tasks for step in release(task, "the run was stopped", now)]
     if open_tasks:
         return [revoke_task(task, "the run has failed", force=True) for task in open_tasks]
     return [_note(RunFinished.model_validate({"run": run.id, "outcome": outcome, "error": error}))]
@@ -344,22 +345,6 @@ def _completed_epoch(run: Run) -> int:
     return epoch if run.has_known_models and reached and min(reached) >= epoch else 0
 
 
-def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
-    """Take an attempt back that a user wants no more: at once, or where a sub-epoch runs, at its next batch.
-
-    What it has trained is kept then, if it can be, and so is its process. A worker that does not give it back in time
-    is not waited for.
-    """
-    if task.state is TaskState.RUNNING and task.key.kind == "train":
-        asked = task.attempts[-1].asked
-        if asked is None:
-            yield api.Ask(task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason)
-            return
-        if now < asked + api.YIELD_S:
-            return
-    yield revoke_task(task, reason, force=True)
-
-
 def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
     """Revoke the sub-epochs of stopped models, running or queued, and the queued sub-epochs of failed and of changed
     models. The running sub-epoch of a failed model ends by itself."""
@@ -368,7 +353,7 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
             continue
         model = run.models[task.key.model or ""]
         if model.state is ModelState.STOPPED:
-            yield from _ask_back(task, "its model was stopped", now)
+            yield from release(task, "its model was stopped", now)
         elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
             yield revoke_task(task, "its model has failed", force=True)
         elif task.state is TaskState.ASSIGNED and model.is_outdated:

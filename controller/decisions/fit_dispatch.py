@@ -39,7 +39,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.dispatch_state import Choice, DispatchState, GangMember
-from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, ByPriorityScore
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
@@ -158,6 +158,11 @@ class FitDispatch:
     def model(self, name: str) -> int:
         """Index of a model."""
         return self._model[name]
+
+    @property
+    def preempts(self) -> bool:
+        """True if the policy preempts a running model for one with a higher priority score."""
+        return isinstance(self.dispatch, ByPriorityScore) and self.dispatch.preempts
 
     def is_interrupted(self, key: TaskKey) -> bool:
         """Whether it is a sub-epoch that goes first, as `interrupted` says."""

@@ -16,7 +16,7 @@ from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogEr
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
 from cerebro.state.snapshots import restored
-from controller.decisions.assignment import revoke_task
+from controller.decisions.preemption import revoke_task
 from controller.loop.log_reading import LogReading
 from controller.loop.open_runs import Experiments
 

@@ -107,6 +107,8 @@ class Scenario:
     has_pods: bool = False
     saves: bool = False
     """Whether sub-epochs have savepoints, in batches of one row: at notice, and when they are asked for."""
+    saves_every_s: float = 0.0
+    """Seconds between two savepoints of a running sub-epoch, where `saves` is set; 0: none by the clock."""
     deaf: frozenset[str] = frozenset()
     """Workers whose sub-epochs come to no batch: they give nothing back that they are asked for."""
     inspection: Inspection | None = None

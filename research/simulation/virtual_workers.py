@@ -377,6 +377,16 @@ class VirtualWorkers:
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
                 self._paces[_name_of(item)] = self._now(), seconds
                 self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
+                self._save_later(worker, worker.identity, item)
+
+    def _save_later(self, worker: _Worker, identity: str, item: InboxItem) -> None:
+        def save() -> None:
+            if self._is_there(worker, identity, item):
+                self._report(worker, self._saved(worker, item))
+                self._save_later(worker, identity, item)
+
+        if self._scenario.saves_every_s:
+            self._at(self._now() + self._scenario.saves_every_s, save)
 
     @staticmethod
     def _is_there(worker: _Worker, identity: str, item: InboxItem) -> bool:

@@ -15,8 +15,8 @@ POLICIES: dict[str, Policy] = {
     "lrptw": CriticalFirst(),
     "cyclic": Cyclic(),
     "monte-carlo": MonteCarlo(),
-    "promising": ByPriorityScore(promising),
-    "hermes": ByPriorityScore(hermes),
+    "promising": ByPriorityScore(promising, preempts=True),
+    "hermes": ByPriorityScore(hermes, preempts=True),
     "slaq": ByPriorityScore(slaq),
     "rr": RoundRobin(),
 }

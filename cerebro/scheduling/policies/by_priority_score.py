@@ -1,9 +1,8 @@
-"""By priority score: of the models that could run, the one that is most worth training next, whoever waits.
+"""Choose the model with the highest priority score.
 
-Hermes (Son et al., Electronics 2021, 10(3), 350) binds a job to a GPU and preempts it every 10 s. Here a job is a model
-and a quantum is a sub-epoch, so nothing is preempted, and there is one queue for all workers, since a model hops
-anyway. The
-makespan is not what these policies are for: good models come sooner, and the last one perhaps later.
+Hermes (Son et al., Electronics 2021, 10(3), 350) binds a job to a GPU and compares jobs every 10 s. Here models hop, so
+all workers share one queue. Models are compared when a device becomes free; `promising` and `hermes` also preempt
+(`controller.decisions.preemption`). Good models come sooner; the makespan may be longer.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ class ByPriorityScore:
     Args:
         rule: whoever drives the dispatch state computes priority scores by it. Where nobody does, models come first in,
             first out.
+        preempts: True if a running model should be preempted for one with a much higher score.
     """
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
+    def __init__(self, rule: Rule, *, preempts: bool = False) -> None:
+        self.rule, self.preempts = rule, preempts
         self._without = Fifo()
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:

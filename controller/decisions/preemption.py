@@ -1,0 +1,150 @@
+"""Preemption: take a running sub-epoch off its device. Pure.
+
+The controller asks the worker to release the sub-epoch. The worker saves it at its next batch, reports it as preempted
+and keeps the process. After `YIELD_S` seconds the controller revokes the sub-epoch instead.
+
+Stopped models, stopped runs and cordoned workers use `release`. Policies that order models by priority score also
+preempt for a better model (`for_better_model`): the freed device goes to the waiting model with the highest score.
+This can't alternate between two models. A model preempts only models of at most half its score, scores change only
+when a sub-epoch is committed, and a sub-epoch must save further progress before it can be preempted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cerebro.contract import api
+from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.state import Run, Task, TaskState, Worker
+from controller.decisions.device_ends import end_of
+from controller.decisions.fit_dispatch import FitDispatch
+
+MARGIN = 2.0
+"""A waiting model preempts a running one if its priority score is this many times as high."""
+
+MIN_REMAINING_S = 10.0
+"""A sub-epoch that ends within this many seconds is not preempted. Equal to the first quantum of Hermes."""
+
+
+def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
+    """Take a task's open attempt back."""
+    return api.Revoke(
+        task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason, force=force
+    )
+
+
+def release(task: Task, reason: str, now: float) -> Iterator[api.Ask | api.Revoke]:
+    """Take an open attempt back: a running sub-epoch at its next batch, any other task at once.
+
+    A worker that does not release the sub-epoch in time loses it.
+    """
+    if task.state is TaskState.RUNNING and task.key.kind == "train":
+        requested = task.attempts[-1].asked
+        if requested is None:
+            yield api.Ask(task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason)
+            return
+        if now < requested + api.YIELD_S:
+            return
+    yield revoke_task(task, reason, force=True)
+
+
+def is_clearly_better(waiting: float, running: float) -> bool:
+    """True if a model with the score `waiting` should preempt one with the score `running`.
+
+    >>> is_clearly_better(4.0, 2.0), is_clearly_better(3.0, 2.0)
+    (True, False)
+    """
+    return waiting > max(running, 0.0) and waiting >= MARGIN * running
+
+
+def for_better_model(
+    run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float, *, is_alone: bool
+) -> Iterator[api.Ask | api.Revoke]:
+    """Free one device for the waiting model with the highest priority score.
+
+    Only one sub-epoch at a time is preempted. It must have saved during its present attempt, so no work is lost.
+
+    Args:
+        workers: alive workers that train and may get tasks.
+        now: time in seconds, by the store's clock.
+        is_alone: True if no other run may take the freed device.
+    """
+    if not fit.preempts:
+        return
+    requested = [task for task in run.open.values() if task.attempts[-1].asked is not None]
+    for task in requested:
+        yield from release(task, _REASON, now)
+    candidates = [] if requested or not is_alone else list(_preemptible(run, fit, workers, now))
+    if not candidates:
+        return
+    scores = fit.dispatch_state.priority_score
+    lowest = min(scores[each.model] for each in candidates)
+    freed_soon = {fit.worker(worker.name) for worker in workers if _is_free_soon(fit, worker, now)}
+    for model in sorted(_waiting(fit), key=lambda model: -scores[model]):
+        if not is_clearly_better(scores[model], lowest):
+            return
+        trainable_at = _workers_for(fit, model, workers)
+        if trainable_at & freed_soon:
+            continue
+        worse = [
+            each
+            for each in candidates
+            if each.worker in trainable_at and _may_preempt(fit, model, each.model)
+        ]
+        if worse:
+            yield from release(min(worse, key=lambda each: scores[each.model]).task, _REASON, now)
+            return
+
+
+_REASON = "a model with a much higher priority score waits"
+
+
+class _Candidate(NamedTuple):
+    task: Task
+    model: int
+    worker: int
+
+
+def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float) -> Iterator[_Candidate]:
+    """Running sub-epochs on one device that have saved and won't end soon."""
+    by_name = {worker.name: worker for worker in workers}
+    for key, task in run.open.items():
+        worker, attempt = by_name.get(task.worker or ""), task.attempts[-1]
+        if worker is None or task.key.kind != "train" or task.state is not TaskState.RUNNING:
+            continue
+        saved, model = run.models[task.key.model or ""].saved, fit.model(task.key.model or "")
+        has_saved = saved is not None and (saved.task, saved.attempt) == (key, task.attempt)
+        if not has_saved or len(attempt.devices) != 1 or task.key.others or model in fit.memory_retries:
+            continue
+        (device,) = attempt.devices
+        end = end_of(fit, worker, device)
+        if worker.in_lane(device) == [key] and end is not None and end >= now + MIN_REMAINING_S:
+            yield _Candidate(task, model, fit.worker(worker.name))
+
+
+def _waiting(fit: FitDispatch) -> Iterator[int]:
+    """Idle models whose next sub-epoch takes one device and may share a worker."""
+    state = fit.dispatch_state
+    for model, remaining in enumerate(state.open):
+        is_idle = remaining and model not in state.running and model not in fit.memory_retries
+        if is_idle and max(state.need[model]) == 1:
+            yield model
+
+
+def _workers_for(fit: FitDispatch, model: int, workers: Sequence[Worker]) -> set[int]:
+    state = fit.dispatch_state
+    indices = (fit.worker(worker.name) for worker in workers)
+    return {w for w in indices if state.held[w] & state.open[model] and state.time[model][w] != NEVER}
+
+
+def _may_preempt(fit: FitDispatch, waiting: int, running: int) -> bool:
+    state = fit.dispatch_state
+    is_better = is_clearly_better(state.priority_score[waiting], state.priority_score[running])
+    return is_better and state.priority[waiting] >= state.priority[running]
+
+
+def _is_free_soon(fit: FitDispatch, worker: Worker, now: float) -> bool:
+    """True if a device of the worker is idle or will be within `MIN_REMAINING_S`."""
+    ends = (end_of(fit, worker, device) for device in range(worker.devices))
+    return any(end is None or end < now + MIN_REMAINING_S for end in ends)
