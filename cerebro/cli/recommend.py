@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.scale import cluster_client
@@ -59,9 +58,8 @@ def _peaks(kvs: KvsClient) -> list[int]:
     """Of the sub-epochs of all runs, by the history. What is kept of sub-epochs that are alike is their largest peak:
     it counts for each of them."""
     found: list[int] = []
-    with suppress(NotFoundError):  # an earlier version is there: it keeps none
-        for row in kvs.history().sub_epochs.values():
-            found += [row.peak_bytes] * round(row.sub_epochs) if row.peak_bytes else []
+    for row in kvs.history().sub_epochs.values():
+        found += [row.peak_bytes] * round(row.sub_epochs) if row.peak_bytes else []
     return found
 
 

@@ -1,7 +1,4 @@
-"""Health of workers: what their machines were found to be, and which of them are given nothing.
-
-Kept apart from `records.WorkerStatus`, which older versions read.
-"""
+"""Health of workers: what their machines were found to be, and which of them are given nothing."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Locator(Contract):
 
     metadata: str = Field(min_length=1)
     objects: str | None = None
-    # Not written while empty: it is a part of a data set's fingerprint, and earlier versions know no such field.
+    # Not written while empty, because it is a part of a data set's fingerprint.
     types: dict[str, ColumnType] = Field(default_factory=dict, exclude_if=lambda types: not types)
 
 
@@ -172,7 +172,7 @@ class WorkerRecord(Contract):
     """Where sub-epochs of training run side by side. Empty if an older version registered: it runs one sub-epoch at a
     time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
-    """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
+    """Limit of its container, or the memory of its machine, in bytes. `None`: not known."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
     replicas: tuple[Replica, ...] = ()
@@ -185,8 +185,7 @@ class WorkerRecord(Contract):
     """The machine: its name, or that of the node that its pod runs on."""
     pid: int = 0
     address: str = Field("", exclude_if=lambda address: not address)
-    """``HOST:PORT`` where other workers find it that train a sub-epoch with it. Absent: it trains none with others, as
-    all of older versions."""
+    """``HOST:PORT`` where other workers of a gang reach it. Empty: it joins no gang."""
 
 
 class GpuUsage(Contract):

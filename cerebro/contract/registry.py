@@ -105,7 +105,7 @@ class RegisteredModel(Contract):
     versions: tuple[ModelVersion, ...]
     """Those that can be read."""
     unreadable: tuple[UnreadableVersion, ...] = Field((), exclude_if=lambda versions: not versions)
-    """The others. Absent where there are none, so that older clients can read the rest."""
+    """Versions whose record is damaged."""
     aliases: dict[str, int] = Field(default_factory=dict)
     """Alias -> version."""
 

@@ -162,8 +162,7 @@ class FitPlan(Contract):
     """Partition -> rows."""
     valid_partitions: tuple[int, ...] = ()
     parallel_plans: tuple[ParallelPlan, ...] = Field((), exclude_if=lambda parallel_plans: not parallel_plans)
-    """By which sub-epochs may run, those first that are tried first. None in a plan of an older version: each sub-epoch
-    runs on one device, as user code is written."""
+    """Plans by which sub-epochs may run, in the order of trial. Empty: one device, as user code is written."""
 
 
 class EvaluatePlan(Contract):

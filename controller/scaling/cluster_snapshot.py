@@ -200,7 +200,7 @@ def memory_of(status: WorkerStatus) -> int | None:
 
 def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]) -> float:
     """Of the data. It follows the devices that train: what makes the partitions of a pod may see none of them. Of a pod
-    whose worker that trains has not registered yet, or was started by an older version, its GPUs tell."""
+    whose worker that trains has not registered yet, its GPUs tell."""
     is_counted = record.weight != _UNSAID or (record.devices and "train" in record.kinds)
     if is_counted or not record.pod:
         return record.weight

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.base import Name
-from cerebro.errors import CerebroError, NotFoundError
+from cerebro.errors import CerebroError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 
@@ -60,8 +60,6 @@ class MeasuredBytes:
             began = self._monotonic()
             try:
                 self.look()
-            except NotFoundError:
-                pass  # a store of an earlier version
             except CerebroError as error:
                 log.warning("bytes on volumes are not told: %s", error)
             except Exception:
@@ -72,7 +70,7 @@ class MeasuredBytes:
         """Measure some experiments, and tell what they have; nothing where there are no quotas.
 
         Raises:
-            CerebroError: the store is away, or too old.
+            CerebroError: the store is away.
         """
         known = self._kvs.note_bytes({})
         if known is None:

@@ -30,16 +30,16 @@ def volumes(tmp_path: Path) -> Volumes:
 
 
 def wrote(
-    volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None, run: str = ""
+    volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None, run: str = "etl-1"
 ) -> None:
-    """What the worker of a partition tells; without a run, that of an earlier version."""
+    """Write what the worker of a partition reports."""
     path = volumes.failed_rows(DATASET, split, partition)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         {"id": each, "error": f"ValueError: {each}\nmore", "traceback": f"Traceback\n  {each}\n"}
         for each in ids
     ]
-    whose = {"experiment": "one", "run": run} if run else {}
+    whose = {"experiment": "one", "run": run}
     path.write_text(json.dumps({**whose, "total": len(ids) if total is None else total, "rows": rows}))
 
 

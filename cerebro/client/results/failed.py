@@ -70,8 +70,7 @@ def _is_replaced(found: Mapping[str, Any] | None, task: Task, whose: tuple[str, 
         return False
     if found is None:
         return task.failure is not None and task.failure.rows_failed > 0
-    # Files of earlier versions do not say whose they are.
-    return (found.get("experiment", whose[0]), found.get("run", whose[1])) != whose
+    return (found["experiment"], found["run"]) != whose
 
 
 def _notes(run: Run | None, replaced: Sequence[str]) -> Iterator[str]:

@@ -34,10 +34,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class Distribution:
-    """A hyper-parameter that is drawn; made by the functions below.
-
-    User code that the version 0.1.0 stored has objects of this class without `data`: they can be read, not drawn from.
-    """
+    """A hyper-parameter to draw; made by the functions below."""
 
     data: data.Distribution
 

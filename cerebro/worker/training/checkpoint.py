@@ -26,8 +26,8 @@ from cerebro.worker.training.storable import allow_empty_bytes, state_bytes, sto
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
 
-What it was trained with, and what tracked objects were made with (`tracking`), are absent where an older version wrote
-it. A savepoint has ``"savepoint"`` beside them (`savepoints`). What was read from a file with a base has `LAYOUT`.
+``"made"`` describes tracked objects (`tracking`). A savepoint has ``"savepoint"``, too (`savepoints`). A state that was
+read from a file with a base has `LAYOUT`.
 """
 
 # As they are before user code is imported: what that puts in their place is not what checkpoints are written with.

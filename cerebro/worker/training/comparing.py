@@ -42,7 +42,7 @@ def digest(state: object) -> str:
 
 
 def trained(state: State) -> State:
-    """What training has made of a model: older versions did not note with what it was trained."""
+    """The result of training, without the hyper-parameters."""
     return {name: state[name] for name in ("models", "checkpoint")}
 
 
