@@ -1,10 +1,16 @@
-"""Turns a worker's rows of metadata into shards of tensors, once."""
+"""Turn a worker's metadata rows into Arrow shards of tensors.
+
+The package executes `etl` tasks (`handler.py`) and `fitting` tasks (`fitting.py`) in a worker's child process.
+`partition.py` resumes or completes one partition: `shard_work.py` plans its shards, `cores.py` makes them in several
+processes, and `shard_counts.py` counts rows and stops the job when too many rows fail. `sizing.py` and `watch.py` adapt
+the number of processes to memory and processor use. The package has no settings and does not call the store.
+"""
 
 KINDS = ("etl",)
-"""Task kinds this package handles."""
+"""Task kinds of `HANDLER`."""
 
 HANDLER = "etl_worker.handler"
-"""Module the child imports; this one stays light for the agent."""
+"""Module that the child process imports; this package stays cheap to import for the agent."""
 
 OTHERS = {"fitting": "etl_worker.fitting"}
-"""Another kind of task, and its module."""
+"""Handler modules of further task kinds."""

@@ -1,7 +1,7 @@
-"""One process that makes shards: started by `start`, told what to do over a pipe.
+"""One preprocessing process ("core") and the parent's handle on it.
 
-Two columns of the memory that it shares with its parent count what it has done; the parent reads them, and asks it to
-leave by a third.
+The parent sends requests over a pipe. The core counts its rows in memory that both processes share; the parent sets
+`LEAVE` there to end the core at its next row.
 """
 
 from __future__ import annotations
@@ -30,60 +30,61 @@ from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, RowsCallback, begin
 
 DONE, FAILED, AT, LEAVE = 0, 1, 2, 3
-"""Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
+"""Columns of the shared counts: rows done, rows failed, position of the current row, 1 to request the end."""
 COLUMNS = 4
 
 
-class _Call(NamedTuple):
+class _JobRequest(NamedTuple):
     job: EtlJob
     source: Source
 
 
-class _Order(NamedTuple):
+class _ShardRequest(NamedTuple):
     part: ShardRange
     is_alone: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """A core, as its parent sees it."""
+    """A core as its parent sees it."""
 
     number: int
     process: ForkProcess
     pipe: Connection
 
-    def call(self, job: EtlJob, source: Source) -> None:
-        """Give it the job, before its first shard and after each pause.
+    def send_job(self, job: EtlJob, source: Source) -> None:
+        """Send the job, before the first shard and after each pause.
 
         Raises:
-            OSError: it has ended.
+            OSError: the core has ended.
         """
-        self.pipe.send(_Call(job, source))
+        self.pipe.send(_JobRequest(job, source))
 
-    def order(self, part: ShardRange, *, is_alone: bool) -> None:
-        """Have it make a shard.
+    def request_shard(self, part: ShardRange, *, is_alone: bool) -> None:
+        """Request one shard.
 
         Args:
-            is_alone: no other core works: a row for which memory does not suffice now never will have enough.
+            part: rows of the shard.
+            is_alone: True if no other core works. A row that runs out of memory then fails for good.
         """
-        self.pipe.send(_Order(part, is_alone))
+        self.pipe.send(_ShardRequest(part, is_alone))
 
     def end(self) -> None:
-        """End it, and wait for that."""
+        """Kill the core and wait until it has ended."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 def start(number: int, counts: NDArray[np.int64], make_spec: SpecFactory) -> Core:
-    """Fork one, with a row of the counts."""
+    """Fork a core that counts its rows in `counts[number]`."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(
         target=_run, args=(os.getpid(), number, theirs, counts, make_spec), name=f"cerebro-core-{number}"
     )
     process.start()
-    theirs.close()  # so that our end reads its end of file when the core ends
+    theirs.close()  # without this, our end never reads an end of file
     return Core(number=number, process=process, pipe=ours)
 
 
@@ -95,33 +96,29 @@ def _run(
     make_spec: SpecFactory,
 ) -> None:
     end_with(parent)
-    offer_to_killer()  # rather one of several than the process that can go on with fewer
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process of a terminal; the parent decides
+    offer_to_killer()  # the kernel should end a core before the parent, which can continue with fewer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(
-            name, "1"
-        )  # one core each: libraries that user code loads must not start more threads
+        os.environ.setdefault(name, "1")  # one thread in each core for the libraries of user code
     preprocessor: Preprocessor | None = None
     try:
         while True:
-            told: _Call | _Order | None = pipe.recv()
-            if told is None:
+            request: _JobRequest | _ShardRequest | None = pipe.recv()
+            if request is None:
                 return
-            if isinstance(told, _Call):
+            if isinstance(request, _JobRequest):
                 if preprocessor is None:
-                    metadata = Metadata(told.job.metadata_path)
-                    preprocessor = begin(told.job, metadata, told.source, make_spec, process=number)
+                    metadata = Metadata(request.job.metadata_path)
+                    preprocessor = begin(request.job, metadata, request.source, make_spec, process=number)
                 pipe.send(("ready", None))
                 continue
             assert preprocessor is not None
-            counts[number, AT] = told.part.start
-            preprocessor = replace(preprocessor, is_alone=told.is_alone)
-            made = preprocessor.shard(told.part, _observer(number, pipe, counts))
+            counts[number, AT] = request.part.start
+            preprocessor = replace(preprocessor, is_alone=request.is_alone)
+            manifest = preprocessor.shard(request.part, _observer(number, pipe, counts))
             _flush()
-            pipe.send(("made", made))
+            pipe.send(("made", manifest))
     except EOFError:
         return
     except BaseException as error:  # noqa: BLE001 - the core's outermost frame: the parent raises it
@@ -131,30 +128,32 @@ def _run(
 
 
 def _observer(number: int, pipe: Connection, counts: NDArray[np.int64]) -> RowsCallback:
-    mine = memoryview(counts[number])  # several times as fast as the array itself
+    row_counts = memoryview(counts[number])  # faster than indexing the array
 
     def on_rows(position: int, count: int, failed: FailedRow | None) -> None:
         if failed is not None:
-            if mine[FAILED] < NAMED_ROWS:  # told before it is counted: who sees the count can name rows
+            if (
+                row_counts[FAILED] < NAMED_ROWS
+            ):  # sent before it is counted, so that the parent can name counted rows
                 pipe.send(("failed", (position, failed)))
-            mine[FAILED] += 1
-        mine[DONE] += count
-        mine[AT] = position + count
-        if mine[LEAVE]:
+            row_counts[FAILED] += 1
+        row_counts[DONE] += count
+        row_counts[AT] = position + count
+        if row_counts[LEAVE]:
             raise PreemptedError
 
     return on_rows
 
 
 def _flush() -> None:
-    """Hand on what user code printed: the core is killed when there is nothing left to do."""
+    """Flush what user code printed, because the parent may kill the core at any time."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """``error``, or its text where it cannot be pickled; with its traceback, which pickling drops."""
+    """Return the error with its traceback, or its text if it cannot be pickled."""
     if isinstance(error, CerebroError):
         error.user_traceback = text_of(error)
     else:

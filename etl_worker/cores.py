@@ -1,14 +1,12 @@
-"""Shards made by several processes, as many of them as memory bears and as is of use.
+"""Shards made by several processes, whose number follows memory and processor use.
 
-Processes of our own and pipes, not a process pool: when a core dies its exit code and the row it was at are
-known, when one fails the others end at once, when the job is to be left they end at their next row and clear up, and
-the calling process gets no threads. Each core asks for its
-next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
-behind, however the processes end).
+This is not a process pool. When a core dies, its exit code and current row are known. When a core fails, the others end
+at once; when the task is preempted, they end at their next row and clean up. Row counts are in anonymous memory shared
+by fork, so nothing remains afterwards.
 
-After the kernel has ended a core for lack of memory, half as many continue, and another core makes its shard again. The
-caller must have one thread and, with more than one core, no open files or shared memory of user code: cores are its
-forks.
+If the kernel kills a core for lack of memory, half of the cores continue and another core makes the shard. The calling
+process must have one thread. With several cores it must hold no open files or shared memory of user code, because cores
+are its forks.
 """
 
 from __future__ import annotations
@@ -43,11 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class Cores:
-    """Processes that make the shards of one job. Owned by one thread.
+    """Processes that make the shards of one job. One thread owns them.
 
     Args:
         make_spec: called once in each process.
-        kills: how many processes of this worker the kernel has ended for lack of memory; `None`: nobody counts.
+        kills: returns the number of processes of this worker that the kernel killed for lack of memory, or `None` where
+            it is unknown. Default: the count of the worker's control group.
     """
 
     def __init__(self, make_spec: SpecFactory, kills: Callable[[], int | None] | None = None) -> None:
@@ -64,26 +63,26 @@ class Cores:
         *,
         on_ready: Callable[[], None],
     ) -> None:
-        """Make ``parts`` of ``job``, and add them to ``shard_counts``. Call it once.
+        """Make the shards `parts` and add them to `shard_counts`. Call it once.
 
-        With one core the calling process does the work itself. A `PreemptedError` of ``shard_counts`` is handed on to
-        the cores, which leave their shards at their next row. When this raises, close them.
+        With `job.cores == 1` the calling process does the work. If `shard_counts` raises `PreemptedError`, the cores
+        leave their shards at their next row. Call `close` after any error.
 
         Args:
-            on_ready: called once the first process has the spec: the rows come now.
+            on_ready: called once, when the first process has initialised the spec.
 
         Raises:
-            CoreDiedError: a core ended by itself.
-            NoMemoryError: one alone was ended for lack of memory.
-            Whatever `Preprocessor.shard`, the spec or ``shard_counts`` raise.
+            CoreDiedError: a core died.
+            NoMemoryError: the kernel killed the only remaining core for lack of memory.
+            Exception: any error of `Preprocessor.shard`, the spec or `shard_counts`.
         """
         if job.cores == 1:
             preprocessor = begin(job, metadata, source, self._make_spec, process=0)
             on_ready()
-            _make_here(parts, preprocessor, shard_counts)
+            _make_in_process(parts, preprocessor, shard_counts)
             return
         most = MOST_PER_CORE * job.cores
-        shared = mmap.mmap(-1, most * COLUMNS * 8)  # by all forks
+        shared = mmap.mmap(-1, most * COLUMNS * 8)
         counts = np.frombuffer(shared, np.int64).reshape(most, COLUMNS)
         self._sizing = Sizing(job.cores)
         self._sizing.begin(job.shortages)
@@ -92,11 +91,11 @@ class Cores:
             work.serve(job, source, deque(parts), shard_counts, on_ready)
         except PreemptedError:
             counts[:, LEAVE] = 1
-            _let_leave(self._running)
+            _wait_for_end(self._running)
             raise
 
     def close(self) -> None:
-        """End all processes. Calling twice is safe."""
+        """Kill all processes. Calling it twice is safe."""
         for core in self._running:
             core.process.kill()
         for core in self._running:
@@ -104,15 +103,15 @@ class Cores:
         self._running.clear()
 
 
-class _Making(NamedTuple):
-    """A shard at a core, and its counts before that."""
+class _ShardInProgress(NamedTuple):
+    """A shard in progress on a core, and the core's counts before it."""
 
     part: ShardRange
     counts: NDArray[np.int64]
 
 
 class _Work:
-    """One job of the cores."""
+    """The cores' work on one job."""
 
     def __init__(
         self,
@@ -124,14 +123,14 @@ class _Work:
     ) -> None:
         self._running, self._counts, self._sizing = running, counts, sizing
         self._kills, self._make_spec = kills, make_spec
-        self._kills_before, self._explained = kills(), 0
+        self._initial_kills, self._explained_kills = kills(), 0
         self._waiting: dict[Connection, Core] = {}
-        """Those whose next word is awaited."""
-        self._making: dict[int, _Making] = {}
-        """By number of the core."""
+        """Cores from which a message is expected."""
+        self._shards_in_progress: dict[int, _ShardInProgress] = {}
+        """Core number -> its shard in progress."""
         self._reductions = 0
         self._began: dict[int, int] = {}
-        """Number of a core -> how often their number was reduced before its newest beginning."""
+        """Core number -> number of reductions when the core last began."""
         self._todo: deque[ShardRange] = deque()
         self._watch = Watch()
 
@@ -143,116 +142,117 @@ class _Work:
         shard_counts: ShardCounts,
         on_ready: Callable[[], None],
     ) -> None:
-        """Have all of ``todo`` made."""
+        """Make all shards of `todo`."""
         self._job, self._source, self._todo, self._shard_counts = job, source, todo, shard_counts
         self._metadata = Metadata(job.metadata_path)
         while self._todo or self._waiting:
-            self._call_more()
+            self._start_cores()
             for pipe in wait(list(self._waiting), timeout=REPORT_S):
                 core = self._waiting.get(pipe)  # type: ignore[call-overload]  # only pipes are waited for
-                if core is not None:  # it may have been ended for another one's sake
-                    self._heed(core, on_ready)
+                if core is not None:  # an earlier message of this loop may have ended it
+                    self._receive(core, on_ready)
             for core in list(self._waiting.values()):
-                # Beside the pipe's end of file, which does not come while a process that the core forked lives
-                # on.
+                # The pipe has no end of file while a process that the core forked is alive, so check the exit code too.
                 if core.pipe in self._waiting and core.process.exitcode is not None and not core.pipe.poll():
-                    self._lost(core)
+                    self._on_death(core)
             done, failed = int(self._counts[:, DONE].sum()), int(self._counts[:, FAILED].sum())
             shard_counts.update(done, failed)
             self._resize(done)
 
-    def _call_more(self) -> None:
-        """Have as many at work as there should be, as far as there is work for them."""
+    def _start_cores(self) -> None:
         busy = {core.number for core in self._waiting.values()}
         idle = [core for core in self._running if core.number not in busy]
-        # Those that were called and have no shard yet will take one of those that are to be made.
-        while len(self._waiting) < min(self._sizing.number, len(self._todo) + len(self._making)):
+        # Cores without a shard yet will take one from `todo`, so they count as busy.
+        while len(self._waiting) < min(self._sizing.number, len(self._todo) + len(self._shards_in_progress)):
             idle = [core for core in idle if core in self._running]
             if idle:
                 core = idle.pop(0)
             else:
-                taken = {each.number for each in self._running}
-                place = min(set(range(len(self._counts))) - taken)
-                self._counts[place, AT] = -1
-                core = start(place, self._counts, self._make_spec)
+                used_numbers = {each.number for each in self._running}
+                number = min(set(range(len(self._counts))) - used_numbers)
+                self._counts[number, AT] = -1
+                core = start(number, self._counts, self._make_spec)
                 self._running.append(core)
             self._began[core.number] = self._reductions
             try:
-                core.call(self._job, self._source)
+                core.send_job(self._job, self._source)
             except OSError:
-                self._lost(core)
+                self._on_death(core)
                 continue
             self._waiting[core.pipe] = core
             self._watch.stop()
 
-    def _heed(self, core: Core, on_ready: Callable[[], None]) -> None:
+    def _receive(self, core: Core, on_ready: Callable[[], None]) -> None:
         try:
             kind, content = core.pipe.recv()
         except (EOFError, OSError):
-            self._lost(core)
+            self._on_death(core)
             return
         if kind == "failed":
-            self._shard_counts.saw_failure(*content)
+            self._shard_counts.add_failure(*content)
             return
         if kind == "error":
-            if not isinstance(content, MemoryError) or not self._goes_on_without(core):
+            if not isinstance(content, MemoryError) or not self._continue_with_fewer(core):
                 raise content
             return
         if kind == "made":
-            self._making.pop(core.number, None)
+            self._shards_in_progress.pop(core.number, None)
             self._shard_counts.add(content)
         else:
             on_ready()
             self._watch.begin(self._pids(), int(self._counts[:, DONE].sum()))
         if self._todo and len(self._waiting) <= self._sizing.number:
             part = self._todo.popleft()
-            self._making[core.number] = _Making(part, self._counts[core.number].copy())
+            self._shards_in_progress[core.number] = _ShardInProgress(part, self._counts[core.number].copy())
             self._began[core.number] = self._reductions
-            core.order(part, is_alone=self._sizing.number == 1)
+            core.request_shard(part, is_alone=self._sizing.number == 1)
         else:
-            del self._waiting[core.pipe]  # until more work comes, or it is ended
+            del self._waiting[core.pipe]  # idle until more work comes
 
-    def _lost(self, core: Core) -> None:
-        """A core has ended by itself.
+    def _on_death(self, core: Core) -> None:
+        """Handle a core that died.
 
         Raises:
-            CoreDiedError, NoMemoryError: the job cannot go on.
+            CoreDiedError, NoMemoryError: the job cannot continue.
         """
         core.process.join()
         code, now = core.process.exitcode or 0, self._kills()
-        is_of_memory = code == -signal.SIGKILL and (
-            now is None or now - (self._kills_before or 0) > self._explained
+        is_memory_kill = code == -signal.SIGKILL and (
+            now is None or now - (self._initial_kills or 0) > self._explained_kills
         )
-        if not is_of_memory:
-            raise self._died(core, code)
-        self._explained += 1
-        if self._goes_on_without(core):
+        if not is_memory_kill:
+            raise self._death_error(core, code)
+        self._explained_kills += 1
+        if self._continue_with_fewer(core):
             return
         if now is None:
-            raise self._died(core, code)
+            raise self._death_error(core, code)
         raise NoMemoryError(
-            f"preprocessing ran out of memory {self._where(core)}, with one process alone: look at what that row "
-            "needs, make batches smaller, or raise the memory limit of what preprocesses"
+            f"preprocessing ran out of memory {self._where(core)}, with a single process. Reduce what this row needs, "
+            "or raise the worker's memory limit."
         )
 
-    def _goes_on_without(self, core: Core) -> bool:
-        """For one there was no memory. As many others end at once as are too many: what is short is what they hold."""
+    def _continue_with_fewer(self, core: Core) -> bool:
+        """Continue with fewer cores after one ran out of memory; return False if it was the only one.
+
+        The surplus cores end at once, because they hold the memory that is short.
+        """
         if self._began[core.number] < self._reductions:
-            # It began beside more than there are now.
+            # It began when more cores shared the memory.
             self._drop(core)
             return True
         if not self._sizing.ran_out():
             return False
         self._reductions += 1
         log.warning(
-            "memory ran out: preprocessing goes on with %d process%s",
+            "memory ran out: preprocessing continues with %d process%s",
             self._sizing.number,
             "es" if self._sizing.number > 1 else "",
         )
         self._drop(core)
         surplus = len(self._running) - self._sizing.number
-        resting = [each for each in self._running if each.pipe not in self._waiting]
-        for each in (resting + list(self._waiting.values())[::-1])[: max(0, surplus)]:
+        idle = [each for each in self._running if each.pipe not in self._waiting]
+        for each in (idle + list(self._waiting.values())[::-1])[: max(0, surplus)]:
             self._drop(each)
         self._watch.stop()
         return True
@@ -261,26 +261,26 @@ class _Work:
         core.end()
         self._running.remove(core)
         self._waiting.pop(core.pipe, None)
-        making = self._making.pop(core.number, None)
-        if making is not None:
-            # Its rows are made again, and are counted then.
-            self._counts[core.number] = making.counts
-            self._todo.appendleft(making.part)
-            self._shard_counts.forget(making.part)
+        shard_in_progress = self._shards_in_progress.pop(core.number, None)
+        if shard_in_progress is not None:
+            # Another core makes its rows again and counts them.
+            self._counts[core.number] = shard_in_progress.counts
+            self._todo.appendleft(shard_in_progress.part)
+            self._shard_counts.forget(shard_in_progress.part)
             discard_leftovers(self._job.output_folder, by=core.process.pid)
-            discard_shard(self._job.output_folder, making.part.index)
+            discard_shard(self._job.output_folder, shard_in_progress.part.index)
 
     def _resize(self, done: int) -> None:
-        window = self._watch.look(self._pids(), done)
+        window = self._watch.measure(self._pids(), done)
         if window is None or not self._todo:
             return
-        before = self._sizing.number
-        self._sizing.see(window)
-        if self._sizing.number != before:
+        previous_number = self._sizing.number
+        self._sizing.add(window)
+        if self._sizing.number != previous_number:
             log.info(
-                "preprocessing goes on with %d processes, not %d: %.3g rows/s, each computes for %.0f %% of its time",
+                "preprocessing continues with %d processes, not %d: %.3g rows/s, each computes for %.0f %% of its time",
                 self._sizing.number,
-                before,
+                previous_number,
                 window.rate,
                 100 * window.busy,
             )
@@ -289,11 +289,11 @@ class _Work:
     def _pids(self) -> list[int]:
         return sorted(core.process.pid or 0 for core in self._waiting.values())
 
-    def _died(self, core: Core, code: int) -> CoreDiedError:
-        how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    def _death_error(self, core: Core, code: int) -> CoreDiedError:
+        reason = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         return CoreDiedError(
-            f"preprocessing process {core.number} ended by itself with {how} {self._where(core)}: "
-            "look for what the preprocessor does there, or whether memory ran out"
+            f"preprocessing process {core.number} died with {reason} {self._where(core)}. "
+            "Check the row function at this row and the memory of the worker."
         )
 
     def _where(self, core: Core) -> str:
@@ -306,7 +306,9 @@ class _Work:
         return f"at row {at} of the partition (counted from 0), whose id is {row!r}"
 
 
-def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_counts: ShardCounts) -> None:
+def _make_in_process(
+    parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_counts: ShardCounts
+) -> None:
     done = failures = 0
 
     def on_rows(position: int, count: int, failed: FailedRow | None) -> None:
@@ -314,24 +316,24 @@ def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_co
         done += count
         if failed is not None:
             failures += 1
-            shard_counts.saw_failure(position, failed)
+            shard_counts.add_failure(position, failed)
         shard_counts.update(done, failures)
 
     for part in parts:
         shard_counts.add(preprocessor.shard(part, on_rows))
 
 
-def _let_leave(cores: Sequence[Core]) -> None:
-    """Wait for the cores to end by themselves: a killed one would leave half a shard's file."""
+def _wait_for_end(cores: Sequence[Core]) -> None:
+    """Wait until the cores end; a killed core would leave part of a shard file."""
     for core in cores:
         with suppress(OSError):
-            core.pipe.send(None)  # for those who wait for their next shard
-    left: dict[Any, Core] = {core.process.sentinel: core for core in cores}
-    while left:
-        pipes: dict[Any, Connection] = {core.pipe: core.pipe for core in left.values()}
-        for ready in wait([*left, *pipes]):
-            left.pop(ready, None)
+            core.pipe.send(None)  # ends cores that wait for a shard
+    running: dict[Any, Core] = {core.process.sentinel: core for core in cores}
+    while running:
+        pipes: dict[Any, Connection] = {core.pipe: core.pipe for core in running.values()}
+        for ready in wait([*running, *pipes]):
+            running.pop(ready, None)
             if ready in pipes:
-                # Read, so that nobody is held up by a full pipe; its end of file comes with the core's own end.
+                # Read the pipe, or a full pipe would block the core. Its end of file comes when the core ends.
                 with suppress(EOFError, OSError):
                     pipes[ready].recv()

@@ -1,4 +1,4 @@
-"""Errors of preprocessing that say more than their text."""
+"""Errors of preprocessing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cerebro.errors import RowError, WorkerCrashedError
 
 
 class TooManyFailedError(RowError):
-    """More rows failed than may.
+    """More rows failed than `max_failed` allows.
 
     Attributes:
-        rows_failed: as `RowError` has it.
-        rows: those of them that are known, in their order.
+        rows_failed: number of failed rows, as in `RowError`.
+        rows: the known failed rows, in row order.
     """
 
     def __init__(self, message: str, count: int, rows: Sequence[FailedRow]) -> None:
@@ -22,8 +22,8 @@ class TooManyFailedError(RowError):
 
 
 class CoreDiedError(WorkerCrashedError):
-    """A process that preprocessed rows ended by itself; the message names the row it was at."""
+    """A preprocessing process died; the message names its current row."""
 
 
 class NoMemoryError(MemoryError):
-    """One process alone, which preprocessed rows, was ended for lack of memory; the message names the row it was at."""
+    """A single preprocessing process ran out of memory; the message names its current row."""

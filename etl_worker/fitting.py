@@ -1,4 +1,4 @@
-"""The handler of `fitting` tasks: the user's `ETLSpec.fit` on all training rows. Runs in a worker's child process."""
+"""The handler of `fitting` tasks: calls the user's `ETLSpec.fit` with all training rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ class Handler(BaseHandler):
     """Calls `ETLSpec.fit`."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Call `fit`, and store what it returns. The file is named by the attempt: the log says which one counts."""
+        """Call `fit` and store its return value.
+
+        The file name contains the attempt, and the log records which attempt counts.
+        """
         if not isinstance(body, FittingTask):
-            raise SpecError(f"etl_worker.fitting does no task of kind {body.kind}")
+            raise SpecError(f"etl_worker.fitting does not execute tasks of kind {body.kind!r}")
         spec = self._context.spec_factory(body.code, body.locators.misc)()
         timings = Timings(start_s=self._context.work_begins())
-        if not fits(spec):  # nobody could tell before
+        if not fits(spec):  # known only after the spec is restored
             return TaskResult(timings=timings)
         check_etl_spec(spec, "run_etl")
         if body.locators.train is None:

@@ -1,6 +1,4 @@
-"""The handler of ETL tasks: a task of the contract as a job on this worker's folders. Runs in a worker's
-child process.
-"""
+"""The handler of `etl` tasks: turns a task into a job on this worker's folders."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition
 
-_ROWS_TOLD, _TRACEBACK = 1_000, 2_000
-"""Failed rows of a partition that the page can show, and characters of each one's traceback: its end."""
+_MAX_ROWS, _MAX_TRACEBACK = 1_000, 2_000
+"""Limits for the page: failed rows of a partition, and characters of each traceback, from its end."""
 
 
 class Handler(BaseHandler):
-    """Preprocesses a partition."""
+    """Preprocesses one partition."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Make the partition's shards; those that are complete already are not made again."""
+        """Make the partition's shards; complete shards are verified and reused."""
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not execute tasks of kind {body.kind!r}")
         job = self._job(body)
@@ -44,21 +42,21 @@ class Handler(BaseHandler):
             if self._context.is_cold:
                 start_s, began = self._context.work_begins(), time.monotonic()
 
-        def progress(seen: EtlProgress) -> None:
+        def progress(counts: EtlProgress) -> None:
             self._context.listen()
             self._context.progress(
-                rows=seen.rows_done, rows_failed=seen.rows_failed, total_rows=seen.rows_total
+                rows=counts.rows_done, rows_failed=counts.rows_failed, total_rows=counts.rows_total
             )
-            if seen.rows_done < seen.rows_total:
+            if counts.rows_done < counts.rows_total:
                 self._context.raise_if_ending()
 
         try:
             with closing(Cores(make_spec)) as cores:
                 manifest = preprocess_partition(job, cores, progress, on_ready)
         except TooManyFailedError as error:
-            self._tell_failed(body, error.rows_failed, error.rows)
+            self._publish_failed_rows(body, error.rows_failed, error.rows)
             raise
-        self._tell_failed(body, manifest.rows_failed, failed_rows(job.output_folder))
+        self._publish_failed_rows(body, manifest.rows_failed, failed_rows(job.output_folder))
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
@@ -69,16 +67,18 @@ class Handler(BaseHandler):
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
-    def _tell_failed(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
-        """Write where all can read it which rows failed: the partition itself may be on this worker only."""
+    def _publish_failed_rows(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
+        """Write the failed rows to the shared volume, because the partition may be on this worker only."""
         path = self._volumes.failed_rows(body.dataset, body.split, body.partition)
         if not total:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         run = TaskKey.parse(body.key).run
-        told = [asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]} for row in islice(rows, _ROWS_TOLD)]
-        write_json(path, {"experiment": body.experiment, "run": run, "total": total, "rows": told})
+        written_rows = [
+            asdict(row) | {"traceback": row.traceback[-_MAX_TRACEBACK:]} for row in islice(rows, _MAX_ROWS)
+        ]
+        write_json(path, {"experiment": body.experiment, "run": run, "total": total, "rows": written_rows})
 
     def _job(self, body: EtlTask) -> EtlJob:
         locator = body.locators.splits()[body.split]
@@ -92,7 +92,7 @@ class Handler(BaseHandler):
             cores=self._context.cores,
             max_failed_fraction=body.max_failed,
             shortages=body.shortages,
-            # The data set's id stands for code, locators, seed and fraction; the rows are this partition's.
+            # The data set's id covers code, locators, seed and fraction. The metadata adds this partition's rows.
             fingerprint=hashlib.sha256(
                 (body.dataset + (body.fitted.checksum if body.fitted else "")).encode()
                 + metadata.read_bytes()

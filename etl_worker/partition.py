@@ -1,4 +1,4 @@
-"""One partition, from metadata to a complete folder of shards: planned, resumed, counted, completed."""
+"""One partition, from its metadata to a complete folder of shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.worker.preprocessing.job import EtlJob, ProgressCallback
 from cerebro.worker.preprocessing.metadata import Metadata
 from etl_worker.cores import Cores
 from etl_worker.shard_counts import ShardCounts
-from etl_worker.shard_work import forget_doubtful, shard_work
+from etl_worker.shard_work import discard_doubtful_shards, shard_work
 
 
 def preprocess_partition(
@@ -23,21 +23,20 @@ def preprocess_partition(
 ) -> PartitionManifest:
     """Turn a partition's metadata into shards.
 
-    Complete shards of the same source are verified and kept, whoever made them and however that ended; a
-    partition that is complete costs reading it once. Calling again is safe; two calls at a time on one folder
-    are not.
+    Complete shards of the same source are verified and reused; a complete partition costs one read. Calling again is
+    safe, but two calls must not work on one folder at the same time.
 
     Args:
-        cores: do the work. None of their processes is left when this raises.
-        on_ready: called once the spec is restored and initialised; not where all shards are there.
+        cores: processes that make the shards. They have ended when this raises.
+        progress: receives the row counts.
+        on_ready: called once the spec is initialised; not called if all shards are complete.
 
     Raises:
-        RowError: more rows failed than allowed (`TooManyFailedError`), or rows differ in fields, shapes or dtypes.
-            Failed and unusual rows are then tried again by the next call: what is mended may be the data and not the
-            spec.
-        CoreDiedError: a core process ended by itself.
-        SpecError, MetadataError, LocatorError: what was given cannot be used.
-        ObjectStoreError, StorageFullError: outside trouble; complete shards are kept.
+        RowError: too many rows failed (`TooManyFailedError`), or rows differ in fields, shapes or dtypes. The next call
+            tries failed and unusual rows again, because the user may have repaired the data instead of the spec.
+        CoreDiedError: a preprocessing process died.
+        SpecError, MetadataError, LocatorError: the spec, the metadata or a locator is invalid.
+        ObjectStoreError, StorageFullError: storage failed; complete shards remain.
     """
     metadata = Metadata(job.metadata_path)
     source = Source(fingerprint=job.fingerprint, metadata=metadata.checksum)
@@ -49,16 +48,19 @@ def preprocess_partition(
         if plan.todo:
             cores.make(job, metadata, source, plan.todo, shard_counts, on_ready=on_ready)
         manifest = PartitionManifest.of(source, shard_counts.shards)
-        before = sum(shard.rows_in for shard in plan.done), sum(len(shard.failed) for shard in plan.done)
-        shard_counts.update(manifest.rows_in - before[0], manifest.rows_failed - before[1], final=True)
+        earlier_rows = sum(shard.rows_in for shard in plan.done)
+        earlier_failures = sum(len(shard.failed) for shard in plan.done)
+        shard_counts.update(
+            manifest.rows_in - earlier_rows, manifest.rows_failed - earlier_failures, final=True
+        )
         if manifest != _existing(job):
             write_manifest(job.output_folder, manifest)
         return manifest
     except BaseException as error:
-        # What user code left behind when it failed is met by no other job.
+        # No other job may meet the state that failed user code left in these processes.
         cores.close()
         if isinstance(error, RowError):
-            forget_doubtful(job.output_folder, source)
+            discard_doubtful_shards(job.output_folder, source)
         raise
     finally:
         shutil.rmtree(job.cache_folder, ignore_errors=True)

@@ -1,7 +1,6 @@
-"""How a partition's rows are cut into shards, and what of it an earlier attempt has done.
+"""The plan of a partition's shards, and the shards that an earlier attempt completed.
 
-The cut is written down before the first shard, so that whoever resumes, with however many cores, continues
-it.
+The plan is stored before the first shard, so a later attempt continues it with any number of cores.
 """
 
 from __future__ import annotations
@@ -25,46 +24,46 @@ from cerebro.worker.preprocessing.job import ShardRange
 
 MAX_SHARD_ROWS = 4096
 SHARDS_PER_CORE = 4
-"""So many that little is lost when one is interrupted and that cores end together; so few that a batch of the
-loader touches few of them."""
+"""Enough shards to lose little by an interruption; few enough that a loader's batch touches few files."""
 
 _PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """What is to be done, and what is there."""
+    """Shards to make and complete shards."""
 
     todo: tuple[ShardRange, ...]
     done: tuple[ShardManifest, ...]
 
 
 def cut(num_rows: int, cores: int) -> tuple[ShardRange, ...]:
-    """Contiguous ranges that cover all rows once, of sizes that differ by at most one.
+    """Divide the rows into contiguous ranges whose sizes differ by at most one.
 
-    Each has at least one row and at most `MAX_SHARD_ROWS`; there are at least ``cores`` of them when there
-    are as many rows.
+    Each range has 1 to `MAX_SHARD_ROWS` rows. There are at least `cores` ranges if there are as many rows.
     """
     if num_rows == 0:
         return ()
     rows = min(MAX_SHARD_ROWS, -(-num_rows // (SHARDS_PER_CORE * cores)))
     count = -(-num_rows // rows)
-    count = min(num_rows, -(-count // cores) * cores)  # a multiple of the cores: they end together
+    count = min(num_rows, -(-count // cores) * cores)  # a multiple of the cores, so that they end together
     edges = [num_rows * i // count for i in range(count + 1)]
     return tuple(ShardRange(index=i, start=edges[i], stop=edges[i + 1]) for i in range(count))
 
 
 def shard_work(folder: Path, num_rows: int, cores: int, source: Source) -> ShardWork:
-    """Continue what ``folder`` holds of the same source, or clear it and begin.
+    """Continue the plan stored in `folder` for the same source, or clear the folder and make a plan.
 
-    Afterwards the folder holds complete, verified shards of this plan and nothing else. Owned by the caller
-    alone.
+    Afterwards the folder holds complete, verified shards of this plan and nothing else. The caller must be the only
+    user of the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     discard_leftovers(folder)
-    ranges = _planned(folder, num_rows, source)
+    ranges = _stored_plan(folder, num_rows, source)
     if ranges is None:
-        (folder / PARTITION_FILE).unlink(missing_ok=True)  # first: what it lists is about to go
+        (folder / PARTITION_FILE).unlink(
+            missing_ok=True
+        )  # first, because it lists shards that are removed below
         ranges = cut(num_rows, cores)
         write_json(folder / _PLAN_FILE, _to_json(ranges, source))
     wanted = {(item.index, item.start, item.stop) for item in ranges}
@@ -75,42 +74,44 @@ def shard_work(folder: Path, num_rows: int, cores: int, source: Source) -> Shard
     ]
     if len(done) < len(ranges):
         (folder / PARTITION_FILE).unlink(missing_ok=True)
-    _remove_others(folder, done)
-    have = {shard.index for shard in done}
-    return ShardWork(todo=tuple(item for item in ranges if item.index not in have), done=tuple(done))
+    _remove_other_files(folder, done)
+    done_indices = {shard.index for shard in done}
+    return ShardWork(todo=tuple(item for item in ranges if item.index not in done_indices), done=tuple(done))
 
 
-def forget_doubtful(folder: Path, source: Source) -> None:
-    """Take back the shards that have failed rows or are unlike most others, so that they are made again.
+def discard_doubtful_shards(folder: Path, source: Source) -> None:
+    """Remove shards with failed rows or an unusual layout, so that the next attempt makes them again.
 
-    Where no layout is that of more than half of the shards, none of them is trusted.
+    If no layout has more than half of the shards, all are removed.
     """
-    (folder / PARTITION_FILE).unlink(missing_ok=True)  # first: what it lists is about to go
+    (folder / PARTITION_FILE).unlink(missing_ok=True)  # first, because it lists shards that are removed below
     shards = complete_shards(folder, source=source, verify_bytes=False)
-    layouts = Counter(_comparable(shard) for shard in shards if shard.layout is not None)
+    layouts = Counter(_layout_text(shard) for shard in shards if shard.layout is not None)
     trusted = {layout for layout, count in layouts.items() if 2 * count > layouts.total()}
     for shard in shards:
-        if shard.failed or (shard.layout is not None and _comparable(shard) not in trusted):
+        if shard.failed or (shard.layout is not None and _layout_text(shard) not in trusted):
             shard_manifest_path(folder, shard.index).unlink(missing_ok=True)
             (folder / shard.file).unlink(missing_ok=True)
 
 
 def discard_shard(folder: Path, index: int) -> None:
-    """Remove what a process has left of a shard, complete or not, so that it is made again."""
-    shard_manifest_path(folder, index).unlink(missing_ok=True)  # first: without it the rows are nobody's
+    """Remove all files of a shard, complete or not."""
+    shard_manifest_path(folder, index).unlink(
+        missing_ok=True
+    )  # first, because it makes the rows count as done
     for path in folder.glob(f"shard-{index:05d}-*"):
         path.unlink(missing_ok=True)
 
 
-def _comparable(shard: ShardManifest) -> str:
-    """The shard's layout as text that does not depend on the order of dict keys."""
+def _layout_text(shard: ShardManifest) -> str:
+    """Return the layout as text that does not depend on the order of dict keys."""
     assert shard.layout is not None
     fields = sorted((field.name, field.dtype, field.shape) for field in shard.layout.fields)
     return json.dumps([fields, dict(shard.layout.structure)], sort_keys=True)
 
 
-def _planned(folder: Path, num_rows: int, source: Source) -> tuple[ShardRange, ...] | None:
-    """The cut written down in ``folder``, if it is one of these rows."""
+def _stored_plan(folder: Path, num_rows: int, source: Source) -> tuple[ShardRange, ...] | None:
+    """Return the stored plan if it covers the same rows."""
     try:
         plan = read_json(folder / _PLAN_FILE)
     except (FileNotFoundError, ShardCorruptError, DataError):
@@ -128,7 +129,7 @@ def _to_json(ranges: Sequence[ShardRange], source: Source) -> dict[str, object]:
     }
 
 
-def _remove_others(folder: Path, done: Sequence[ShardManifest]) -> None:
+def _remove_other_files(folder: Path, done: Sequence[ShardManifest]) -> None:
     keep = {shard.file for shard in done} | {shard_manifest_path(folder, shard.index).name for shard in done}
     for path in folder.glob("shard-*"):
         if path.name not in keep:

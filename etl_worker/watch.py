@@ -1,4 +1,4 @@
-"""What the processes that preprocess do, by the kernel's account of processor time."""
+"""Processor use of the preprocessing processes, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from etl_worker.sizing import WINDOW_S, Window
 
 
 class Watch:
-    """What cores do for `WINDOW_S`, by the kernel's account of processor time."""
+    """Measures processes during `WINDOW_S`."""
 
     def __init__(self) -> None:
         self._began: float | None = None
 
     def begin(self, pids: list[int], done: int) -> None:
-        """A window begins: these work, and so many rows are done."""
+        """Start a measurement of these processes.
+
+        Args:
+            pids: ids of the processes.
+            done: rows done at this moment.
+        """
         self._pids = pids
         self._began, self._done = time.monotonic(), done
-        self._seconds, self._machine = _computed(self._pids), psutil.cpu_times()
+        self._seconds, self._machine = _cpu_seconds(self._pids), psutil.cpu_times()
 
     def stop(self) -> None:
-        """Nothing is to be learnt any more."""
+        """Discard the measurement."""
         self._began = None
 
-    def look(self, pids: list[int], done: int) -> Window | None:
-        """What was seen, once it was long enough, and if all worked all the time."""
+    def measure(self, pids: list[int], done: int) -> Window | None:
+        """Return the measurement once `WINDOW_S` has passed with the same processes, else `None`."""
         now = time.monotonic()
         if self._began is None or now - self._began < WINDOW_S:
             return None
@@ -37,16 +42,16 @@ class Watch:
         if pids != self._pids or not pids:
             self.begin(pids, done)
             return None
-        used, there = _used(self._machine, psutil.cpu_times())
+        used, available = _machine_use(self._machine, psutil.cpu_times())
         return Window(
             rate=(done - self._done) / seconds,
-            busy=(_computed(pids) - self._seconds) / (seconds * len(pids)),
-            machine_busy=used / there if there > 0 else 1.0,
+            busy=(_cpu_seconds(pids) - self._seconds) / (seconds * len(pids)),
+            machine_busy=used / available if available > 0 else 1.0,
         )
 
 
-def _computed(pids: Iterable[int]) -> float:
-    """Seconds of processors that processes have used so far."""
+def _cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the processor seconds that the processes have used."""
     total = 0.0
     for pid in pids:
         with suppress(psutil.Error):
@@ -55,8 +60,8 @@ def _computed(pids: Iterable[int]) -> float:
     return total
 
 
-def _used(before: Any, now: Any) -> tuple[float, float]:
-    """Of the machine between two looks: seconds that its processors were in use, and seconds that there were."""
-    there = sum(now) - sum(before)
-    unused = sum(getattr(now, name, 0.0) - getattr(before, name, 0.0) for name in ("idle", "iowait"))
-    return there - unused, there
+def _machine_use(earlier: Any, now: Any) -> tuple[float, float]:
+    """Return the machine's used and available processor seconds between two readings."""
+    available = sum(now) - sum(earlier)
+    unused = sum(getattr(now, name, 0.0) - getattr(earlier, name, 0.0) for name in ("idle", "iowait"))
+    return available - unused, available

@@ -1,4 +1,4 @@
-"""The handler of tasks on models. Runs in a worker's child process; holds between tasks only what may be lost."""
+"""The handler of tasks on models. Between tasks it keeps only caches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-# The first optimizer of a process imports it, for seconds. Here it is imported before user code is, once, and counts as
-# the start of a process and not as training.
+# The first optimizer of a process imports this module, which takes seconds. Importing it here, before user code, counts
+# that time as process start and not as training.
 import torch._dynamo
 
 from cerebro.contract.tasks import (
@@ -75,28 +75,30 @@ from cerebro.worker.training.sub_epoch import (
 )
 from cerebro.worker.training.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
-from model_hopper.auditing import bits_compared, metrics_compared
-from model_hopper.reach import Reach, in_reach, reaches
+from model_hopper.memory_fallback import EvaluationSetting, evaluate_with_fallback, fallback_settings
 from model_hopper.savepoint_timing import SavepointTiming
+from model_hopper.verification import compare_metrics, compare_states
 
 if TYPE_CHECKING:
     from cerebro.worker.training.reading_together import Unchecked
-    from model_hopper.together import Placed
+    from model_hopper.rank_setup import RankSetup
 
 log = logging.getLogger(__name__)
 
-_Ahead = Future[tuple[CheckedFile, Callable[[], State]]]
+_Preloaded = Future[tuple[CheckedFile, Callable[[], State]]]
 
 _SMALL_BYTES = 16 * 1024 * 1024
-"""A state of at most so many bytes is read whole before its sub-epoch starts: beside the present model it always
-fits."""
+"""Largest state that is loaded before its sub-epoch starts; it fits together with the current model."""
 
 _EVALUATION_BATCH = 256
-"""Rows per batch where the hyper-parameters name no batch size."""
+"""Rows per batch if the hyperparameters have no `batch_size`."""
 
 
 class Handler(BaseHandler):
-    """Does tasks on models, one at a time; keeps mapped partitions, and a checkpoint that was checked or read ahead."""
+    """Executes tasks on models, one at a time.
+
+    Keeps mapped partitions and at most one preloaded checkpoint between tasks.
+    """
 
     before_fork = staticmethod(warm_up_before_fork)
 
@@ -106,27 +108,27 @@ class Handler(BaseHandler):
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._reading = ReadingAhead(context.cores, memory.own_group().usable_bytes())
         self._loader = ThreadPoolExecutor(1)
-        self._ahead: tuple[CheckpointRef, _Ahead] | None = None
+        self._preloaded: tuple[CheckpointRef, _Preloaded] | None = None
         self._savepoint_timing = SavepointTiming(context)
         with suppress(Exception):  # user code may have patched torch
             warm_up()
 
     def preload(self, body: TaskBody) -> None:
-        """Read and check the checkpoint of the next task while the present one trains.
+        """Read and verify the next task's checkpoint while the current task trains.
 
-        A large state is only read when its sub-epoch starts: beside the present model it might not fit, and its
-        sub-epoch may be taken back.
+        The tensors of a large state are loaded only when its sub-epoch starts, because both models might not fit into
+        memory and the controller may revoke the sub-epoch.
         """
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
         if isinstance(body, TrainTask) and body.savepoint is not None:
             reference = body.savepoint.checkpoint
         if isinstance(body, TrainTask) and body.gang is None:
-            with suppress(CerebroError, OSError):  # the task itself will report it
+            with suppress(CerebroError, OSError):  # the task itself will report the error
                 self._rows(body.dataset, "train", (body.partition,))
-        if reference is not None and (self._ahead is None or self._ahead[0] != reference):
-            self._ahead = reference, self._loader.submit(self._read_ahead, reference)
+        if reference is not None and (self._preloaded is None or self._preloaded[0] != reference):
+            self._preloaded = reference, self._loader.submit(self._read_checkpoint, reference)
 
-    def _read_ahead(self, reference: CheckpointRef) -> tuple[CheckedFile, Callable[[], State]]:
+    def _read_checkpoint(self, reference: CheckpointRef) -> tuple[CheckedFile, Callable[[], State]]:
         checked = checkpoints.check(self._volumes.checkpoints, reference)
         if reference.size > _SMALL_BYTES:
             return checked, lambda: checkpoints.read(checked, self._device)
@@ -134,20 +136,24 @@ class Handler(BaseHandler):
         return checked, lambda: state
 
     def rest(self) -> None:
-        """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that
-        torch on a GPU, and the C library, keep for the next model: other processes may want it."""
-        self._ahead = None
+        """Release the preloaded checkpoint, mapped partitions and memory cached by torch and the C library.
+
+        Other processes may need that memory.
+        """
+        self._preloaded = None
         self._mapped.clear()
         gc.collect()
-        torch.cuda.empty_cache()  # nothing where no GPU was asked for
+        torch.cuda.empty_cache()  # no effect without a GPU
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Do one task.
+        """Execute one task.
 
         Args:
-            attempt: part of the checkpoint's name, so that two attempts never write one file.
+            body: the task.
+            attempt: number of the attempt. It is part of the checkpoint's name, so two attempts never write the same
+                file.
         """
         if self._context.has_gpu:
             require_gpu(self._device)
@@ -155,7 +161,7 @@ class Handler(BaseHandler):
             torch.cuda.reset_peak_memory_stats(gpu)
         try:
             try:
-                result = self._do(body, attempt)
+                result = self._execute(body, attempt)
             finally:  # damaged rows come before errors of user code
                 for rows in self._mapped.values():
                     rows.require_unchanged()
@@ -165,34 +171,34 @@ class Handler(BaseHandler):
             raise
         return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
 
-    def _do(self, body: TaskBody, attempt: int) -> TaskResult:
+    def _execute(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask | FittingTask | InspectTask | TrialTask | SearchTask):
-            raise SpecError(f"model_hopper does no task of kind {body.kind!r}")
-        # The same number of threads on every worker: a sum that is split differently rounds differently.
+            raise SpecError(f"model_hopper does not execute tasks of kind {body.kind!r}")
+        # Use the same number of threads on every worker, because another division of a sum rounds differently.
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
-        placed = None
+        rank_setup = None
         if isinstance(body, TrainTask) and body.parallel_plan is not None:
-            from model_hopper.together import placed_by
+            from model_hopper.rank_setup import join_plan
 
-            placed = placed_by(self._context, body.parallel_plan, body.hang_timeout_s)
+            rank_setup = join_plan(self._context, body.parallel_plan, body.hang_timeout_s)
         if isinstance(body, AuditTask):
             return self._audit(spec, body, timings)
         if not isinstance(body, TrainTask):
-            return self._evaluate_in_reach(spec, body, timings)
+            return self._evaluate_with_fallback(spec, body, timings)
         self._context.device_memory.begin()
-        trainee, resumed = self._trainee(spec, body, placed)
-        self._context.device_memory.count_peak_anew()  # what reading takes is the host's
+        trainee, resumed = self._trainee(spec, body, rank_setup)
+        self._context.device_memory.count_peak_anew()  # loading uses host memory only
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
 
     def _make_folder(self, body: ModelTask) -> None:
-        # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
-        # bring back what was deleted meanwhile. Later sub-epochs find the folder that the first one made; that one may
-        # begin with another model's checkpoint.
+        # Make the folder now and not when the result is written: a revoked attempt may continue for a while and must
+        # not restore deleted folders. Later sub-epochs find the folder of the first one. The first sub-epoch may start
+        # from another model's checkpoint.
         volumes = self._volumes
         if isinstance(body, PredictTask):
             folder = (volumes.shared / body.output).parent
@@ -220,7 +226,7 @@ class Handler(BaseHandler):
         assert isinstance(size, int)
         share = self._share(body, trainee)
         first = resumed["batch"] if resumed else 0
-        # A sub-epoch goes on as it began, also on a worker with more cores or fewer.
+        # A resumed sub-epoch keeps its number of threads, also on a worker with more or fewer cores.
         threads = resumed["threads"] if resumed else self._context.cores
         torch.set_num_threads(threads)
         loader = share.loader(
@@ -268,14 +274,14 @@ class Handler(BaseHandler):
         self._context.device_memory.check()
         trained = time.monotonic()
         values = feed.values()
-        # Also without any, where others were told before: to save takes what time it takes, and is no batch.
+        # Report even without values if earlier batches reported some: saving takes time and is no batch.
         if values or trained - began > PROGRESS_S:
             total = loader.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
         curve = recorder.curve() if recorder is not None else None
         reference = trainee.save(self._volumes.checkpoints, self._name(body, attempt))
-        took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
-        timings = timings.model_copy(update=took)
+        durations = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
+        timings = timings.model_copy(update=durations)
         return TaskResult(
             rows=loader.num_rows,
             cores=threads,
@@ -290,7 +296,7 @@ class Handler(BaseHandler):
         )
 
     def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
-        """Train a sub-epoch once more, and compare. Nothing is written."""
+        """Re-execute a sub-epoch and compare it with the committed one, without writing anything."""
         loading = time.monotonic()
         self._context.device_memory.begin()
         trainee, _ = self._trainee(spec, body, None)
@@ -331,15 +337,15 @@ class Handler(BaseHandler):
                 )
             )
         except NonFiniteMetricError as error:
-            # What was committed is finite.
+            # Committed metrics are finite, so this one differs.
             outcome, metrics = AuditOutcome(is_exact=False, differences=(str(error)[:200],)), {}
         else:
             self._context.raise_if_ended()
             self._context.device_memory.check()
-            outcome = metrics_compared(metrics, body.metrics)
+            outcome = compare_metrics(metrics, body.metrics)
             if is_exact:
-                made = checkpoints.check(self._volumes.checkpoints, body.made)
-                outcome = bits_compared(trainee.state(), checkpoints.read(made, self._device))
+                committed = checkpoints.check(self._volumes.checkpoints, body.made)
+                outcome = compare_states(trainee.state(), checkpoints.read(committed, self._device))
         return TaskResult(
             rows=loader.num_rows,
             cores=body.threads,
@@ -349,32 +355,36 @@ class Handler(BaseHandler):
         )
 
     def _share(self, body: TrainTask, trainee: Trainee) -> SubEpochShare:
-        """What this process reads of the sub-epoch."""
+        """Return the rows of the sub-epoch that this process reads."""
         if body.gang is None or self._context.ranks is None:
             return SubEpochShare(partition=body.partition, share=trainee.share)
         return SubEpochShare.of_member(body.gang, self._context.ranks.rank)
 
-    def _evaluate_in_reach(
+    def _evaluate_with_fallback(
         self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings
     ) -> TaskResult:
-        """Evaluate on the device; where memory runs out in smaller batches, and at last on the host."""
-        given = body.hyperparams.get("batch_size")
-        most = self._rows(body.dataset, body.split, body.partitions).num_rows
-        size = max(1, min(given if isinstance(given, int) else _EVALUATION_BATCH, most))
-        tried = reaches(self._device, size, is_limited=self._context.device_memory.is_limited)
-        return in_reach(tried, lambda reach: self._evaluate(spec, body, timings, reach))
+        """Evaluate on the device; after a lack of memory, in smaller batches and then on the host."""
+        batch_size = body.hyperparams.get("batch_size")
+        num_rows = self._rows(body.dataset, body.split, body.partitions).num_rows
+        size = max(1, min(batch_size if isinstance(batch_size, int) else _EVALUATION_BATCH, num_rows))
+        settings = fallback_settings(self._device, size, is_limited=self._context.device_memory.is_limited)
+        return evaluate_with_fallback(settings, lambda setting: self._evaluate(spec, body, timings, setting))
 
     def _evaluate(
-        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings, reach: Reach
+        self,
+        spec: SubEpochSpec,
+        body: EvaluateTask | PredictTask,
+        timings: Timings,
+        setting: EvaluationSetting,
     ) -> TaskResult:
         loading = time.monotonic()
-        self._context.device_memory.begin(is_on_host=reach.is_on_host)
-        trainee, _ = self._trainee(spec, body, None, reach.device)
-        self._context.device_memory.count_peak_anew()  # what reading takes is the host's
+        self._context.device_memory.begin(is_on_host=setting.is_on_host)
+        trainee, _ = self._trainee(spec, body, None, setting.device)
+        self._context.device_memory.count_peak_anew()  # loading uses host memory only
         began = time.monotonic()
         timings = timings.model_copy(update={"load_s": began - loading})
         rows = self._rows(body.dataset, body.split, body.partitions)
-        loader = PartitionLoader(rows, batch_size=reach.batch_size, seed=None, device=reach.device)
+        loader = PartitionLoader(rows, batch_size=setting.batch_size, seed=None, device=setting.device)
         feed = self._feed(loader, epoch=body.epoch)
         seed = sub_epoch_seed(body.seed, body.model, body.epoch, -1)
         metrics: Measured = {}
@@ -418,66 +428,79 @@ class Handler(BaseHandler):
         self,
         spec: SubEpochSpec,
         body: ModelTask,
-        placed: Placed | None,
+        rank_setup: RankSetup | None,
         own_device: torch.device | None = None,
     ) -> tuple[Trainee, Mapping[str, Any] | None]:
-        """The model as the task needs it, and where in the sub-epoch it goes on, if not at its beginning.
+        """Create and restore the task's model.
 
         Args:
-            own_device: for a task without a way, if not the handler's.
-        """
-        ahead, self._ahead = self._ahead, None
-        alone_on = own_device or self._device
-        device = alone_on if placed is None else placed.device
+            rank_setup: the rank group's setup; `None` without a parallel plan.
+            own_device: device to use without a parallel plan; default: the handler's device.
 
-        def made(reference: CheckpointRef | None, *, is_optional: bool = False) -> tuple[Trainee, State]:
+        Returns:
+            The model, and the savepoint's state if the sub-epoch resumes from one.
+        """
+        preloaded, self._preloaded = self._preloaded, None
+        single_device = own_device or self._device
+        device = single_device if rank_setup is None else rank_setup.device
+
+        def build(reference: CheckpointRef | None, *, is_optional: bool = False) -> tuple[Trainee, State]:
             trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
             if reference is None:
                 return trainee, {}
-            is_ahead = ahead is not None and ahead[0] == reference and alone_on == self._device
-            waiting = ahead[1] if ahead is not None and is_ahead else None
-            if placed is not None:
-                state = placed.load(partial(self._found, reference, waiting), is_optional=is_optional)
-            elif waiting is not None:
-                state = waiting.result()[1]()
+            is_preloaded = (
+                preloaded is not None and preloaded[0] == reference and single_device == self._device
+            )
+            preloading = preloaded[1] if preloaded is not None and is_preloaded else None
+            if rank_setup is not None:
+                state = rank_setup.load(
+                    partial(self._find_checkpoint, reference, preloading), is_optional=is_optional
+                )
+            elif preloading is not None:
+                state = preloading.result()[1]()
             else:
-                state = checkpoints.read(checkpoints.check(self._volumes.checkpoints, reference), alone_on)
+                state = checkpoints.read(
+                    checkpoints.check(self._volumes.checkpoints, reference), single_device
+                )
             restore(trainee, state)
             return trainee, state
 
-        def begun() -> tuple[Trainee, Mapping[str, Any] | None]:
+        def build_or_resume() -> tuple[Trainee, Mapping[str, Any] | None]:
             if isinstance(body, TrainTask) and body.savepoint is not None:
                 try:
-                    trainee, state = made(body.savepoint.checkpoint, is_optional=True)
+                    trainee, state = build(body.savepoint.checkpoint, is_optional=True)
                     resumed: Mapping[str, Any] = state["savepoint"]
-                    there, here = (
-                        len(resumed.get("ranks", (None,))),
-                        1 if placed is None else placed.group.size,
-                    )
-                    if there != here:
+                    saved_ranks = len(resumed.get("ranks", (None,)))
+                    ranks = 1 if rank_setup is None else rank_setup.group.size
+                    if saved_ranks != ranks:
                         log.warning(
-                            "the sub-epoch is done from its beginning: %d ranks saved it, not %d", there, here
+                            "the sub-epoch restarts from its first batch: its savepoint has %d ranks, not %d",
+                            saved_ranks,
+                            ranks,
                         )
                     elif not takes_threads(trainee.modules, resumed["threads"]):
                         threads = resumed["threads"]
                         log.warning(
-                            "the sub-epoch is done from its beginning: it had %d threads before", threads
+                            "the sub-epoch restarts from its first batch: its savepoint has %d threads",
+                            threads,
                         )
                     else:
                         return trainee, resumed
                 except CheckpointCorruptError as error:
-                    log.warning("the sub-epoch is done from its beginning: %s", error)
-            return made(getattr(body, "checkpoint", None))[0], None
+                    log.warning("the sub-epoch restarts from its first batch: %s", error)
+            return build(getattr(body, "checkpoint", None))[0], None
 
-        trainee, resumed = begun()
+        trainee, resumed = build_or_resume()
         trainee.frozen.is_wanted = isinstance(body, TrainTask)
-        return trainee if placed is None else placed.ready(spec, trainee), resumed
+        return trainee if rank_setup is None else rank_setup.prepare_model(spec, trainee), resumed
 
-    def _found(self, reference: CheckpointRef, waiting: _Ahead | None) -> CheckedFile | Unchecked:
+    def _find_checkpoint(
+        self, reference: CheckpointRef, preloading: _Preloaded | None
+    ) -> CheckedFile | Unchecked:
         from cerebro.worker.training.reading_together import Unchecked
 
-        if waiting is not None:
-            return waiting.result()[0]
+        if preloading is not None:
+            return preloading.result()[0]
         return Unchecked(self._volumes.checkpoint(reference.name), reference)
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
@@ -499,9 +522,9 @@ class Handler(BaseHandler):
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
-            # What is reported in an audit was reported before.
-            told = {} if is_audit else values
-            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=told)
+            # The committed attempt already reported these values.
+            new_values = {} if is_audit else values
+            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values)
             if rows < loader.num_rows:
                 if savepoints is not None and not is_audit and batch > loader.first:
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
@@ -524,6 +547,6 @@ def _peak_gpu_bytes() -> int:
 
 
 def _gpus() -> range:
-    """Of the task: torch sees no others. None before torch was asked for one."""
+    """The task's GPUs; empty until user code uses CUDA."""
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return range(torch.cuda.device_count() if is_used else 0)

@@ -1,5 +1,7 @@
-"""At which batches a sub-epoch takes savepoints: when it is time, and where the sub-epoch is asked to end. Ranks agree
-on it."""
+"""Decides when a sub-epoch takes savepoints.
+
+A savepoint is due after some time, or when the sub-epoch is preempted. All ranks take it at the same batch.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,28 @@ from cerebro.worker.agent.rank_page import Action
 from cerebro.worker.training.savepoints import Savepoints, Timer
 
 _SLOW_VOLUME = 100e6
-"""Bytes a second that are written at least, while nothing was written yet."""
+"""Assumed bytes per second of the volume before the first savepoint is measured."""
 
 
 class SavepointTiming:
-    """For the sub-epochs of a process, one after another: what savepoints cost is learned from all of them."""
+    """Times the savepoints of a process; learns their cost over its sub-epochs."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._timer = context, Timer(context.savepoint_s)
 
     def begin(self, now: float) -> None:
-        """A sub-epoch begins, by the monotonic clock."""
+        """Start a sub-epoch.
+
+        Args:
+            now: monotonic seconds.
+        """
         self._timer.begin(now)
 
     def consider(self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader) -> None:
-        """Take one if it is time, or if the sub-epoch ends here and there is time. Ranks take it at the same batch."""
+        """Take a savepoint if it is due, or if the sub-epoch is preempted and has time for one.
+
+        With several ranks, rank 0 decides and all take it at the same batch.
+        """
         ranks = self._context.ranks
         is_wanted = (ranks is None or ranks.rank == 0) and self._is_wanted(savepoints, batch, loader)
         if ranks is not None:

@@ -1,9 +1,9 @@
-"""What a gradient is, in few numbers, and how far two of them are apart.
+"""Short summaries of gradients, and the difference of two gradients.
 
-Of each parameter's gradient its norm is kept, and eight sums: each entry is in one of them, with a sign, both drawn
-from its place and the parameter's name, the same everywhere (a count sketch: Charikar, Chen and Farach-Colton, "Finding
-frequent items in data streams", 2002, section 3). Of two gradients g and h, the squares of the differences of these
-sums add up to |g - h|² on average over the draws. With eight it is very seldom far below that.
+A summary has the norm of each parameter's gradient and eight signed sums. Each entry adds to one sum with a sign; both
+depend only on the entry's position and the parameter's name (a count sketch: Charikar, Chen and Farach-Colton, "Finding
+frequent items in data streams", 2002, section 3). For gradients g and h, the squared differences of the sums add up to
+|g - h|² in expectation. With eight sums the estimate is rarely far too low.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ import torch
 
 SUMS = 8
 _SLICE = 1 << 20
-"""Entries that are looked at at once."""
+"""Number of entries processed at a time."""
 _SMALL = 1e-2
-"""Of the norm of the whole gradient. What is smaller is compared relative to that: what it is the sum of may be as
-large as the others, and rounding errors with it."""
+"""Share of the total norm below which a parameter's gradient is compared relative to it.
+
+Such a gradient may be a small sum of large terms, with their rounding errors.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Of the gradient of one parameter."""
+    """Summary of one parameter's gradient."""
 
     norm: float
     sums: tuple[float, ...]
 
 
 Marks = Mapping[str, Mark | None]
-"""Parameter -> its gradient; `None`: it has none."""
+"""Parameter name -> summary; `None` for a parameter without a gradient."""
 
 
 def mark_of(name: str, gradient: torch.Tensor) -> Mark:
-    """What is kept of a gradient; takes memory for a slice of it.
+    """Summarize a gradient; needs memory for one slice only.
 
     Args:
-        name: of the parameter: each has signs of its own.
+        name: name of the parameter, which determines the signs.
+        gradient: tensor of any shape.
     """
     flat = gradient.detach().reshape(-1)
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
@@ -54,7 +57,7 @@ def mark_of(name: str, gradient: torch.Tensor) -> Mark:
 
 
 def _mixed(number: torch.Tensor) -> torch.Tensor:
-    """Bits that look random, the same on every device (the finalizer of MurmurHash3, in 32 bits of 64)."""
+    """Return pseudo-random bits, equal on every device (finalizer of MurmurHash3, in 32 of 64 bits)."""
     mask = 0xFFFFFFFF
     number &= mask
     number = (number ^ (number >> 16)) * 0x85EBCA6B & mask
@@ -62,35 +65,39 @@ def _mixed(number: torch.Tensor) -> torch.Tensor:
     return number ^ (number >> 16)
 
 
-def differences(found: Marks, expected: Marks) -> dict[str, float]:
-    """Of each parameter the relative difference of its gradient; infinite where one has a gradient and the other has
-    none, or is not there."""
-    whole = _norm(expected)
+def differences(actual: Marks, expected: Marks) -> dict[str, float]:
+    """Return the relative difference of each parameter's gradient.
+
+    It is infinite if only one side has the parameter or its gradient.
+    """
+    total_norm = _norm(expected)
     errors: dict[str, float] = {}
-    for name in sorted({*found, *expected}):
+    for name in sorted({*actual, *expected}):
         error = math.inf
-        if name in found and name in expected:
-            error = _apart(found[name], expected[name], whole)
+        if name in actual and name in expected:
+            error = _difference(actual[name], expected[name], total_norm)
         errors[name] = math.inf if math.isnan(error) else error
     return errors
 
 
-def is_rounding(name: str, of: Marks) -> bool:
-    """Whether a parameter's gradient is so small beside the others that it may be rounding alone, as that of a bias
-    before a normalisation is."""
-    mark = of.get(name)
-    return mark is not None and mark.norm <= _SMALL * _norm(of)
+def is_rounding(name: str, marks: Marks) -> bool:
+    """Return True if a parameter's gradient may consist of rounding errors only.
+
+    An example is the gradient of a bias before a normalisation layer.
+    """
+    mark = marks.get(name)
+    return mark is not None and mark.norm <= _SMALL * _norm(marks)
 
 
 def _norm(marks: Marks) -> float:
-    """Of the whole gradient."""
+    """Return the norm of the whole gradient."""
     return math.sqrt(sum(mark.norm**2 for mark in marks.values() if mark is not None))
 
 
-def _apart(one: Mark | None, other: Mark | None, whole: float) -> float:
+def _difference(one: Mark | None, other: Mark | None, total_norm: float) -> float:
     if one is None or other is None:
         return 0.0 if one is other else math.inf
-    scale = max(other.norm, _SMALL * whole)
+    scale = max(other.norm, _SMALL * total_norm)
     squares = [(a - b) ** 2 for a, b in zip(one.sums, other.sums, strict=True)]
-    apart = max(math.sqrt(sum(squares)), abs(one.norm - other.norm))
-    return apart / scale if scale else apart and math.inf
+    difference = max(math.sqrt(sum(squares)), abs(one.norm - other.norm))
+    return difference / scale if scale else difference and math.inf

@@ -1,5 +1,6 @@
-"""The handler of tasks that measure. Runs in a worker's child process, in each of several for a way of several ranks;
-keeps nothing between tasks.
+"""The handler of `inspect` and `trial` tasks. Keeps nothing between tasks.
+
+For a parallel plan with several ranks, it runs in one child process for each rank.
 """
 
 from __future__ import annotations
@@ -26,31 +27,33 @@ from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.agent.context import BaseHandler
 from cerebro.worker.training.sub_epoch import default_device, require_gpu
-from trial_runner.inspecting import inspect
-from trial_runner.trying import Trial
+from trial_runner.inspection import inspect
+from trial_runner.trial import Trial
 
 
 class Handler(BaseHandler):
-    """Inspects user code, and tries plans."""
+    """Inspects models and runs trials of parallel plans."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Do one task."""
+        """Execute one task."""
         if self._context.has_gpu:
             require_gpu(default_device())
         if isinstance(body, InspectTask):
             return self._inspect(body)
         if isinstance(body, TrialTask):
-            return self._try(body, attempt)
-        raise SpecError(f"trial_runner does no task of kind {body.kind}")
+            return self._run_trial(body, attempt)
+        raise SpecError(f"trial_runner does not execute tasks of kind {body.kind!r}")
 
     def _inspect(self, body: InspectTask) -> TaskResult:
         torch.set_num_threads(self._context.cores)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         timings = Timings(start_s=self._context.work_begins())
-        found = inspect(spec, body, opened=self._context.opened, keyed_by=self._keyed_by(spec, body.dataset))
-        return TaskResult(inspection=found, timings=timings)
+        inspection = inspect(
+            spec, body, opened=self._context.opened, keyed_by=self._cache_facts(spec, body.dataset)
+        )
+        return TaskResult(inspection=inspection, timings=timings)
 
-    def _try(self, body: TrialTask, attempt: int) -> TaskResult:
+    def _run_trial(self, body: TrialTask, attempt: int) -> TaskResult:
         torch.set_num_threads(self._context.cores)
         volumes = self._volumes
         folder = volumes.checkpoints / body.experiment / body.run / "trials"
@@ -68,7 +71,7 @@ class Handler(BaseHandler):
         except SpecError as error:
             raise NotApplicableError(str(error)) from error
         began = time.monotonic()
-        group = self._joined(body)
+        group = self._join_group(body)
         start_s = time.monotonic() - began
         try:
             memory = self._context.device_memory
@@ -78,8 +81,8 @@ class Handler(BaseHandler):
         timings = timings.model_copy(update={"compute_s": outcome.seconds})
         return TaskResult(trial=outcome.model_copy(update={"start_s": start_s}), timings=timings)
 
-    def _joined(self, body: TrialTask) -> Group:
-        """This process's place among those that train together; waits for the others."""
+    def _join_group(self, body: TrialTask) -> Group:
+        """Join the rank group of the trial, and wait for the other ranks."""
         ranks, gpus = self._context.ranks, torch.cuda.device_count()
         if ranks is None:
             return Alone(
@@ -89,9 +92,11 @@ class Handler(BaseHandler):
             ranks.folder, rank=ranks.rank, size=ranks.size, device="cuda:0" if gpus else "cpu"
         )
 
-    def _keyed_by(self, spec: SubEpochSpec, dataset: str) -> Mapping[str, str] | None:
-        """What outcomes of trials depend on beside model, way and devices; `None` where this worker has nothing of the
-        data set, and cannot tell."""
+    def _cache_facts(self, spec: SubEpochSpec, dataset: str) -> Mapping[str, str] | None:
+        """Return the facts besides model, plan and devices that decide a trial's outcome.
+
+        `None` if this worker has no partition of the data set.
+        """
         layout = self._layout(dataset)
         if layout is None:
             return None

@@ -1,4 +1,7 @@
-"""Which ways a model could be trained by on some devices, and why it could not by others. Without torch."""
+"""The parallel plans that a worker's devices could run, and reasons against the other plans.
+
+The module works without torch.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from cerebro.contract.trials import DeviceKind, DevicePlace, KnownParallelPlan
 from cerebro.techniques import ModelFacts, Params, Place, Technique
 
 _MUCH = 1 << 30
-"""Bytes."""
+"""Bytes for probing how memory grows."""
 
 
 class Offer(NamedTuple):
-    """A technique that a run may use, made with the parameters that the user has fixed, and how it was chosen."""
+    """A technique that a run may use, with the user's fixed parameters, and its choice."""
 
     technique: Technique
     choice: TechniqueChoice
@@ -31,38 +34,41 @@ def known_parallel_plans(
     gpus: Sequence[int] = (),
     keyed_by: Mapping[str, str] | None = None,
 ) -> tuple[KnownParallelPlan, ...]:
-    """Each technique with each of its variants on each number of devices, by kind of devices, then by their number.
+    """List each technique with its variants on each number of devices.
 
-    What a technique says of several numbers of devices in the same words is told once.
+    The order is by kind of device, then by number of devices. A technique's reason that is equal for several numbers
+    appears once.
 
     Args:
-        gpus: numbers of devices to consider; none: 1, 2, 4 and so on, and all of a worker.
-        keyed_by: what outcomes of trials depend on beside the signature, the way and the devices; `None`: they are
-            not to be kept.
+        facts: the model.
+        offers: techniques to consider.
+        places: kinds of devices of the cluster.
+        gpus: numbers of devices to consider. Default: 1, 2, 4 and so on, and all devices of a worker.
+        keyed_by: facts that decide a trial's outcome besides signature, plan and devices; `None` disables the cache.
     """
-    found: list[KnownParallelPlan] = []
+    plans: list[KnownParallelPlan] = []
     for number, place in enumerate(places):
-        told: set[tuple[str, str]] = set()
+        reported: set[tuple[str, str]] = set()
         for size in sizes(place.most, gpus):
             for offer in offers:
-                at = _At(device=place.device, number=number, size=size)
-                for known in _of(facts, offer, at, keyed_by):
-                    if known.reason and (offer.technique.name, known.reason) in told:
+                devices = _Devices(device=place.device, number=number, size=size)
+                for known in _plans_of(facts, offer, devices, keyed_by):
+                    if known.reason and (offer.technique.name, known.reason) in reported:
                         continue
-                    told.add((offer.technique.name, known.reason))
-                    found.append(known)
-    return tuple(found)
+                    reported.add((offer.technique.name, known.reason))
+                    plans.append(known)
+    return tuple(plans)
 
 
 def sizes(most: int, gpus: Sequence[int] = ()) -> list[int]:
-    """Numbers of devices to consider where a worker has at most so many."""
+    """Return the numbers of devices to consider on a worker with at most `most` devices."""
     if gpus:
         return sorted({size for size in gpus if size <= most})
     return sorted({*(1 << power for power in range(most.bit_length())), most})
 
 
-class _At(NamedTuple):
-    """So many devices of one kind, and which of the kinds that is."""
+class _Devices(NamedTuple):
+    """A number of devices of one kind, and the index of that kind."""
 
     device: DeviceKind
     number: int
@@ -70,7 +76,7 @@ class _At(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """As techniques are told of it."""
+        """The devices as techniques receive them."""
         device = self.device
         return Place(
             size=self.size,
@@ -81,34 +87,34 @@ class _At(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """Of the id of a way."""
+        """Suffix of a plan's id."""
         return (f"-{self.size}" if self.size > 1 else "") + (f"@{self.number}" if self.number else "")
 
 
-def _of(
-    facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | None
+def _plans_of(
+    facts: ModelFacts, offer: Offer, devices: _Devices, keyed_by: Mapping[str, str] | None
 ) -> Iterator[KnownParallelPlan]:
-    technique, choice, place = offer.technique, offer.choice, at.place
-    if not max(technique.least, choice.least) <= at.size <= min(technique.most, choice.most):
+    technique, choice, place = offer.technique, offer.choice, devices.place
+    if not max(technique.least, choice.least) <= devices.size <= min(technique.most, choice.most):
         return
     for variant, params in enumerate(technique.considered(facts, place)):
         parallel_plan = ParallelPlan(
             technique=technique.name,
             version=technique.version,
             params=dict(params),
-            size=at.size,
+            size=devices.size,
             processes=technique.processes,
             code=choice.code,
         )
         if parallel_plan.label == SINGLE.label and parallel_plan.code is None:
             parallel_plan = SINGLE
-        barred = "" if parallel_plan == SINGLE else facts.only_single
-        reason = barred or technique.is_applicable(facts, place, params)
+        exclusion = "" if parallel_plan == SINGLE else facts.only_single
+        reason = exclusion or technique.is_applicable(facts, place, params)
         memory = technique.memory(facts, place, params) if not reason else None
         yield KnownParallelPlan(
-            id=f"{technique.name}{f'.{variant}' if variant else ''}{at.suffix}",
+            id=f"{technique.name}{f'.{variant}' if variant else ''}{devices.suffix}",
             parallel_plan=parallel_plan,
-            place=at.number,
+            place=devices.number,
             reason=reason,
             device_bytes=memory.device if memory else None,
             host_bytes=memory.host if memory else None,
@@ -117,14 +123,14 @@ def _of(
             if memory
             else 0.0,
             is_automatic=technique.is_exact(params) and technique.helps(place),
-            cache_key=cache_key(facts.signature, parallel_plan, at.device, keyed_by)
+            cache_key=cache_key(facts.signature, parallel_plan, devices.device, keyed_by)
             if keyed_by is not None
             else "",
         )
 
 
 def _growth(technique: Technique, facts: ModelFacts, place: Place, params: Params, field: str) -> float:
-    """How much of a device's memory each byte of something takes that is not known yet; asked by trying."""
+    """Return how many device bytes each byte of an unknown quantity takes, by probing."""
     none = technique.memory(_with(facts, field, 0), place, params)
     much = technique.memory(_with(facts, field, _MUCH), place, params)
     return max(0.0, (much.device - none.device) / _MUCH) if none and much else 0.0
@@ -137,12 +143,12 @@ def _with(facts: ModelFacts, field: str, num_bytes: int) -> ModelFacts:
 
 
 def cache_key(
-    signature: str, parallel_plan: ParallelPlan, device: DeviceKind, others: Mapping[str, str]
+    signature: str, parallel_plan: ParallelPlan, device: DeviceKind, context: Mapping[str, str]
 ) -> str:
-    """What the outcome of a trial is kept under: a hash of all that it depends on.
+    """Return the cache key of a trial: a hash of everything that decides its outcome.
 
     Args:
-        others: such as the version of torch, what the spec does, how rows are laid out.
+        context: further facts, such as the version of torch, the spec and the layout of rows.
     """
-    facts = [signature, parallel_plan.model_dump(mode="json"), device.model_dump(mode="json"), dict(others)]
+    facts = [signature, parallel_plan.model_dump(mode="json"), device.model_dump(mode="json"), dict(context)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,8 @@
-"""Files of which ranges lie in another file beside them, their *base*: bytes that many files share are written once.
+"""Files that share byte ranges with another file in their folder, their *base*.
 
-A file with a base has its other bytes one after another, then what `Layout` tells, its length and a mark. Who reads it
-by `opened` reads it whole. What the bytes mean is not known here.
+Many files can share a base, so its bytes are written once. A file with a base contains its remaining bytes, then a
+`Layout` as JSON, the layout's length and a marker. `opened` returns the assembled content. The module does not know the
+meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ from cerebro.data.reading import Readable, SeekableReader
 _MARK = b"cerebro: based 1"
 _TAIL = struct.Struct(f"<Q{len(_MARK)}s")
 _LONGEST = 1 << 20
-"""Bytes of a layout. Whoever reads one takes a hundred times as much, and user code may have written it."""
+"""Maximum bytes of a layout. Parsing takes a hundred times as much memory, and user code may have written it."""
 MOST_RANGES, LONGEST_NAME = 3000, 200
-"""Of a layout, with names that were in a base once; and bytes of a name as JSON. With no more it is short enough."""
+"""Maximum ranges, or changing names, of a layout, and maximum bytes of a name as JSON. They keep the layout small."""
 _MOST_BYTES = 1 << 60
-"""Of a file."""
+"""Maximum bytes of a file."""
 
 _BASE = r"^frozen-[0-9a-f]{16}-[0-9]+-[0-9a-f]{8}$"
 
 
 class UnreadableLayoutError(OSError):
-    """A file says that it has a base, and not how it is put together: it was damaged."""
+    """The layout of a file with a base is damaged."""
 
 
 _Name = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
 
 
 class Range(Contract):
-    """Bytes that lie in the base.
+    """A byte range that is in the base.
 
     Attributes:
-        start, size: where in the whole file, and how many.
-        at: where in the base.
-        name, digest: what they are to whom wrote them.
+        start: offset in the assembled file.
+        size: number of bytes.
+        at: offset in the base.
+        name: the writer's name for the range.
+        digest: the writer's digest of its content.
     """
 
     start: int = Field(ge=0, lt=_MOST_BYTES)
@@ -60,13 +63,13 @@ class Range(Contract):
 
 
 class Layout(Contract):
-    """How a file is put together.
+    """The assembly of a file from its own bytes and its base.
 
     Attributes:
-        base: name of the file beside it.
-        size: bytes of the whole.
-        ranges: in their order in the whole; they do not overlap.
-        changing: names that were in a base once, and proved not to stay as they are.
+        base: name of the base, in the same folder.
+        size: bytes of the assembled file.
+        ranges: ranges from the base, ordered by `start`, without overlap.
+        changing: names that were once in a base but whose bytes then changed.
     """
 
     base: Annotated[str, StringConstraints(pattern=_BASE)]
@@ -77,7 +80,7 @@ class Layout(Contract):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         ends = [each.start + each.size for each in self.ranges]
-        if any(end > after.start for end, (_, after) in zip(ends, pairwise(self.ranges), strict=False)):
+        if any(end > later.start for end, (_, later) in zip(ends, pairwise(self.ranges), strict=False)):
             raise ValueError("ranges overlap")
         if ends[-1] > self.size:
             raise ValueError("a range ends behind the file")
@@ -86,40 +89,44 @@ class Layout(Contract):
         return self
 
     @property
-    def own(self) -> int:
-        """Bytes of the whole that are in the file itself."""
+    def own_bytes(self) -> int:
+        """Bytes in the file itself."""
         return self.size - sum(each.size for each in self.ranges)
 
     def encoded(self) -> bytes:
-        """What stands behind the file's own bytes."""
-        told = self.model_dump_json().encode()
-        return told + _TAIL.pack(len(told), _MARK)
+        """Return the bytes that follow the file's own bytes."""
+        content = self.model_dump_json().encode()
+        return content + _TAIL.pack(len(content), _MARK)
 
 
 def base_namer() -> Callable[[Written], str]:
-    """Gives a base its name, by its bytes. No two have the same: one that was removed never comes back, so who removes
-    one late removes no other."""
+    """Return a function that names a base by its content.
+
+    Names are unique. A removed name never appears again, so a late removal cannot hit another base.
+    """
     token = uuid4().hex[:8]
     return lambda written: f"frozen-{written.checksum.removeprefix('xxh3_64:')}-{written.num_bytes}-{token}"
 
 
 def is_base(name: str) -> bool:
-    """Whether it is the name of one."""
+    """Return True if the name is a base's."""
     return re.match(_BASE, name) is not None
 
 
 def base_written(name: str) -> Written:
-    """What a base holds, by its name."""
+    """Return a base's size and checksum, from its name."""
     _, digest, size, _ = name.split("-")
     return Written(num_bytes=int(size), checksum=f"xxh3_64:{digest}")
 
 
 def layout_of(file: Readable) -> Layout | None:
-    """How a file is put together; `None`: it has no base. Leaves its position anywhere.
+    """Return the layout of a file, or `None` for a file without a base.
+
+    Changes the file's position.
 
     Raises:
-        UnreadableLayoutError: it was damaged.
-        OSError: it cannot be read.
+        UnreadableLayoutError: the layout is damaged.
+        OSError: the file cannot be read.
     """
     end = file.seek(0, os.SEEK_END)
     if end < _TAIL.size:
@@ -133,10 +140,10 @@ def layout_of(file: Readable) -> Layout | None:
             raise ValueError("it is longer than the file")
         file.seek(end - _TAIL.size - length)
         layout = Layout.model_validate_json(_read(file, length))
-        if layout.own != end - _TAIL.size - length:
-            raise ValueError("it has another number of bytes than it should")
+        if layout.own_bytes != end - _TAIL.size - length:
+            raise ValueError("its size does not match the layout")
     except (ValidationError, ValueError) as error:
-        raise UnreadableLayoutError(errno.EINVAL, "how it is put together cannot be read") from error
+        raise UnreadableLayoutError(errno.EINVAL, "its layout is damaged") from error
     return layout
 
 
@@ -152,13 +159,13 @@ def _read(file: Readable, count: int) -> bytes:
 
 
 class BasedFile(SeekableReader):
-    """The whole of a file with a base. Owns both, which are not buffered."""
+    """The assembled content of a file with a base. Owns both unbuffered files."""
 
-    def __init__(self, own: Readable, base: Readable, layout: Layout) -> None:
+    def __init__(self, file: Readable, base: Readable, layout: Layout) -> None:
         super().__init__()
-        self._own, self._base, self.layout = own, base, layout
+        self._file, self._base, self.layout = file, base, layout
         self._pieces: list[tuple[int, int, int]] = []
-        """Where in the whole one begins, where it lies in its file, and in which: 0 own, 1 base."""
+        """Start in the assembled file, start in its own file, and number of that file: 0 own, 1 base."""
         position = behind = 0
         for each in layout.ranges:
             self._pieces += [(position, behind, 0), (each.start, each.at, 1)]
@@ -169,21 +176,21 @@ class BasedFile(SeekableReader):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole."""
+        """Bytes of the assembled file."""
         return self.layout.size
 
     def close(self) -> None:
-        """Close both."""
+        """Close both files."""
         if not self.closed:
-            self._own.close()
+            self._file.close()
             self._base.close()
         super().close()
 
     def readinto(self, into: Any) -> int:
-        """Fill a part of `into`; 0 at the end.
+        """Fill a part of `into`; return 0 after the last byte.
 
         Raises:
-            OSError: the base, or the file itself, ends too early.
+            OSError: the file or its base is too short.
         """
         target = memoryview(into).cast("B")
         if self._position >= self.size or not len(target):
@@ -191,9 +198,9 @@ class BasedFile(SeekableReader):
         number = bisect_right(self._starts, self._position) - 1
         start, behind, which = self._pieces[number]
         end = self._starts[number + 1] if number + 1 < len(self._pieces) else self.size
-        file = self._base if which else self._own
-        file.seek(behind + self._position - start)
-        read: int = file.readinto(target[: end - self._position]) or 0
+        source = self._base if which else self._file
+        source.seek(behind + self._position - start)
+        read: int = source.readinto(target[: end - self._position]) or 0
         if not read:
             raise OSError(
                 errno.EBADMSG, f"{f'its base {self.layout.base}' if which else 'it'} ends too early"
@@ -203,30 +210,32 @@ class BasedFile(SeekableReader):
 
 
 def opened(path: Path) -> io.RawIOBase:
-    """A file for reading, not buffered; one with a base as a whole.
+    """Open a file for unbuffered reading; a file with a base is assembled.
 
     Raises:
-        OSError: it, or its base, cannot be read.
+        OSError: the file or its base cannot be read.
     """
-    own = path.open("rb", buffering=0)
-    found = joined(own, lambda base: path.with_name(base).open("rb", buffering=0))
-    return own if found is None else found
+    file = path.open("rb", buffering=0)
+    assembled = joined(file, lambda base: path.with_name(base).open("rb", buffering=0))
+    return file if assembled is None else assembled
 
 
-def joined(own: Readable, open_base: Callable[[str], Readable]) -> BasedFile | None:
-    """The whole of a file with a base, which owns both; `None`: it has none, and is at its begin. If the whole cannot
-    be had, `own` is closed.
+def joined(file: Readable, open_base: Callable[[str], Readable]) -> BasedFile | None:
+    """Return the assembled file, or `None` for a file without a base.
+
+    On success the result owns `file`. Without a base, `file` is at its first byte. On an error it is closed.
 
     Args:
-        open_base: given its name, opens it.
+        file: the file.
+        open_base: opens a base by its name.
     """
     try:
-        layout = layout_of(own)
+        layout = layout_of(file)
         if layout is not None:
-            return BasedFile(own, _base(layout.base, open_base), layout)
-        own.seek(0)
+            return BasedFile(file, _base(layout.base, open_base), layout)
+        file.seek(0)
     except BaseException:
-        own.close()
+        file.close()
         raise
     return None
 
@@ -235,5 +244,4 @@ def _base(name: str, open_base: Callable[[str], Readable]) -> Readable:
     try:
         return open_base(name)
     except OSError as error:
-        said = f"its base {name}: {error.strerror}"
-        raise OSError(error.errno, said) from error
+        raise OSError(error.errno, f"its base {name}: {error.strerror}") from error

@@ -193,7 +193,7 @@ _MINUS, _POINT, _ZERO, _SPACE = ord("-"), ord("."), ord("0"), ord(" ")
 _SURE_DIGITS = 15
 """float64 holds each decimal number with as many digits."""
 _ALL_DIGITS = 17
-"""Digits by which each float64 differs from all others, as ``%.17g`` prints them."""
+"""Digits that distinguish each float64 from all others, as `%.17g` prints them."""
 _IS_DECIMAL = np.zeros(256, bool)
 _IS_DECIMAL[[*range(_ZERO, _ZERO + 10), _MINUS, _POINT]] = True
 

@@ -1,4 +1,4 @@
-"""What of the files in a model's folder nothing needs. Looks; removes nothing."""
+"""Files in a model's folder that are no longer needed. Only lists them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from cerebro.runtime.volumes import savepoint_of, sub_epoch_of
 
 
 def outdated(folder: Path, sub_epoch: int, keep: Collection[str]) -> tuple[Path, ...]:
-    """Files of sub-epochs before `sub_epoch` whose name is not in `keep`, and savepoints of `sub_epoch`; what dead
-    writers have left of them is among these. And each base that none of the files names that stay.
+    """List files that can be removed from a model's folder.
+
+    They are files of sub-epochs before `sub_epoch` unless in `keep`, savepoints of `sub_epoch`, leftovers of dead
+    writers among these, and bases that no remaining file names.
 
     Raises:
-        OSError: a file cannot be read, so nobody knows what it names.
+        OSError: a file cannot be read, so its base is unknown.
     """
     there = {path.name: path for path in folder.iterdir()}
     sub_epochs = {name: sub_epoch_of(name) for name in there if name not in keep}
-    gone = [
+    removable = [
         path
         for name, path in there.items()
         if (found := sub_epochs.get(name)) is not None
@@ -28,18 +30,19 @@ def outdated(folder: Path, sub_epoch: int, keep: Collection[str]) -> tuple[Path,
     ]
     bases = {name for name in there if is_base(name)}
     if bases:
-        bases.difference_update(_base_of(path) for path in there.values() if path not in gone)
-    return (*gone, *(there[name] for name in sorted(bases)))
+        bases.difference_update(_base_of(path) for path in there.values() if path not in removable)
+    return (*removable, *(there[name] for name in sorted(bases)))
 
 
 def _base_of(path: Path) -> str:
-    """Name of the base of a file; empty if it has none, or is gone or damaged, or no plain file, and names none."""
+    """Return the name of a file's base, or "" for a file without one, or one that is damaged or no longer a plain
+    file."""
     if sub_epoch_of(path.name) is None:
         return ""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return ""
-        # User code may have put another there since: a pipe would keep the thread for ever.
+        # User code may have replaced it since, and opening a pipe would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             layout = layout_of(file)

@@ -1,8 +1,8 @@
-"""Files that are there in full or not at all.
+"""Files that exist completely or not at all.
 
-A file is written under a name of its own beside its place, hashed on the way, flushed to the disk and
-renamed. A process killed at any moment leaves the previous file, or the new one, and at worst a leftover that
-`discard_leftovers` removes. What the files mean is not known here.
+A file is written under a temporary name in its folder, hashed, flushed to disk and renamed. A process killed at any
+moment leaves the old or the new file, and at worst a temporary file that `discard_leftovers` removes. The module does
+not know the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 _LEFTOVER = ".aside"
 BLOCK_BYTES = 512 << 10
-"""Of reading: stays in a core's own cache between reading and hashing; eight times as much takes half as long again."""
+"""Bytes per read: a block stays in the core's cache until it is hashed. Blocks of 4 MiB take 1.5 times as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What became of a file: its size, and the checksum of its bytes as ``xxh3_64:<hex>``."""
+    """Size and checksum (`xxh3_64:<hex>`) of a written file."""
 
     num_bytes: int
     checksum: str
 
 
 class DurableFile:
-    """A file being written aside; Arrow can write into it (it has the methods of a binary file).
+    """A file under a temporary name, with the methods that Arrow needs to write into it.
 
-    Owned by one thread. `commit` makes it appear under ``path``; without it nothing does.
+    Owned by one thread. `commit` makes the file appear as `path`.
 
     Args:
-        makes_folder: else the folder has to be there. For a writer who may be late: what was removed stays removed.
+        path: final path.
+        makes_folder: True to create the folder. Late writers pass False, so that they do not restore a removed folder.
     """
 
     def __init__(self, path: Path, *, makes_folder: bool = True) -> None:
         self._path = path
-        # Process and random part: two attempts at the same file, on whatever machines, never share a name.
+        # Process id and random part: two attempts never share a name, on any machines.
         self._aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{_LEFTOVER}")
         self._hash = xxhash.xxh3_64()
         self._num_bytes = 0
@@ -58,16 +59,20 @@ class DurableFile:
 
     @property
     def aside(self) -> Path:
-        """Where it is until it is committed: for who writes into room that was left in it."""
+        """Temporary path, for writers that fill the space that `leave` skipped."""
         return self._aside
 
     @property
     def closed(self) -> bool:
-        """Whether no more can be written."""
+        """True if the file is closed."""
         return self._file.closed
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``; StorageFullError when the volume is full."""
+        """Append the data.
+
+        Raises:
+            StorageFullError: the volume is full.
+        """
         try:
             self._file.write(data)
         except OSError:
@@ -79,10 +84,10 @@ class DurableFile:
         return size
 
     def leave(self, num_bytes: int) -> None:
-        """Leave room that others fill before `commit`, which then reads the whole file to hash it.
+        """Skip bytes that others write before `commit`; it then reads the whole file to hash it.
 
         Raises:
-            StorageFullError: the volume has no room for what was written before.
+            StorageFullError: the volume has no space for the buffered data.
         """
         with volume_errors_named(self._path.parent):
             self._file.seek(num_bytes, os.SEEK_CUR)
@@ -90,25 +95,24 @@ class DurableFile:
         self._num_bytes += num_bytes
 
     def tell(self) -> int:
-        """Bytes written so far, with room that was left."""
+        """Return the number of bytes written or skipped."""
         return self._num_bytes
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Flush buffered data to the operating system."""
         with volume_errors_named(self._path.parent):
             self._file.flush()
 
     def close(self) -> None:
-        """Do nothing: Arrow closes its sink before it is known whether the content is good (`commit`)."""
+        """Do nothing, because Arrow closes its sink before the content is known to be good; use `commit`."""
 
     def commit(self, *, sync_rename: bool = True, named: Callable[[Written], str] | None = None) -> Written:
-        """Flush to the disk and rename into place, replacing what was there.
+        """Flush to disk and rename into place, replacing an earlier file.
 
         Args:
-            named: gives the file's name, where that tells what is in it; else it is that of ``path``.
-
-        With ``sync_rename=False`` the new name may be lost in a power cut, until another file of the folder is
-        committed: for files that count only with a manifest beside them.
+            sync_rename: False if a power cut may undo the rename until another file of the folder is committed. Use it
+                for files that count only with a manifest.
+            named: returns the file's name from its size and checksum. Default: the name of `path`.
         """
         with volume_errors_named(self._path.parent):
             self._file.flush()
@@ -124,16 +128,16 @@ class DurableFile:
         return written
 
     def discard(self) -> None:
-        """Leave no trace. Safe to call twice, and after `commit`."""
+        """Remove the temporary file. Safe to call twice, and after `commit`."""
         try:
             self._file.close()
-        except OSError:  # what the buffer still held does not fit the disk; it is not wanted any more
+        except OSError:  # the buffered rest does not fit the disk and is not needed
             pass
         self._aside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> Written:
-    """Replace ``path`` by ``value`` as JSON, durably and in one step."""
+    """Replace a file by a JSON object, durably and atomically."""
     file = DurableFile(path)
     try:
         file.write(json.dumps(value, indent=1).encode())
@@ -143,7 +147,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> Written:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames within ``folder`` survive a power cut."""
+    """Make renames within a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,17 +156,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def checksum(path: Path, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
-    """Size and checksum of a file as it is on disk.
+    """Return the size and checksum of a file on disk.
 
     Args:
-        on_block: is shown every `BLOCK_BYTES` of the file, of which the last may be fewer, to be used at once.
+        on_block: receives each block of `BLOCK_BYTES`; the last may be shorter. The memory is reused after the call.
     """
     with path.open("rb", buffering=0) as file:
         return checksum_of(file, on_block)
 
 
 def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
-    """`checksum` of an open file, from where it is."""
+    """Return the size and checksum of an open file, from its current position."""
     digest, size = xxhash.xxh3_64(), 0
     buffer = memoryview(bytearray(BLOCK_BYTES))
     while block := fill(file, buffer):
@@ -173,7 +177,7 @@ def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda
 
 
 def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
-    """Read until `buffer` is full or the file ends; returns the part of `buffer` that was filled."""
+    """Read until `buffer` is full or the file ends; return the filled part."""
     count = 0
     while count < len(buffer) and (read := file.readinto(buffer[count:])):
         count += read
@@ -181,37 +185,53 @@ def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
 
 
 def verify(path: Path, written: Written) -> None:
-    """Raise ShardCorruptError unless the file holds what was once written; VolumeError if it cannot be read now."""
+    """Require that a file still has the size and checksum it was written with.
+
+    Raises:
+        ShardCorruptError: it differs or is unreadable.
+        VolumeError: the volume cannot be read at the moment.
+    """
     try:
-        with volume_errors_named(path, also=NO_MEMORY):  # an error of a read names no file
+        with volume_errors_named(path, also=NO_MEMORY):  # a read error names no file
             found = checksum(path)
     except OSError as error:
-        raise ShardCorruptError.at(f"{path} cannot be read ({error}): it must be made again", path) from error
+        raise ShardCorruptError.at(
+            f"{path} cannot be read ({error}): preprocess the data again", path
+        ) from error
     if found != written:
         raise ShardCorruptError.at(
             f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
-            f"but {written.num_bytes} with {written.checksum} were written: it must be made again",
+            f"but {written.num_bytes} with {written.checksum} were written: preprocess the data again",
             path,
         )
 
 
 def discard_leftovers(folder: Path, of: str = "*", by: int | None = None) -> None:
-    """Remove what killed writers left in ``folder``; of one file, or of one process, if it is named. Only for its one
-    owner."""
+    """Remove temporary files of killed writers. Only the folder's single owner may call this.
+
+    Args:
+        folder: where to look.
+        of: name of the final file. Default: any.
+        by: process id of the writer. Default: any.
+    """
     for path in folder.glob(f".{of}.{'*' if by is None else f'{by}-*'}{_LEFTOVER}"):
         path.unlink(missing_ok=True)
 
 
 def discard_stale(folder: Path, before: float) -> list[Path]:
-    """Remove what writers left in ``folder`` and have not written to since ``before`` (seconds since the epoch): where
-    several may write, those are dead. What cannot be removed stays.
+    """Remove temporary files without a write since `before`; their writers are dead.
+
+    For folders with several writers. Files that cannot be removed stay.
+
+    Args:
+        before: seconds since the epoch.
 
     Returns:
-        What was removed.
+        The removed files.
     """
     removed = []
     for path in folder.glob(f".*{_LEFTOVER}"):
-        with suppress(OSError):  # it was committed or discarded meanwhile
+        with suppress(OSError):  # committed or discarded concurrently
             if path.stat(follow_symlinks=False).st_mtime < before:
                 path.unlink()
                 removed.append(path)

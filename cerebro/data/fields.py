@@ -1,7 +1,7 @@
-"""What all rows of a partition have in common: named fields with a dtype and a shape, and how they are nested.
+"""The common layout of a partition's rows: named fields with dtype and shape, and their nesting.
 
-A `Layout` is taken from the first row, every other row must fit it, and it is stored with the shards. Files
-and Arrow are not known here.
+The first row determines the `Layout`, every other row must match it, and it is stored with the shards. The module does
+not know files or Arrow.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ class Field:
     """One leaf of a row.
 
     Attributes:
-        name: its path in the row.
-        dtype: NumPy's name of it.
-        shape: without the batch axis, ``()`` for numbers. Of a ragged field the first axis, which may have any length
-            in each row, is `None`.
+        name: path of the leaf in the row.
+        dtype: NumPy's name of the dtype.
+        shape: shape without the batch axis, `()` for numbers. The first axis of a ragged field is `None`.
     """
 
     name: str
@@ -36,31 +35,35 @@ class Field:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether rows may differ in their first axis."""
+        """True if the first axis may differ from row to row."""
         return None in self.shape
 
     @property
     def entry_shape(self) -> tuple[int, ...]:
-        """Of what all rows have alike: of a row; or, where the field is ragged, of one entry along the first axis."""
+        """Shape of a row; of one entry along the first axis if the field is ragged."""
         return tuple(size for size in self.shape if size is not None)
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """Dtype of the bytes on disk: a bool is kept as one byte, because Arrow's bits cannot be mapped."""
+        """Dtype on disk. A bool is stored as a byte, because Arrow's bits cannot be mapped."""
         return np.dtype(np.uint8 if self.dtype == "bool" else self.dtype)
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of what has `entry_shape`."""
+        """Bytes of an array of `entry_shape`."""
         return math.prod(self.entry_shape) * self.storage.itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; where the length is any, it is null."""
+        """Return a JSON object; a variable axis is null."""
         return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Field:
-        """The inverse of `to_json`; DataError for a dtype or a shape this version does not know."""
+        """Return the field of a `to_json` object.
+
+        Raises:
+            DataError: the dtype or the shape is unknown.
+        """
         if value["dtype"] not in DTYPES:
             raise DataError(
                 f"field {value['name']!r} has the unknown dtype {value['dtype']!r}: preprocess the data again"
@@ -77,19 +80,19 @@ class Field:
 
 
 def shape_text(shape: Sequence[int | None]) -> str:
-    """A shape as Python writes it, and ``any`` for an axis that has another length in each row: ``(any, 300)``."""
+    """Format a shape, with `any` for a variable axis: `(any, 300)`."""
     sizes = ["any" if size is None else str(size) for size in shape]
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What all rows of a partition have in common.
+    """Common layout of all rows of a partition.
 
     Attributes:
-        fields: the leaves, in the order of the first row.
-        structure: nesting of ``input`` and ``output``.
-        first_id: the row the layout was taken from, to be named in errors.
+        fields: leaves in the order of the first row.
+        structure: nesting of `input` and `output`.
+        first_id: id of the row that determined the layout, for error messages.
     """
 
     fields: tuple[Field, ...]
@@ -98,7 +101,7 @@ class Layout:
 
     @classmethod
     def of(cls, row: FlatRow) -> Layout:
-        """The layout that ``row`` sets."""
+        """Return the layout of a row."""
         fields = tuple(
             Field(
                 name=name,
@@ -111,7 +114,7 @@ class Layout:
 
     @cached_property
     def _expected(self) -> list[tuple[tuple[int | None, ...], np.dtype[Any], type | None]]:
-        """Per field its shape, its dtype, and the Python type whose numbers are stored so."""
+        """Shape, dtype and equivalent Python type of each field."""
         numbers: dict[tuple[str, tuple[int | None, ...]], type] = {
             ("int64", ()): int,
             ("float32", ()): float,
@@ -123,19 +126,19 @@ class Layout:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether one of the fields is."""
+        """True if a field is ragged."""
         return any(item.is_ragged for item in self.fields)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, ids aside. Of a ragged field only those that tell where it ends are counted."""
+        """Bytes of a row without id; a ragged field counts its offset only."""
         return sum(OFFSET.itemsize if item.is_ragged else item.entry_bytes for item in self.fields)
 
     def leaves(self, input_tree: object, output_tree: object) -> list[Any] | None:
-        """The leaves of a row in the order of the fields, to be stored as they are.
+        """Return the leaves of a row in field order, ready to store.
 
-        None where that cannot be: the row does not have this layout, or its leaves are not NumPy's arrays or
-        Python's numbers but need `flatten`, which takes several times as long.
+        `None` if the row does not match, or its leaves need the slower `flatten` because they are neither NumPy arrays
+        nor Python numbers.
         """
         found: list[Any] = []
         if not (_collect(self.structure["input"], input_tree, found)):
@@ -157,7 +160,11 @@ class Layout:
         return found
 
     def check(self, row: FlatRow) -> None:
-        """Raise RowError unless ``row`` has this layout."""
+        """Require that a row has this layout.
+
+        Raises:
+            RowError: it has another one.
+        """
         if row.structure == self.structure:
             for item, (shape, dtype, _) in zip(self.fields, self._expected, strict=True):
                 value = row.values[item.name]
@@ -169,22 +176,23 @@ class Layout:
         self.check_layout(Layout.of(row))
 
     def check_layout(self, other: Layout) -> None:
-        """Raise RowError, naming the first row of ``other``, unless both layouts describe the same rows.
+        """Require that another layout describes the same rows, in any order of dict keys.
 
-        The order of dict keys is of no account.
+        Raises:
+            RowError: it differs; the message names the first row of `other`.
         """
-        mine = {item.name: item for item in self.fields}
-        theirs = {item.name: item for item in other.fields}
+        own_fields = {item.name: item for item in self.fields}
+        other_fields = {item.name: item for item in other.fields}
         first, row = f"the first row (id {self.first_id!r})", f"row {other.first_id!r}"
-        for name in [*mine, *theirs]:
-            if name not in theirs:
+        for name in [*own_fields, *other_fields]:
+            if name not in other_fields:
                 raise RowError(f"{row} has no field {name!r}, {first} does: {_SAME_FIELDS}")
-            if name not in mine:
+            if name not in own_fields:
                 raise RowError(f"{row} has a field {name!r}, {first} does not: {_SAME_FIELDS}")
-            if mine[name] != theirs[name]:
+            if own_fields[name] != other_fields[name]:
                 raise RowError(
-                    f"field {name!r} of {row} has {theirs[name]}, but {first} has {mine[name]}: "
-                    + _remedy(mine[name], theirs[name])
+                    f"field {name!r} of {row} has {other_fields[name]}, but {first} has {own_fields[name]}: "
+                    + _remedy(own_fields[name], other_fields[name])
                 )
         if self.structure != other.structure:
             raise RowError(
@@ -192,7 +200,7 @@ class Layout:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Return a JSON object."""
         return {
             "fields": [item.to_json() for item in self.fields],
             "structure": dict(self.structure),
@@ -201,7 +209,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Layout:
-        """The inverse of `to_json`."""
+        """Return the layout of a `to_json` object."""
         return cls(
             fields=tuple(Field.from_json(item) for item in value["fields"]),
             structure=value["structure"],
@@ -227,29 +235,29 @@ _SAME_DTYPE = (
 )
 
 
-def _remedy(mine: Field, theirs: Field) -> str:
-    """What to do about two fields that differ."""
-    if mine.is_ragged != theirs.is_ragged:
+def _remedy(expected: Field, actual: Field) -> str:
+    """Return the advice for two fields that differ."""
+    if expected.is_ragged != actual.is_ragged:
         return _SAME_RAGGED
-    if mine.shape != theirs.shape:
-        return _SAME_ENTRIES if mine.is_ragged else _SAME_SHAPE
+    if expected.shape != actual.shape:
+        return _SAME_ENTRIES if expected.is_ragged else _SAME_SHAPE
     return _SAME_DTYPE
 
 
 def fits(value: Array, shape: tuple[int | None, ...]) -> bool:
-    """Whether a row's array has the shape of a ragged field."""
+    """Return True if a row's array has the shape of a ragged field."""
     return shape[:1] == (None,) and value.ndim == len(shape) and value.shape[1:] == shape[1:]
 
 
 OFFSET = np.dtype(np.int64)
-"""Of what tells where a row of a ragged field ends."""
+"""Dtype of the row offsets of a ragged field."""
 
 _LOWEST: Mapping[type, float] = {int: -(2**63), float: -float(np.finfo(np.float32).max)}
 _HIGHEST: Mapping[type, float] = {int: 2**63 - 1, float: float(np.finfo(np.float32).max)}
 
 
 def _collect(node: Node, value: Any, found: list[Any]) -> bool:
-    """Append the leaves of ``value`` to ``found`` if it is nested as ``node`` says; whether it is."""
+    """Append the leaves of `value` to `found`; return False if its nesting differs from `node`."""
     if isinstance(node, str):
         found.append(value)
         return True

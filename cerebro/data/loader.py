@@ -1,11 +1,9 @@
-"""Batches of torch tensors from the partitions of a split: the data loader that user code is given.
+"""The data loader of user code: batches of torch tensors from the partitions of a split.
 
-The order of the rows is a permutation drawn from the seed alone (NumPy's PCG64): the same seed visits the
-same rows in the same order on every machine.
-
-On a CPU a batch is gathered when it is asked for. For another device the next batch is gathered by a thread,
-for CUDA into pinned memory that is copied without blocking. Earlier passes may have shown that more threads pay
-(`cerebro.data.reading_ahead`); which batches come, and in which order, is the same.
+The row order is a permutation that depends on the seed only (NumPy's PCG64), so a seed gives the same order on every
+machine. On a CPU, a batch is gathered when it is requested. For another device, a thread gathers the next batch; for
+CUDA it is in pinned memory and copied without blocking. Earlier passes may show that more threads help
+(`cerebro.data.reading_ahead`); batches and their order stay the same.
 """
 
 from __future__ import annotations
@@ -32,38 +30,38 @@ from cerebro.errors import DataError
 from cerebro.ragged_rows import Ragged
 
 Batch: TypeAlias = tuple[Any, Any]
-"""(inputs, outputs): trees as the row function returned them, with tensors of shape (batch, *field shape), and a
-`Ragged` of tensors for what it marked as ragged."""
+"""(inputs, outputs): trees as the row function returned them, with tensors of shape (batch, *field shape).
+
+Fields marked as ragged are a `Ragged` of tensors.
+"""
 
 _Column: TypeAlias = torch.Tensor | Ragged
 _HostBatch: TypeAlias = tuple[NDArray[np.int64], list[_Column]]
 
 
 class PartitionLoader:
-    """Iterates over the rows of complete partitions in batches of (inputs, outputs) on ``device``.
+    """Iterates over complete partitions in batches of (inputs, outputs) on `device`.
 
-    A pass yields every row once. With ``seed=None``
-    rows come in stored order. With a seed they are shuffled; each further pass over the same loader has its
-    own order, drawn from the seed and the number of the pass, so that a loop over several passes does not see
-    one order again and again.
+    A pass yields every row once. With `seed=None` rows have stored order. With a seed they are shuffled, and each pass
+    has its own order from the seed and the number of the pass.
 
-    Batches are the caller's: memory is never reused under them. One pass at a time; not for several threads.
+    The caller owns the batches; their memory is not reused. Use one pass at a time, and one thread.
 
     Args:
-        source: folders of complete partitions, or their rows when already mapped (a process that lives across
-            sub-epochs maps once).
-        batch_size: rows per batch; the last of a pass may have fewer.
-        seed: a non-negative integer of any size, or None for stored order.
-        first: batch that the first pass begins with; those before it are not read.
-        share: (which, of so many) of the ranks that read the same batches together: only its rows of each. A batch
-            without a row for it gives it one that others have, too: `counts` tells.
-        drop_last: leave out the last batch of a pass if it has fewer rows than the others.
-        merged: the source is one of several partitions that as many workers read together. Batches, their number and
-            `num_rows` are of all of them, and what is read is the source's part.
+        source: folders of complete partitions, or mapped rows.
+        batch_size: rows per batch; the last batch of a pass may have fewer.
+        seed: non-negative integer of any size, or `None` for stored order.
+        device: device of the batches. Default: the CPU.
+        first: first batch of the first pass; earlier batches are not read.
+        share: (index, number of ranks): the loader yields only this rank's rows of each batch. A batch without a row
+            for the rank lends it one of another rank; see `counts`.
+        drop_last: True to skip a last batch with fewer rows.
+        merged: partitions that several workers read together, `source` included. Batches, their number and
+            `num_rows` refer to all partitions, but only rows of `source` are read.
 
     Raises:
-        DataError: there are fewer rows than ``batch_size``, a partition is incomplete, or partitions do not
-            fit.
+        DataError: there are fewer rows than `batch_size`, a partition is incomplete, or partitions have different
+            fields.
         ShardCorruptError: a shard is missing or damaged.
     """
 
@@ -94,9 +92,9 @@ class PartitionLoader:
         self.first = first
         self.share = share
         self.reading: Reading | None = None
-        """How batches are gathered ahead; without, as where nothing is known."""
+        """How batches are gathered ahead; `None` uses the defaults."""
         self.counts = (0, 0)
-        """Of the batch that was yielded last: rows of this share, and of all shares."""
+        """Rows of the latest batch: in this share, and in all shares."""
         if batch_size < 1:
             raise DataError(f"batch_size is {batch_size!r}, expected a whole number from 1")
         if not 0 <= first <= len(self):
@@ -105,38 +103,38 @@ class PartitionLoader:
             raise DataError(f"seed is {seed}, expected a number of at least 0, or None for stored order")
         if merged is not None and merged.rows[merged.number] != self._rows.num_rows:
             raise DataError(
-                f"{_named(source)} has {self._rows.num_rows} rows, but the workers that read it with others expect "
+                f"{_describe(source)} has {self._rows.num_rows} rows, but the workers that read it with others expect "
                 f"{merged.rows[merged.number]}"
             )
         self._bounds = self._make_bounds()
         if batch_size > self.num_rows:
             raise DataError(
-                f"batch_size {batch_size} is larger than the {self.num_rows} rows of {_named(source)}: "
+                f"batch_size {batch_size} is larger than the {self.num_rows} rows of {_describe(source)}: "
                 "use a smaller batch_size or more data"
             )
 
     @property
     def num_rows(self) -> int:
-        """Rows of all partitions together, those that other workers read included."""
+        """Rows of all partitions, including rows that other workers read."""
         return self._rows.num_rows if self._merged is None else self._merged.num_rows
 
     @property
     def own_rows(self) -> int:
-        """Rows that a pass hands out: of this share, and those that it was lent."""
+        """Rows that a pass yields: the rank's share, and borrowed rows."""
         return sum(times * max(1, self._share_of(rows)) for rows, times in self._sizes())
 
     @property
     def shared_rows(self) -> int:
-        """Rows of a pass that are of this share. Over all shares they add up to those of the pass."""
+        """Rows of a pass in the rank's share; the shares of all ranks add up to the pass."""
         return sum(times * self._share_of(rows) for rows, times in self._sizes())
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """So many rows of the source are in so many batches of a pass."""
+        """Return (rows of the source in a batch, number of such batches) for each distinct size."""
         rows, times = np.unique(np.diff(self._bounds), return_counts=True)
         return list(zip(rows.tolist(), times.tolist(), strict=True))
 
     def _make_bounds(self) -> NDArray[np.int64]:
-        """Where the batches of a pass begin and end among the rows of the source."""
+        """Return where batches begin and end among the source's rows."""
         if self._merged is not None:
             return bounds_in_batches(self._merged, self.batch_size)[: len(self) + 1]
         return np.minimum(np.arange(len(self) + 1, dtype=np.int64) * self.batch_size, self.num_rows)
@@ -147,11 +145,11 @@ class PartitionLoader:
 
     @property
     def ids(self) -> list[RowId]:
-        """Ids of the rows in the batch that was yielded last, in its order."""
+        """Ids of the rows in the latest batch, in its order."""
         return self._rows.ids(self._latest)
 
     def stored_ids(self) -> list[RowId]:
-        """Ids of all rows in stored order, which is the order of a pass with ``seed=None``."""
+        """Return the ids of all rows in stored order, which is the order of a pass with `seed=None`."""
         return self._rows.ids()
 
     def __len__(self) -> int:
@@ -164,15 +162,15 @@ class PartitionLoader:
         with closing(host):
             for index, (rows, columns) in enumerate(host, first):
                 self._latest = rows
-                whole = min(self.batch_size, self.num_rows - index * self.batch_size)
-                own = int(self._bounds[index + 1] - self._bounds[index])
-                self.counts = self._share_of(own), whole
+                global_rows = min(self.batch_size, self.num_rows - index * self.batch_size)
+                source_rows = int(self._bounds[index + 1] - self._bounds[index])
+                self.counts = self._share_of(source_rows), global_rows
                 batch = self._batch(columns)
                 columns.clear()
                 if clock is not None:
                     clock.hand_out()
                 yield batch
-                del batch  # before the next is gathered: its memory, still in the cache, is used again
+                del batch  # free it before the next is gathered, which reuses its cached memory
                 if clock is not None:
                     clock.take_back()
         if clock is not None and self.reading is not None:
@@ -187,7 +185,7 @@ class PartitionLoader:
     def _gathered(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], clock: _PassClock | None
     ) -> Generator[_HostBatch, None, None]:
-        """Batches in host memory: the rows' positions, and their columns, which the consumer removes."""
+        """Yield row positions and columns of batches in host memory; the consumer clears the columns."""
         pin = self._device.type == "cuda"
 
         def gather(planned: Gathering) -> _HostBatch:
@@ -208,42 +206,42 @@ class PartitionLoader:
         for name in self._bools:
             columns[name] = _as_bools(columns[name])
         if not self._on_cpu:
-            # Pinned memory is not reused before the copy ends: torch's allocator of it sees to that.
+            # torch's pinned-memory allocator does not reuse memory before the copy ends.
             columns = {name: column.to(self._device, non_blocking=True) for name, column in columns.items()}
         return rebuild(self._structure["input"], columns), rebuild(self._structure["output"], columns)
 
 
 class _PassClock:
-    """Measures a pass. Gathering may be timed in several threads at once."""
+    """Measures a pass; several threads may gather at the same time."""
 
     def __init__(self) -> None:
         self._gathered: list[tuple[int, float, float, int]] = []
-        """(rows, seconds, of these not waiting for storage, bytes) of each batch; appending is atomic."""
+        """(rows, seconds, seconds without storage waits, bytes) of each batch; appending is atomic."""
         self._step_s, self._used, self._handed_out = 0.0, 0, 0.0
 
     def timed(self, gather: Callable[[Gathering], _HostBatch]) -> Callable[[Gathering], _HostBatch]:
         def measured(planned: Gathering) -> _HostBatch:
             faults, began, busy = _read_faults(), time.perf_counter(), time.thread_time()
             batch = gather(planned)
-            took_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
+            elapsed_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
             if _read_faults() == faults:
-                busy_s = took_s  # nothing was read: it waited for a processor, if for anything
-            self._gathered.append((len(batch[0]), took_s, busy_s, sum(map(_bytes, batch[1]))))
+                busy_s = elapsed_s  # no page fault, so it did not wait for storage
+            self._gathered.append((len(batch[0]), elapsed_s, busy_s, sum(map(_bytes, batch[1]))))
             return batch
 
         return measured
 
     def hand_out(self) -> None:
-        """A batch is about to be used."""
+        """Record that the consumer starts to use a batch."""
         self._handed_out = time.perf_counter()
 
     def take_back(self) -> None:
-        """The next one is asked for."""
+        """Record that the consumer requests the next batch."""
         self._step_s += time.perf_counter() - self._handed_out
         self._used += 1
 
     def times(self) -> PassTimes:
-        """Of all batches until now."""
+        """Return the totals of all batches."""
         rows, gather_s, busy_s, num_bytes = (
             map(sum, zip(*self._gathered, strict=True)) if self._gathered else (0,) * 4
         )
@@ -251,12 +249,14 @@ class _PassClock:
 
 
 class MergedLoader(PartitionLoader):
-    """Reads several partitions alone, in the batches in which as many workers read them together (`Merged`): the same
-    rows, in another order within a batch.
+    """Reads several partitions alone, in the batches that several workers would read together.
+
+    Batches have the same rows as with `Merged`, in another order within a batch.
 
     Args:
-        folders: of the partitions.
-        seeds: of each.
+        folders: folders of the partitions.
+        batch_size: rows per batch.
+        seeds: seed of each partition.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ def _in_tensors(array: Array | Ragged) -> _Column:
 
 
 def _read_faults() -> int:
-    """How often this thread has waited for a page of a file."""
+    """Return how often this thread has waited for a page of a file."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
@@ -305,12 +305,12 @@ def _as_bools(column: _Column) -> _Column:
 
 
 def _shuffled(rows: int, seed: int, number: int) -> NDArray[np.int64]:
-    """The order of so many rows in a pass."""
+    """Return the row order of a pass."""
     sequence = np.random.SeedSequence(seed, spawn_key=(number,))
     return np.random.Generator(np.random.PCG64(sequence)).permutation(rows)
 
 
-def _named(source: Sequence[Path] | MappedRows) -> str:
+def _describe(source: Sequence[Path] | MappedRows) -> str:
     if isinstance(source, MappedRows):
         return "the partitions"
     return "the partition " + str(source[0]) if len(source) == 1 else f"the {len(source)} partitions"

@@ -1,7 +1,7 @@
-"""Dataset locators made concrete: what a metadata table is like, from its first rows.
+"""Dataset locators: parsing, absolute paths and a preview of each metadata table.
 
-The one place that decides which columns a usable metadata table has. Arrow is loaded only when a
-table is read, so that processes which merely pass locators on stay small.
+This module alone decides which columns a metadata table needs. Arrow is imported only when a table is read, so that
+processes which pass locators on stay small.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _HEAD_BYTES = 1 << 20
-"""In which the first line of any table ends."""
+"""Bytes that contain the first line of any table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,9 @@ class Preview:
     """The first rows of a split's metadata.
 
     Attributes:
-        rows: of the whole table; `None` where all of it would have to be read.
-        num_bytes: of all its files.
+        table: the rows.
+        rows: number of rows of the table; `None` if that needs reading all of it.
+        num_bytes: bytes of all files.
     """
 
     table: pa.Table
@@ -43,17 +44,17 @@ class Preview:
     num_bytes: int
 
 
-def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
-    """Locators from what a user wrote: ``{"train": {"metadata": ..., "objects": ...}, ..., "misc": [...]}``.
+def parse_locators(locators: Locators | Mapping[str, Any]) -> Locators:
+    """Parse a user's locators: `{"train": {"metadata": ..., "objects": ...}, ..., "misc": [...]}`.
 
     A split may also be the metadata's address alone.
 
     Raises:
-        LocatorError: names every field that is wrong.
+        LocatorError: fields are wrong; the message names all of them.
     """
-    if isinstance(given, Locators):
-        return given
-    raw = {key: {"metadata": value} if isinstance(value, str) else value for key, value in given.items()}
+    if isinstance(locators, Locators):
+        return locators
+    raw = {key: {"metadata": value} if isinstance(value, str) else value for key, value in locators.items()}
     if isinstance(raw.get("misc"), list):
         raw["misc"] = tuple(raw["misc"])
     names = [split_uri(str(uri))[1] for uri in raw.get("misc") or ()]
@@ -72,9 +73,13 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
 
 
 def absolute(locators: Locators, folder: Path = Path()) -> Locators:
-    """Paths made absolute, because workers run elsewhere; relative ones are in the folder."""
+    """Return locators with absolute paths, because workers run elsewhere.
 
-    def whole(uri: str) -> str:
+    Args:
+        folder: base of relative paths. Default: the working directory.
+    """
+
+    def make_absolute(uri: str) -> str:
         if has_scheme(uri) or uri[:6].lower() == "file:/":
             return uri
         return str((local_path(uri) if uri.startswith("~") else folder / uri).resolve())
@@ -82,25 +87,24 @@ def absolute(locators: Locators, folder: Path = Path()) -> Locators:
     splits = {
         split: locator.model_copy(
             update={
-                "metadata": whole(locator.metadata),
-                "objects": locator.objects and whole(locator.objects),
+                "metadata": make_absolute(locator.metadata),
+                "objects": locator.objects and make_absolute(locator.objects),
             }
         )
         for split, locator in locators.splits().items()
     }
-    return Locators.model_validate({**splits, "misc": tuple(map(whole, locators.misc))})
+    return Locators.model_validate({**splits, "misc": tuple(map(make_absolute, locators.misc))})
 
 
 def metadata_of(split: Split, locator: Locator) -> str:
-    """A split's metadata as errors name it."""
+    """Return the name of a split's metadata for error messages."""
     return f"metadata of {split!r} ({locator.metadata})"
 
 
 def known_columns(uri: str) -> tuple[str, ...] | None:
-    """Columns of a metadata table, of which only the beginning or the end of one file is read; `None` where that does
-    not tell.
+    """Return the columns of a metadata table from the first or last bytes of one file.
 
-    Raises nothing: what is wrong with the table is said by whoever reads all of it.
+    `None` if these bytes do not contain them. Never raises; reading the full table reports errors.
     """
     from cerebro.data.tables import column_names, parquet_column_names
 
@@ -117,7 +121,7 @@ def known_columns(uri: str) -> tuple[str, ...] | None:
 def open_metadata(
     locators: Locators, opened: Callable[[str], ObjectStore] = open_store
 ) -> dict[Split, TableStream]:
-    """Open the metadata of all splits and give each column one type. Raises as `open_splits` does."""
+    """Open the metadata of all splits with one type for each column. Raises as `open_splits` does."""
     from cerebro.data.table_stream import open_splits
 
     splits = locators.splits().items()
@@ -131,16 +135,18 @@ def preview_metadata(
     opened: Callable[[str], ObjectStore] = open_store,
     stream: TableStream | None = None,
 ) -> Preview:
-    """The first rows of a split's metadata. A table of a few megabytes is checked in full, of others the first rows.
+    """Return the first rows of a split's metadata, after checking them.
+
+    A table of a few megabytes is checked in full.
 
     Args:
-        most: rows.
-        opened: opens the root of a store; other than `open_store` for who may not look everywhere.
-        stream: the split's table from `open_metadata`. By default types are inferred from this split alone.
+        most: maximum number of rows.
+        opened: opens the root of a store. Callers with restricted access pass another function than `open_store`.
+        stream: the split's table from `open_metadata`. Default: infer types from this split alone.
 
     Raises:
         LocatorError, ObjectStoreError: a file is missing or cannot be read.
-        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no such table.
+        MetadataError: the table is invalid, has no rows or no `id`, or has missing or duplicate ids.
     """
     from cerebro.data.table_stream import open_tables
 
@@ -162,7 +168,14 @@ def preview_metadata(
 
 
 def require_columns(where: str, schema: pa.Schema) -> None:
-    """Raise MetadataError, which begins with `where`, unless a metadata table may have these columns."""
+    """Require columns of a usable metadata table.
+
+    Args:
+        where: beginning of the error message.
+
+    Raises:
+        MetadataError: names are not unique, `id` is missing, or its type is not text or integer.
+    """
     import pyarrow as pa
 
     from cerebro.data.tables import is_text
@@ -183,9 +196,9 @@ def require_columns(where: str, schema: pa.Schema) -> None:
 
 
 def _first_duplicate(values: list[Any]) -> Any:
-    seen: set[Any] = set()
+    earlier: set[Any] = set()
     for value in values:
-        if value in seen:
+        if value in earlier:
             return value
-        seen.add(value)
+        earlier.add(value)
     raise AssertionError("called without a duplicate")

@@ -1,4 +1,4 @@
-"""Which files of a volume are not there any more. Looks; opens nothing."""
+"""Files that have disappeared from a volume. Opens no file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ T = TypeVar("T", bound=Sequence[str])
 
 
 def lost_files(root: Path, wanted: Iterable[T]) -> list[T]:
-    """Of `wanted`, those whose last field names no file below `root`, or an empty one.
+    """Return the items of `wanted` whose file is missing or empty.
+
+    Args:
+        root: root of the volume.
+        wanted: tuples with a path below `root` as their last field.
 
     Raises:
-        OSError: the volume is not there, or cannot be looked at: nothing is known of any file then.
+        OSError: the volume is missing or unreadable, so the state of its files is unknown.
     """
     with os.scandir(root):
         pass

@@ -1,14 +1,13 @@
-"""What a partition's folder holds, as its manifests say: shards, rows in, rows out, rows failed.
+"""Manifests of a partition's folder: its shards, and the rows in, out and failed.
 
     {root}/{dataset}/{split}/partition-0003/
-        shard-00000-1f2e3d4c.arrow   rows of one shard (`shards`); the random part keeps two attempts apart
-        shard-00000.json             its manifest, written after it: the shard is complete
-        plan.json                    how the rows are cut into shards, for whoever resumes
+        shard-00000-1f2e3d4c.arrow   rows of a shard; the random part keeps attempts apart
+        shard-00000.json             its manifest, written later: the shard is complete
+        plan.json                    row ranges of the shards, for a resumed attempt
         partition.json               written last: the partition is complete
 
-Each file appears in one step, so whatever is readable is whole. Rows in are rows out plus rows failed,
-always; a manifest that says otherwise cannot be made. The files themselves are read and written in
-`partitions`; Arrow and tensors are not known here.
+Each file appears atomically, so every readable file is complete. Rows in equal rows out plus failed rows; no manifest
+can say otherwise. `partitions` reads and writes the files. The module does not know Arrow or tensors.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from cerebro.errors import DataError
 SCHEMA_VERSION = 1
 
 NAMED_ROWS = 20
-"""Failed rows that an error names at most."""
+"""Maximum number of failed rows in an error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRow:
-    """A row whose function raised: its id, the error in a line, and the traceback."""
+    """A row whose function raised: id, error in one line, traceback."""
 
     id: RowId
     error: str
@@ -40,10 +39,10 @@ class FailedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What shards were made from. Shards of another source are never mixed in.
+    """The inputs of a shard. Shards with different sources are never mixed.
 
     Attributes:
-        fingerprint: names spec, locators, seed and fraction; given by the caller.
+        fingerprint: identifies spec, locators, seed and fraction.
         metadata: checksum of the partition's metadata file.
     """
 
@@ -53,12 +52,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """A complete shard: rows ``start`` to ``stop`` (exclusive) of the partition's metadata.
+    """A complete shard: rows `start` to `stop` (exclusive) of the partition's metadata.
 
     Attributes:
         file: name of the Arrow file in the partition's folder.
         failed: rows of the range that are not in the file.
-        layout: of its rows; None when there are none.
+        layout: layout of its rows; `None` without rows.
     """
 
     index: int
@@ -80,11 +79,11 @@ class ShardManifest:
 
     @property
     def rows_in(self) -> int:
-        """Rows of the metadata this shard stands for."""
+        """Metadata rows of the shard."""
         return self.stop - self.start
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Return a JSON object."""
         return {
             "schema_version": SCHEMA_VERSION,
             **asdict(self),
@@ -94,7 +93,7 @@ class ShardManifest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardManifest:
-        """The inverse of `to_json`."""
+        """Return the manifest of a `to_json` object."""
         return cls(
             index=value["index"],
             file=value["file"],
@@ -110,7 +109,7 @@ class ShardManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardEntry:
-    """A shard as the partition's manifest lists it."""
+    """A shard in the partition's manifest."""
 
     index: int
     file: str
@@ -122,7 +121,7 @@ class ShardEntry:
 
     @classmethod
     def of(cls, shard: ShardManifest) -> ShardEntry:
-        """The entry of a complete shard."""
+        """Return the entry of a complete shard."""
         return cls(
             index=shard.index,
             file=shard.file,
@@ -136,7 +135,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionManifest:
-    """A complete partition. ``layout`` is None when it has no rows."""
+    """A complete partition; `layout` is `None` without rows."""
 
     source: Source
     shards: tuple[ShardEntry, ...]
@@ -149,7 +148,7 @@ class PartitionManifest:
 
     @property
     def rows_out(self) -> int:
-        """Rows that can be trained on."""
+        """Rows for training."""
         return sum(shard.rows_out for shard in self.shards)
 
     @property
@@ -159,18 +158,22 @@ class PartitionManifest:
 
     @property
     def num_bytes(self) -> int:
-        """Size of its shards on disk."""
+        """Bytes of its shards on disk."""
         return sum(shard.written.num_bytes for shard in self.shards)
 
     @property
     def checksum(self) -> str:
-        """Of all its rows as they lie on disk, as ``sha256:<hex>``; other rows, or another cut, have another."""
+        """Checksum of all rows on disk, as `sha256:<hex>`; other shard ranges change it too."""
         facts = [(shard.start, shard.stop, shard.rows_out, shard.written.checksum) for shard in self.shards]
         return f"sha256:{hashlib.sha256(repr(facts).encode()).hexdigest()}"
 
     @classmethod
     def of(cls, source: Source, shards: list[ShardManifest]) -> PartitionManifest:
-        """The partition made of ``shards``, in row order; DataError where rows lack or overlap."""
+        """Return the partition that consists of these shards.
+
+        Raises:
+            DataError: rows are missing or overlap.
+        """
         shards = sorted(shards, key=lambda shard: shard.index)
         expected = 0
         for shard in shards:
@@ -184,7 +187,7 @@ class PartitionManifest:
         return cls(source=source, shards=entries, layout=layouts[0] if layouts else None)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; totals are included for whoever reads the file."""
+        """Return a JSON object; totals are included for human readers."""
         return {
             "schema_version": SCHEMA_VERSION,
             "source": asdict(self.source),
@@ -198,7 +201,7 @@ class PartitionManifest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PartitionManifest:
-        """The inverse of `to_json`."""
+        """Return the manifest of a `to_json` object."""
         return cls(
             source=Source(**value["source"]),
             shards=tuple(
@@ -209,10 +212,10 @@ class PartitionManifest:
 
 
 def named_rows(rows: Sequence[FailedRow]) -> str:
-    """Failed rows in words, to be put behind a sentence: a line per row. Their tracebacks are left out.
+    """List failed rows without tracebacks, one per line, to append to a sentence.
 
-    The sentence has no colon at its end: where there is one line only, it stands alone.
+    The sentence must make sense alone and has no final colon, because some displays show the first line only.
     """
-    told = [f"  row {row.id!r}: {row.error.partition(chr(10))[0]}" for row in rows[:NAMED_ROWS]]
+    lines = [f"  row {row.id!r}: {row.error.partition(chr(10))[0]}" for row in rows[:NAMED_ROWS]]
     more = [f"  and {len(rows) - NAMED_ROWS:,} more"] if len(rows) > NAMED_ROWS else []
-    return "\n".join(["", *told, *more])
+    return "\n".join(["", *lines, *more])

@@ -1,9 +1,8 @@
-"""The rows of complete partitions as memory-mapped columns, and the gather that makes batches of them.
+"""Rows of complete partitions as memory-mapped columns, and the gather that makes batches.
 
-A batch is one copy per field, straight from the page cache, however many shards its rows lie in: no Python
-per row, nor per shard (a copy per shard made batches from eight shards a fifth slower, from a hundred several
-times). Of a ragged field, entries are gathered as rows are of others, one by one; where its rows are long, each is
-copied as a whole. Torch is not known here.
+A batch is one copy per field from the page cache, for any number of shards, without Python code per row or shard. (A
+copy per shard made batches from eight shards a fifth slower, and from a hundred several times slower.) Ragged fields
+gather entries like rows; long rows are copied row by row. The module does not know torch.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ from cerebro.errors import DataError, RowError, ShardCorruptError
 from cerebro.ragged_rows import Ragged
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
-_PLANNED = 64  # batches whose rows are looked up at a time
-_LARGEST = 1 << 62  # bytes that NumPy can address in one array, with a margin
-_LONG = 128  # entries per row from which on a row is copied as a whole
+_PLANNED_BATCHES = 64  # batches whose rows are located at a time
+_MAX_BYTES = 1 << 62  # maximum bytes of a NumPy array, with a margin
+_LONG_ROW = 128  # entries per row above which rows are copied one by one
 
 
 _Gather: TypeAlias = "Callable[[int, int], Array | Ragged]"
-"""Copies rows of those that were planned, from one (counted from 0) to another, which is not among them."""
+"""Copies a range (begin, end) of the planned rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Chunk:
-    """One record batch, read-only, over the mapped file: per field a column of shape (rows, *field shape), or what is
-    in all rows and where they end."""
+    """One record batch, read-only, over the mapped file: per field an array of shape (rows, *field shape), or a
+    `Ragged`."""
 
     columns: Sequence[Array | Ragged]
     ids: pa.Array
 
 
 class _Column:
-    """One field of all rows as a single array, although its chunks lie in different files.
+    """One field of all rows as a single array, although its chunks are in different files.
 
-    The array begins at the chunk that is lowest in memory and reaches to the end of the highest. Its elements
-    are whole rows that overlap: they begin every ``stride`` bytes, the greatest step that meets the first byte
-    of each row of each chunk. So a row of any chunk has an index, and NumPy's indexing gathers rows of all
-    chunks at once. What lies between the chunks is never touched, as no row has an index there.
+    The array spans from the lowest chunk in memory to the end of the highest. Its elements are overlapping rows that
+    start every `stride` bytes, the largest step that meets the first byte of every row of every chunk. So each row has
+    an index, and NumPy's indexing gathers rows of all chunks at once. Memory between the chunks is never read, because
+    no row has an index there.
     """
 
     def __init__(self, field: Field, chunks: Sequence[Array]) -> None:
         self._shape, self._dtype = field.entry_shape, field.storage
-        self._chunks = chunks  # the mappings live as long as these
+        self._chunks = chunks  # keeps the mappings alive
         size = field.entry_bytes
         starts = np.array([chunk.__array_interface__["data"][0] for chunk in chunks], np.int64)
         lowest = int(starts.argmin())
@@ -69,25 +68,25 @@ class _Column:
         last = self._starts + self.step * (np.array([len(chunk) for chunk in chunks]) - 1)
         length = int(last.max()) + 1
         self.rows: Array | None = None
-        """All of them, one opaque element each; `None` where they have no byte, or are too large."""
-        if 0 < size * length < _LARGEST:
+        """All rows, one opaque element each; `None` if rows have no bytes or the array would be too large."""
+        if 0 < size * length < _MAX_BYTES:
             first = chunks[lowest].reshape(-1).view(f"V{size}")
             self.rows = as_strided(first, shape=(length,), strides=(stride,), writeable=False)
 
     def indices(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What `gather` takes for the rows at positions ``local`` of the chunks ``chunk``."""
+        """Return the argument of `gather` for rows `local` of the chunks `chunk`."""
         if self.rows is None:
             return np.stack([chunk, local], axis=1)
         return self._starts[chunk] + local * self.step
 
     def planned(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> _Gather:
-        """Gathers some of the rows at positions ``local`` of the chunks ``chunk``: shape (rows, *field shape)."""
+        """Return a gather for rows `local` of the chunks `chunk`, of shape (rows, *field shape)."""
         indices = self.indices(chunk, local)
         return lambda begin, end: self.gather(indices[begin:end])
 
     def gather(self, indices: NDArray[np.int64]) -> Array:
-        """A copy of these rows: shape (rows, *field shape)."""
-        if self.rows is None:  # rows without a byte, or so large that a step per row does not count
+        """Return a copy of these rows, of shape (rows, *field shape)."""
+        if self.rows is None:  # rows without bytes, or so large that Python code per row is negligible
             copy = np.empty((len(indices), *self._shape), self._dtype)
             for position, (chunk, local) in enumerate(indices.tolist()):
                 copy[position] = self._chunks[chunk][local]
@@ -97,24 +96,24 @@ class _Column:
 
 
 class _RaggedColumn:
-    """A ragged field of all rows: a column of its entries, gathered by where each row begins and ends."""
+    """A ragged field of all rows: a column of its entries, gathered by row offsets."""
 
     def __init__(self, field: Field, chunks: Sequence[Ragged]) -> None:
         self._field, self._chunks, self._entry_bytes = field, chunks, field.entry_bytes
         offset = Field(name=field.name, dtype=OFFSET.name, shape=())
         self._offsets = _Column(offset, [chunk.offsets for chunk in chunks])
         self._counts = np.array([len(chunk.values) for chunk in chunks])
-        # A chunk without entries lies nowhere: whatever stands for it is asked for no entry.
+        # A chunk without entries has no address. Its placeholder index is never used for an entry.
         filled = [number for number, chunk in enumerate(chunks) if len(chunk.values)]
         self._filled = np.zeros(len(chunks), np.int64)
         self._filled[filled] = np.arange(len(filled))
         self._entries = _Column(field, [chunks[number].values for number in filled]) if filled else None
 
     def planned(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> _Gather:
-        """Gathers some of the rows at positions ``local`` of the chunks ``chunk``.
+        """Return a gather for rows `local` of the chunks `chunk`.
 
         Raises:
-            ShardCorruptError: they do not lie within their chunks.
+            ShardCorruptError: row offsets are outside their chunk.
         """
         starts, stops = (self._offsets.gather(self._offsets.indices(chunk, local + side)) for side in (0, 1))
         if (starts < 0).any() or (stops < starts).any() or (stops > self._counts[chunk]).any():
@@ -122,7 +121,7 @@ class _RaggedColumn:
                 f"rows of the ragged field {self._field.name!r} end where their shard has no values: its partition "
                 "must be preprocessed again"
             )
-        # Entries are counted over all planned rows, so that a batch's are a part of what is computed here at once.
+        # Entries are numbered over all planned rows, so that a batch takes a slice of arrays computed once.
         lengths = stops - starts
         ends = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
@@ -138,8 +137,8 @@ class _RaggedColumn:
             offsets = ends[begin : end + 1] - first
             if first == last or not self._entry_bytes:
                 values: Array = np.empty((last - first, *self._field.entry_shape), self._field.storage)
-            elif by_entry is None or last - first > _LONG * (end - begin):
-                # To copy an entry takes 4 ns and its index 8 bytes, to take a row from its chunk half a microsecond.
+            elif by_entry is None or last - first > _LONG_ROW * (end - begin):
+                # Copying an entry takes 4 ns and an index of 8 bytes; copying a row from its chunk takes 0.5 µs.
                 part = zip(*(each[begin:end].tolist() for each in (chunk, starts, stops)), strict=True)
                 values = np.concatenate(
                     [self._chunks[which].values[start:stop] for which, start, stop in part]
@@ -155,10 +154,10 @@ class _RaggedColumn:
 
 
 class Gathering(NamedTuple):
-    """A batch that is still to be gathered.
+    """A planned batch, not gathered yet.
 
     Attributes:
-        rows: their positions in stored order.
+        rows: positions in stored order.
     """
 
     rows: NDArray[np.int64]
@@ -167,8 +166,10 @@ class Gathering(NamedTuple):
     end: int
 
     def columns(self) -> list[Array | Ragged]:
-        """Copies: per field an array of shape (rows, *field shape), or a `Ragged`, and its `storage` dtype, which is
-        the caller's. Safe in any thread."""
+        """Return copies: per field an array of shape (rows, *field shape) or a `Ragged`, of dtype `storage`.
+
+        The caller owns them. Safe in any thread.
+        """
         return [gather(self.begin, self.end) for gather in self.plan]
 
 
@@ -183,8 +184,8 @@ class _File(NamedTuple):
 class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
-    Immutable and safe to share between threads. The files may be deleted while it lives. Opening reads no
-    rows, except of a shard that is newer than its partition's manifest: its checksum must still match.
+    Immutable and safe to share between threads. Files may be deleted while it exists. Opening reads no rows, except of a
+    shard that is newer than its partition's manifest: its checksum must still match.
     """
 
     def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk], files: Sequence[_File] = ()) -> None:
@@ -193,17 +194,17 @@ class MappedRows:
         self._ids = [chunk.ids for chunk in chunks]
         self._edges = np.array([0, *accumulate(len(ids) for ids in self._ids)], np.int64)
         self._columns = [
-            _joined(field, [chunk.columns[position] for chunk in chunks])
+            _make_column(field, [chunk.columns[position] for chunk in chunks])
             for position, field in enumerate(self.fields)
         ]
 
     @classmethod
     def open(cls, folders: Iterable[Path]) -> MappedRows:
-        """Map the partitions in ``folders``.
+        """Map the partitions in `folders`.
 
         Raises:
-            DataError: the partitions do not have the same fields.
-            ShardCorruptError: a partition is not complete, or a shard is missing or damaged.
+            DataError: partitions have different fields.
+            ShardCorruptError: a partition is incomplete, or a shard is missing or damaged.
         """
         layout: Layout | None = None
         chunks: list[_Chunk] = []
@@ -235,31 +236,33 @@ class MappedRows:
 
     @property
     def num_rows(self) -> int:
-        """Rows in all partitions together."""
+        """Rows of all partitions."""
         return int(self._edges[-1])
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Fields of every row; none where there are no rows."""
+        """Fields of every row; () without rows."""
         return () if self.layout is None else self.layout.fields
 
     def batches(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[NDArray[np.int64], list[Array | Ragged]]]:
-        """Copies of rows, batch by batch: their positions in stored order, and `Gathering.columns`. As `planned`."""
+        """Yield row positions and gathered columns, batch by batch; see `planned`."""
         return ((each.rows, each.columns()) for each in self.planned(order, bounds, share))
 
     def planned(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
     ) -> Iterator[Gathering]:
-        """The rows of ``order`` (positions in stored order, at least one), batch by batch, to be gathered.
+        """Yield the rows of `order` batch by batch, to be gathered.
 
         Args:
-            bounds: batch ``t`` has the rows of ``order`` from ``bounds[t]`` to ``bounds[t + 1]``.
-            share: (which, of so many): only these rows of each batch, as `share_of` has it; one row where that is none.
+            order: positions in stored order, at least one.
+            bounds: batch `t` has the rows of `order` from `bounds[t]` to `bounds[t + 1]`.
+            share: (index, number of parts): only this part of each batch, as `share_of` divides it. An empty part
+                borrows one row.
         """
-        for number in range(0, len(bounds) - 1, _PLANNED):
-            edges = bounds[number : number + _PLANNED + 1].tolist()
+        for number in range(0, len(bounds) - 1, _PLANNED_BATCHES):
+            edges = bounds[number : number + _PLANNED_BATCHES + 1].tolist()
             first = min(edges[0], len(order) - 1)
             rows = order[first : max(edges[-1], first + 1)]
             chunk = self._edges.searchsorted(rows, side="right") - 1
@@ -267,13 +270,13 @@ class MappedRows:
             plan = [column.planned(chunk, local) for column in self._columns]
             for start, stop in pairwise(edges):
                 begin, end = (start - first + edge for edge in share_of(stop - start, *share))
-                if begin == end:  # lent
+                if begin == end:  # borrowed
                     begin = min(begin, len(rows) - 1)
                     end = begin + 1
                 yield Gathering(rows[begin:end], plan, begin, end)
 
     def ids(self, rows: NDArray[np.int64] | None = None) -> list[RowId]:
-        """Ids of ``rows`` (positions in stored order, in any order), or of all rows."""
+        """Return the ids of `rows` (positions in stored order), or of all rows."""
         if not self._ids:
             return []
         ids = pa.chunked_array(self._ids)
@@ -282,12 +285,14 @@ class MappedRows:
 
 
 def share_of(rows: int, index: int, of: int) -> tuple[int, int]:
-    """Where the ``index``-th of ``of`` parts of so many rows begins and ends: in order, with sizes that differ by one
-    at most. Empty parts begin at a row."""
+    """Return the range of part `index` when rows are divided into `of` consecutive, nearly equal parts.
+
+    An empty part begins at a row.
+    """
     return rows * index // of, rows * (index + 1) // of
 
 
-def _joined(field: Field, chunks: Sequence[Any]) -> _Column | _RaggedColumn:
+def _make_column(field: Field, chunks: Sequence[Any]) -> _Column | _RaggedColumn:
     return _RaggedColumn(field, chunks) if field.is_ragged else _Column(field, chunks)
 
 
@@ -310,14 +315,14 @@ def _changed_ns(path: Path) -> int:
 
 
 def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[_Chunk]:
-    """The chunks of one shard. No page of its columns is read."""
+    """Map the chunks of one shard, without reading its columns."""
     if shard.rows_out == 0:
         return []
     try:
         with (
             volume_errors_named(path.parent, also=NO_MEMORY),
             pa.memory_map(str(path)) as file,
-        ):  # what was read stays mapped after the file is closed
+        ):  # batches stay mapped after the file is closed
             if file.size() != shard.written.num_bytes:
                 raise ShardCorruptError.at(
                     f"{path} has {file.size()} bytes, but {shard.written.num_bytes} were written: its partition must "
@@ -343,7 +348,7 @@ def _chunk(batch: pa.RecordBatch, fields: Sequence[Field]) -> _Chunk:
 def _column(column: pa.Array, field: Field) -> Array | Ragged:
     if column.type != column_type(field):
         raise KeyError(f"column {field.name!r} is {column.type}, expected {field}")
-    # Values and offsets as a whole: batches as read from a file are no slices.
+    # Use the full buffers: batches read from a file are not slices.
     if not field.is_ragged:
         return _entries(column, field)
     offsets = np.frombuffer(column.buffers()[1], OFFSET, len(column) + 1)
@@ -351,7 +356,7 @@ def _column(column: pa.Array, field: Field) -> Array | Ragged:
 
 
 def _entries(column: pa.Array, field: Field) -> Array:
-    # Not by `to_numpy`, for which Arrow imports pandas.
+    # `to_numpy` would make Arrow import pandas.
     count = len(column) * math.prod(field.entry_shape)
     if not count:
         return np.empty((len(column), *field.entry_shape), field.storage)

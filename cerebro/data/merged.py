@@ -1,7 +1,7 @@
-"""Partitions that several workers read as one: each batch takes rows from all of them, in proportion to their sizes.
+"""Partitions that several workers read as one: each batch takes rows from all in proportion to their sizes.
 
-Which rows of a partition are in which batch follows from the sizes alone, so each worker reads its own partition and
-knows what the others read. Pure.
+The sizes alone determine the rows of each batch, so each worker reads its own partition and knows the others'
+rows. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """One of several partitions that are read together.
+    """One of several partitions that workers read together.
 
     Attributes:
-        rows: of each of them, in their order, at least one.
-        number: of the partition at hand.
+        rows: rows of each partition, at least one.
+        number: index of this partition.
     """
 
     rows: tuple[int, ...]
@@ -27,31 +27,30 @@ class Merged:
 
     @property
     def num_rows(self) -> int:
-        """Of all of them."""
+        """Rows of all partitions."""
         return sum(self.rows)
 
 
 def bounds_in_batches(merged: Merged, batch_size: int) -> NDArray[np.int64]:
-    """Where each batch begins and ends among the rows of the partition at hand: batch ``t`` has those from ``[t]`` to
-    ``[t + 1]``.
+    """Return where batches begin and end among this partition's rows.
 
-    Over all partitions these are ``batch_size`` rows, but for the last batch. Row ``j`` of ``n`` comes at ``(j + 1/2) /
-    n`` of the whole, and before the same place in a later partition (the method of Webster, which never takes back what
-    it gave). So a batch differs from a partition's due by less than one row for each other partition.
+    Batch `t` has its rows from `[t]` to `[t + 1]`. Over all partitions a batch has `batch_size` rows, except the last.
+    Row `j` of `n` is at position `(j + 1/2) / n`; ties go to the earlier partition (Webster's method, which is
+    monotone). So a batch deviates from a partition's proportional share by less than one row per other partition.
 
     Returns:
         Shape (batches + 1,).
     """
     order = merged_order(merged.rows)
     begin = sum(merged.rows[: merged.number])
-    is_own = (order >= begin) & (order < begin + merged.rows[merged.number])
-    before = np.concatenate([[0], np.cumsum(is_own)])
+    is_in_partition = (order >= begin) & (order < begin + merged.rows[merged.number])
+    num_earlier = np.concatenate([[0], np.cumsum(is_in_partition)])
     batches = -(-merged.num_rows // batch_size)
-    found: NDArray[np.int64] = before[np.minimum(np.arange(batches + 1) * batch_size, merged.num_rows)]
+    found: NDArray[np.int64] = num_earlier[np.minimum(np.arange(batches + 1) * batch_size, merged.num_rows)]
     return found
 
 
 def merged_order(rows: Sequence[int]) -> NDArray[np.int64]:
-    """Rows of all partitions, counted one partition after another, in the order in which batches take them."""
+    """Return the rows of all partitions in batch order, numbered partition by partition."""
     places = np.concatenate([(np.arange(count) + 0.5) / count for count in rows])
     return np.argsort(places, kind="stable")

@@ -1,7 +1,7 @@
-"""Miscellaneous files of the dataset locators, on the machine of whoever runs user code.
+"""Local copies of the locators' miscellaneous files, for machines that run user code.
 
-A folder is named after the files' addresses and versions, so a file that changed is fetched anew and never
-mixed up with what was there before. Fetched aside and renamed; safe for several processes.
+The folder's name depends on the files' addresses and versions, so a changed file gets a new folder. Files are written
+under a temporary name and renamed; several processes may do this at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from cerebro.data.objects import describe, fetch_uri, split_uri
 
 
 def versions(uris: Sequence[str]) -> dict[str, str]:
-    """Version of each file, as its store tells it.
+    """Return the version of each file, from its store.
 
     Raises:
-        LocatorError: one is missing or unreadable.
+        LocatorError: a file is missing or unreadable.
     """
     return {uri: describe(uri).version for uri in uris}
 
 
 def fetch_misc(uris: Sequence[str], folder: Path) -> str:
-    """Folder with the files under their own names, below `folder`; an empty string when there are none.
+    """Download the files into a folder below `folder` and return it; "" without files.
 
     Raises:
-        LocatorError: one is missing or unreadable.
+        LocatorError: a file is missing or unreadable.
         ObjectStoreError: a store does not answer.
     """
     if not uris:

@@ -1,6 +1,6 @@
-"""Partitions as folders: which shards and partitions on a volume are complete, and what they hold.
+"""Partitions as folders: which shards and partitions on a volume are complete, and their content.
 
-`manifests` describes the layout of a folder. Reading checks what it finds; what does not fit is not complete.
+`manifests` describes a folder. Reading verifies files; a file that does not match its manifest is not complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FoundPartition:
 
 
 def shard_manifest_path(folder: Path, index: int) -> Path:
-    """Where the manifest of one shard lies."""
+    """Return the path of a shard's manifest."""
     return folder / f"shard-{index:05d}.json"
 
 
@@ -53,16 +53,16 @@ def write_shard_manifest(folder: Path, shard: ShardManifest) -> None:
 
 
 def write_manifest(folder: Path, manifest: PartitionManifest) -> None:
-    """Declare the partition in ``folder`` complete; the last step of making it."""
+    """Declare the partition in `folder` complete, as the last step of making it."""
     write_json(folder / PARTITION_FILE, manifest.to_json())
 
 
 def read_manifest(folder: Path) -> PartitionManifest:
-    """The manifest of a complete partition.
+    """Return the manifest of a complete partition.
 
     Raises:
-        DataError: there is none: the partition was never completed.
-        ShardCorruptError: it cannot be read.
+        DataError: the partition was never completed.
+        ShardCorruptError: the manifest is unreadable.
     """
     try:
         return PartitionManifest.from_json(read_json(folder / PARTITION_FILE))
@@ -75,13 +75,17 @@ def read_manifest(folder: Path) -> PartitionManifest:
 def complete_shards(
     folder: Path, *, source: Source | None = None, verify_bytes: bool = True
 ) -> list[ShardManifest]:
-    """The shards in ``folder`` that are complete, in order of their index.
+    """Return the complete shards in `folder`, sorted by index.
 
     The list excludes shards that are missing, do not match their checksum, give two input/output errors in a row or,
-    with ``source``, have another source. ``verify_bytes=False`` compares only the size.
+    with `source`, have another source.
+
+    Args:
+        source: required source of the shards. Default: any.
+        verify_bytes: False to compare only the size.
 
     Raises:
-        VolumeError: the volume cannot be read now.
+        VolumeError: the volume cannot be read at the moment.
     """
     found = []
     for path in sorted(folder.glob("shard-*.json")):
@@ -96,17 +100,18 @@ def complete_shards(
 
 
 def failed_rows(folder: Path) -> Iterator[FailedRow]:
-    """The failed rows of a complete partition, in row order."""
+    """Yield the failed rows of a complete partition, in row order."""
     for entry in read_manifest(folder).shards:
         if entry.rows_failed:
             yield from ShardManifest.from_json(read_json(shard_manifest_path(folder, entry.index))).failed
 
 
 def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes: bool) -> None:
-    """Raise ShardCorruptError unless the shard's file is there with its size and, if asked, its checksum.
+    """Require that the shard's file has its size and, with `verify_bytes`, its checksum.
 
     Raises:
-        VolumeError: the volume cannot be read now.
+        ShardCorruptError: the file is missing or differs.
+        VolumeError: the volume cannot be read at the moment.
     """
     path = folder / shard.file
     if verify_bytes:
@@ -116,10 +121,12 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
         with volume_errors_named(folder):
             size = path.stat().st_size
     except OSError as error:
-        raise ShardCorruptError.at(f"{path} cannot be read ({error}): it must be made again", path) from error
+        raise ShardCorruptError.at(
+            f"{path} cannot be read ({error}): preprocess the data again", path
+        ) from error
     if size != shard.written.num_bytes:
         raise ShardCorruptError.at(
-            f"{path} has {size} bytes, but {shard.written.num_bytes} were written: it must be made again",
+            f"{path} has {size} bytes, but {shard.written.num_bytes} were written: preprocess the data again",
             path,
         )
 
@@ -146,10 +153,9 @@ def _is_input_output(error: VolumeError) -> bool:
 
 
 def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPartition]:
-    """The complete partitions under ``root``, laid out as ``{dataset}/{split}/partition-{number}``.
+    """Return the complete partitions under `root`, in folders `{dataset}/{split}/partition-{number}`.
 
-    A partition of which a shard is missing or has the wrong size (or checksum, with ``verify_bytes``) is not
-    complete.
+    A partition with a missing shard, or one of the wrong size (or checksum, with `verify_bytes`), is not complete.
     """
     found = []
     for path in sorted(root.glob(f"*/*/partition-*/{PARTITION_FILE}")):
@@ -174,7 +180,7 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
 
 
 def _checked(folder: Path, *, verify_bytes: bool) -> PartitionManifest | None:
-    """The manifest of a complete partition; `None` if it is not complete, or the volume fails `_TRIES` times."""
+    """Return the manifest of a complete partition; `None` if it is incomplete or the volume fails `_TRIES` times."""
     for pause_s in _TRIES:
         try:
             manifest = read_manifest(folder)
@@ -190,10 +196,12 @@ def _checked(folder: Path, *, verify_bytes: bool) -> PartitionManifest | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A manifest's content; ShardCorruptError unless it is JSON, DataError if it is of another schema version.
+    """Return the content of a manifest.
 
     Raises:
-        VolumeError: the volume cannot be read now.
+        ShardCorruptError: the file is not a JSON manifest.
+        DataError: it has another schema version.
+        VolumeError: the volume cannot be read at the moment.
     """
     try:
         with volume_errors_named(path.parent, also=NO_MEMORY):
@@ -201,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ShardCorruptError.at(
-            f"{path} is not a manifest ({error}): it must be made again", path
+            f"{path} is not a manifest ({error}): preprocess the data again", path
         ) from error
     if version != SCHEMA_VERSION:
         raise DataError(

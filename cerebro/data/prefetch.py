@@ -1,4 +1,4 @@
-"""Make the next items of a sequence in background threads while the present one is used."""
+"""Background threads that make the next items of a sequence while one is in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _Item(Generic[T]):
-    """One that is being made: its value, or what was raised."""
+    """An item in progress: its value or exception."""
 
     def __init__(self) -> None:
         self._done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
@@ -20,7 +20,7 @@ class _Item(Generic[T]):
     def make(self, job: Callable[[], T]) -> None:
         try:
             self._done.put((job(), None))
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
             self._done.put((None, error))
 
     def value(self) -> T:
@@ -33,25 +33,26 @@ class _Item(Generic[T]):
 def made_ahead(
     jobs: Iterator[Callable[[], T]], *, threads: int = 1, depth: int = 1
 ) -> Generator[T, None, None]:
-    """Yield what the jobs return, in their order, so many ahead.
+    """Yield the jobs' results in order, made ahead by threads.
 
-    The threads end with this iterator: when it is exhausted, closed or collected. What `jobs` or a job raises is raised
-    here, after the items before it.
+    The threads end with this iterator: when it is exhausted, closed or collected. It raises errors of `jobs` or a job
+    after the earlier items.
 
     Args:
-        jobs: asked by one thread at a time; what they return may be called by several at once.
-        depth: items that are made, or being made, beside the one that is used.
+        jobs: iterator of jobs. One thread at a time advances it; several threads may call jobs at once.
+        threads: number of threads.
+        depth: number of items, finished or in progress, besides the item in use.
     """
     order: SimpleQueue[_Item[T] | None] = SimpleQueue()
-    wanted, asking, stopped = threading.Semaphore(depth), threading.Lock(), threading.Event()
+    free_items, jobs_lock, stopped = threading.Semaphore(depth), threading.Lock(), threading.Event()
 
     def work() -> None:
         while True:
-            wanted.acquire()
+            free_items.acquire()
             if stopped.is_set():
                 return
             item = _Item[T]()
-            with asking:
+            with jobs_lock:
                 if stopped.is_set():
                     return
                 try:
@@ -60,34 +61,34 @@ def made_ahead(
                     stopped.set()
                     order.put(None)
                     return
-                except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
+                except BaseException as error:  # noqa: BLE001 - the consumer raises it
                     stopped.set()
                     order.put(item)
                     item.make(partial(_raise, error))
                     return
                 order.put(item)
             item.make(job)
-            del item, job  # what was made is the consumer's alone
+            del item, job  # the consumer alone owns the result
 
-    made = [threading.Thread(target=work, name="cerebro-prefetch", daemon=True) for _ in range(threads)]
-    for thread in made:
+    workers = [threading.Thread(target=work, name="cerebro-prefetch", daemon=True) for _ in range(threads)]
+    for thread in workers:
         thread.start()
     try:
-        while (next_one := order.get()) is not None:
-            value = next_one.value()
-            wanted.release()
+        while (next_item := order.get()) is not None:
+            value = next_item.value()
+            free_items.release()
             yield value
             del value
     finally:
         stopped.set()
-        for _ in made:
-            wanted.release()
-        for thread in made:
+        for _ in workers:
+            free_items.release()
+        for thread in workers:
             thread.join()
 
 
 def prefetched(source: Iterator[T]) -> Generator[T, None, None]:
-    """Yield what ``source`` yields, one item ahead: `made_ahead` by one thread."""
+    """Yield the items of `source`, made one ahead by a thread."""
     return made_ahead(partial(_same, item) for item in source)
 
 

@@ -1,5 +1,4 @@
-"""Files that are read at any place: what is asked of one, and what those have in common that are checked, or put
-together, while they are read."""
+"""Interfaces of files that are read at any position."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ class Readable(Protocol):
     """A file that is open for reading."""
 
     def seek(self, offset: int, whence: int = ..., /) -> int:
-        """Go to a place."""
+        """Move to an offset."""
 
     def readinto(self, into: Any, /) -> int | None:
         """Fill a part of `into`."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
 
 
 class SeekableReader(io.RawIOBase):
-    """A file of known size that is read from a position. Who subclasses it reads at `_position`, and moves that on."""
+    """Base class of files of known size; subclasses read at `_position` and advance it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,19 +34,19 @@ class SeekableReader(io.RawIOBase):
         """Bytes of the file."""
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place in the file."""
+        """Move to an offset."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         self._position = origin + offset
         return self._position
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return the offset of the next read."""
         return self._position

@@ -1,7 +1,7 @@
-"""How many batches are gathered ahead, and by how many threads: by what earlier passes of this process have shown.
+"""The number of threads that gather batches, and of batches ahead, learned from earlier passes.
 
-Changed between passes only, and never which rows are in a batch or in which order they come. The threads that torch
-computes with are another matter, and stay: their number changes results.
+It changes between passes only. It never changes the rows of a batch or their order. torch's compute threads are
+separate and constant, because their number changes results.
 """
 
 from __future__ import annotations
@@ -12,48 +12,47 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-_STEP = 0.3
-"""Weight of the newest pass."""
+_LEARNING_RATE = 0.3
+"""Weight of the latest pass in the running means."""
 
-_ROOM = 1.2
-"""Threads gather so much faster than batches are used."""
+_SPEED_MARGIN = 1.2
+"""Required ratio of gathering speed to consumption."""
 
-_WAITING = 0.5
-"""Of the time that gathering takes, from which on threads gain on a processor: so much it waits for storage, and leaves
-the processor to training."""
+_MIN_WAITING = 0.5
+"""Minimum share of gathering spent on storage waits before threads help on a CPU, because waiting leaves the CPU to
+training."""
 
-_WORTH = 0.05
-"""Of a step: shorter waits are not worth a thread."""
+_MIN_WAIT = 0.05
+"""Share of a step; shorter waits do not justify a thread."""
 
-_MOST = 16
-"""Threads of a pass."""
+_MAX_THREADS = 16
+"""Maximum number of threads."""
 
-_MEMORY = 0.1
-"""Of the memory that there is, for batches ahead."""
+_MEMORY_SHARE = 0.1
+"""Share of memory for batches ahead."""
 
 
 class Ahead(NamedTuple):
-    """Threads that gather, and batches that are ready or being gathered beside the one in use; 0: each is gathered
-    when it is asked for."""
+    """Number of gathering threads, and of batches ready or in progress; (0, 0) gathers on request."""
 
     threads: int
     depth: int
 
 
 ON_DEMAND, NEXT_ONE = Ahead(0, 0), Ahead(1, 1)
-"""Where nothing is known: on a processor, and on other devices, which compute by themselves."""
+"""Defaults before the first measurement: on a CPU, and on devices that compute by themselves."""
 
 
 class PassTimes(NamedTuple):
-    """What a pass has shown; seconds of all its batches together.
+    """Measurements of a pass; seconds are totals over all batches.
 
     Attributes:
-        rows: that were gathered.
-        gather_s: that gathering took, in whichever threads.
-        busy_s: of that, what was no waiting for storage.
-        step_s: that batches were used for.
-        used: batches that were used.
-        num_bytes: that the gathered rows take.
+        rows: gathered rows.
+        gather_s: seconds of gathering, over all threads.
+        busy_s: seconds of gathering without storage waits.
+        step_s: seconds that the consumer used batches.
+        used: number of batches used.
+        num_bytes: bytes of the gathered rows.
     """
 
     rows: int
@@ -66,7 +65,7 @@ class PassTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Of a loader: how its batches are gathered ahead, and who is told what a pass has shown once it has ended."""
+    """How a loader gathers ahead, and the callback with the measurements of a complete pass."""
 
     ahead: Ahead
     on_pass: Callable[[PassTimes], None]
@@ -77,16 +76,16 @@ class _Mean:
     value: float | None = None
 
     def learn(self, newest: float) -> None:
-        self.value = newest if self.value is None else self.value + _STEP * (newest - self.value)
+        self.value = newest if self.value is None else self.value + _LEARNING_RATE * (newest - self.value)
 
 
 @dataclass
 class ReadingAhead:
-    """What passes of this process have shown. Not thread-safe.
+    """Measurements of this process's passes. Not thread-safe.
 
     Attributes:
-        cores: that there are.
-        memory_bytes: that there are; `None`: not known.
+        cores: number of available cores.
+        memory_bytes: available memory; `None` if unknown.
     """
 
     cores: int
@@ -98,12 +97,12 @@ class ReadingAhead:
     _any_step_s: _Mean = field(default_factory=_Mean)
 
     def reading(self, model: str, batch_size: int, *, is_on_host: bool) -> Reading:
-        """For the loader of a model's next sub-epoch; arguments as of `ahead`."""
+        """Return the settings for the loader of a model's next sub-epoch; arguments as for `ahead`."""
         ahead = self.ahead(model, batch_size, is_on_host=is_on_host)
         return Reading(ahead, partial(self.learn, model))
 
     def learn(self, model: str, times: PassTimes) -> None:
-        """A pass of a model's sub-epoch has ended."""
+        """Record a complete pass of a model's sub-epoch."""
         if times.rows <= 0 or times.used <= 0 or times.gather_s <= 0 or times.step_s <= 0:
             return
         self._row_s.learn(times.gather_s / times.rows)
@@ -114,24 +113,26 @@ class ReadingAhead:
         self._any_step_s.learn(step_s)
 
     def ahead(self, model: str, batch_size: int, *, is_on_host: bool) -> Ahead:
-        """For the next pass of a model.
+        """Return the threads and depth for a model's next pass.
 
         Args:
-            is_on_host: it computes with the processors that gather, too.
+            model: the model's id.
+            batch_size: rows per batch.
+            is_on_host: True if the model computes on the same CPU that gathers.
         """
-        otherwise = ON_DEMAND if is_on_host else NEXT_ONE
+        default = ON_DEMAND if is_on_host else NEXT_ONE
         step_s = self._step_s.get(model, self._any_step_s).value
         row_s, waiting, row_bytes = self._row_s.value, self._waiting.value, self._row_bytes.value
         if step_s is None or row_s is None or waiting is None or row_bytes is None:
-            return otherwise
+            return default
         gather_s = row_s * batch_size
         waits_s = gather_s * waiting
-        if is_on_host and (waiting < _WAITING or waits_s < _WORTH * step_s):
-            return otherwise
-        # A thread that waits takes no processor.
-        most = min(_MOST, max(1, self.cores - 1) / max(1 - waiting, 1 / _MOST))
-        threads = max(1, min(math.ceil(_ROOM * gather_s / step_s), int(most)))
+        if is_on_host and (waiting < _MIN_WAITING or waits_s < _MIN_WAIT * step_s):
+            return default
+        # A waiting thread uses no CPU.
+        limit = min(_MAX_THREADS, max(1, self.cores - 1) / max(1 - waiting, 1 / _MAX_THREADS))
+        threads = max(1, min(math.ceil(_SPEED_MARGIN * gather_s / step_s), int(limit)))
         depth = threads + 1
         if self.memory_bytes is not None and row_bytes > 0:
-            depth = min(depth, int(_MEMORY * self.memory_bytes / (row_bytes * batch_size)))
-        return Ahead(min(threads, depth), depth) if depth >= 1 else otherwise
+            depth = min(depth, int(_MEMORY_SHARE * self.memory_bytes / (row_bytes * batch_size)))
+        return Ahead(min(threads, depth), depth) if depth >= 1 else default

@@ -1,4 +1,4 @@
-"""Files of volumes that user code writes to, opened without trusting what it left there."""
+"""Safe opening of files on volumes that user code can write to."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import stat
 from pathlib import Path
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
-"""What is no plain file below a folder; other errors are the volume's."""
+"""Error numbers for a missing plain file; others are the volume's."""
 
 
 def open_below(root: Path, path: str) -> io.BufferedReader:
-    """Open a plain file below `root`, following no link on the way.
+    """Open a plain file below `root` without following links.
 
     Raises:
-        OSError: ENOENT and the like for whatever is not such a file, or climbs.
+        OSError: ENOENT or similar: the file is missing or the path leaves `root`.
     """
     folder, _, name = path.rpartition("/")
     inside = open_folder_below(root, folder)
     try:
         _require_name(name, path)
-        # Not blocking: a pipe that user code has left there would keep the thread for ever.
+        # Non-blocking, because opening a pipe left by user code would block forever.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
     finally:
         os.close(inside)
@@ -33,10 +33,10 @@ def open_below(root: Path, path: str) -> io.BufferedReader:
 
 
 def open_folder_below(root: Path, path: str) -> int:
-    """A descriptor of a folder below `root` (empty: of `root` itself), following no link on the way.
+    """Return a descriptor of a folder below `root` without following links; "" is `root` itself.
 
     Raises:
-        OSError: ENOENT and the like for whatever is not such a folder, or climbs.
+        OSError: ENOENT or similar: the folder is missing or the path leaves `root`.
     """
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:

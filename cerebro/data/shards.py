@@ -1,9 +1,8 @@
-"""Writing one shard: rows in, an Arrow IPC file with fixed-shape tensor columns out.
+"""Writer of one shard: an Arrow IPC file with columns of fixed-shape tensors.
 
-The file is written as it will be read: uncompressed, so that it can be memory-mapped, in one record batch, or
-in batches of about 64 MB where the shard is larger, so that memory stays bounded. Rows keep their id, of the
-type it has in the metadata. A ragged field is a column of lists, of numbers or of fixed-shape tensors. Bools are bytes,
-tagged in the column's metadata.
+The file is uncompressed, so that it can be memory-mapped. It has one record batch, or batches of about 64 MB if it is
+larger, so that memory stays bounded. Ids keep their type from the metadata. A ragged field is a column of lists of
+numbers or of fixed-shape tensors. Bools are bytes, marked in the column's metadata.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from cerebro.data.trees import Array, RowId, flatten, flatten_batch
 from cerebro.ragged_rows import Ragged
 
 BATCH_BYTES = 64 << 20
-"""Rows are kept in memory up to this size, then written as one record batch."""
+"""Bytes of rows that are collected before a record batch is written."""
 
 _FIRST_ENTRIES = 1024
-"""Of a ragged column; its memory grows with what is in it."""
+"""Initial capacity of a ragged column; it grows as needed."""
 
 
 def write_rows(folder: Path, rows: Sequence[tuple[object, object]], source: Source) -> None:
-    """A complete partition of one shard from what a row function returned: (input, output) each. Ids count from 0.
+    """Write a complete partition of one shard from (input, output) rows, with ids from 0.
 
     Raises:
         RowError: as `ShardWriter.add`.
@@ -46,10 +45,10 @@ def write_rows(folder: Path, rows: Sequence[tuple[object, object]], source: Sour
 
 
 class ShardWriter:
-    """Writes the shard of rows ``start`` to ``stop`` (exclusive) of a partition. Owned by one thread.
+    """Writes the shard of rows `start` to `stop` (exclusive) of a partition. Owned by one thread.
 
-    Each row of the range must be given once, to `add` or to `fail`; `close` then completes the shard. As a
-    context manager, a shard that was not closed leaves no trace.
+    Pass each row of the range once, to `add` or `fail`, then call `close`. As a context manager, it removes a shard
+    that was not closed.
     """
 
     def __init__(
@@ -67,10 +66,10 @@ class ShardWriter:
         self._failed: list[FailedRow] = []
 
     def add(self, row_id: RowId, input_tree: object, output_tree: object) -> None:
-        """Append a row; its values are copied.
+        """Append a copy of a row.
 
         Raises:
-            RowError: it cannot be stored, or differs from the shard's first row in fields, shapes or dtypes.
+            RowError: the row cannot be stored, or differs from the first row in fields, shapes or dtypes.
             StorageFullError: the volume is full.
         """
         leaves = None if self._rows is None else self._rows.layout.leaves(input_tree, output_tree)
@@ -84,10 +83,10 @@ class ShardWriter:
         self._rows.append(row_id, leaves)
 
     def add_batch(self, ids: Sequence[RowId], input_tree: object, output_tree: object) -> None:
-        """Append rows, at least one: leaves of the trees have an entry for each of them; values are copied.
+        """Append copies of rows, at least one; leaves of the trees have one entry per row.
 
         Raises:
-            RowError: as `add`; or a leaf has more or fewer entries.
+            RowError: as `add`, or a leaf has another number of entries.
             StorageFullError: the volume is full.
         """
         leaves, row = flatten_batch(ids, input_tree, output_tree)
@@ -97,11 +96,11 @@ class ShardWriter:
         self._rows.extend(ids, [leaves[field.name] for field in self._rows.layout.fields])
 
     def fail(self, row: FailedRow) -> None:
-        """Record a row of the range that is not in the file."""
+        """Record a failed row of the range."""
         self._failed.append(row)
 
     def close(self) -> ShardManifest:
-        """Complete the shard durably: first the rows, then the manifest that says so.
+        """Complete the shard durably: write the rows, then the manifest.
 
         Raises:
             DataError: rows of the range are missing.
@@ -120,14 +119,14 @@ class ShardWriter:
             source=self._source,
             rows_out=0 if self._rows is None else self._rows.num_rows,
             failed=tuple(self._failed),
-            written=self._file.commit(sync_rename=False),  # the manifest's commit does it for both
+            written=self._file.commit(sync_rename=False),  # the manifest's commit syncs both renames
             layout=None if self._rows is None else self._rows.layout,
         )
         write_shard_manifest(self._folder, shard)
         return shard
 
     def discard(self) -> None:
-        """Leave no trace of a shard that was not closed."""
+        """Remove a shard that was not closed."""
         self._file.discard()
 
     def __enter__(self) -> Self:
@@ -140,7 +139,7 @@ class ShardWriter:
 class _Rows:
     """The columns of the record batch being filled.
 
-    Which rows are in a batch follows from the rows alone, not from how many of them were given at a time.
+    The rows alone determine the batches, not the number of rows per call.
     """
 
     def __init__(self, layout: Layout, num_rows: int, file: DurableFile, id_type: pa.DataType) -> None:
@@ -160,7 +159,7 @@ class _Rows:
         self._ids: list[RowId] = []
 
     def append(self, row_id: RowId, leaves: Sequence[Any]) -> None:
-        """Copy one row, which must have the layout, behind the others; one leaf per field."""
+        """Append a copy of one row with the layout; one leaf per field."""
         if len(self._ids) == self._capacity or (self._ragged and not self._has_room(leaves)):
             self._flush()
         at = len(self._ids)
@@ -172,7 +171,7 @@ class _Rows:
         self.num_rows += 1
 
     def extend(self, ids: Sequence[RowId], leaves: Sequence[Array | Ragged]) -> None:
-        """Copy rows, which must have the layout, behind the others; one leaf per field, rows first."""
+        """Append copies of rows with the layout; one leaf per field, rows on the first axis."""
         ends = self._bytes_up_to(leaves) if self._ragged else None
         done = 0
         while done < len(ids):
@@ -181,12 +180,12 @@ class _Rows:
             at = len(self._ids)
             count = min(len(ids) - done, self._capacity - at)
             if ends is not None:
-                left = BATCH_BYTES - self._filled_bytes
-                count = min(count, int(ends.searchsorted(ends[done] + left, side="right")) - 1 - done)
+                free_bytes = BATCH_BYTES - self._filled_bytes
+                count = min(count, int(ends.searchsorted(ends[done] + free_bytes, side="right")) - 1 - done)
                 if count <= 0 and at:
                     self._flush()
                     continue
-                count = max(count, 1)  # a row that alone is larger
+                count = max(count, 1)  # a single row may be larger than a batch
             for position, column in self._fixed:
                 column[at : at + count] = leaves[position][done : done + count]
             for position, entries in self._ragged:
@@ -197,25 +196,25 @@ class _Rows:
         self.num_rows += len(ids)
 
     def close(self) -> None:
-        """Write what is left and the file's footer."""
+        """Write the remaining rows and the file's footer."""
         self._flush()
         self._writer.close()
 
     @property
     def _filled_bytes(self) -> int:
-        """Of the rows in the batch."""
+        """Bytes of the rows in the batch."""
         entries = sum(column.num_bytes for _, column in self._ragged)
         return len(self._ids) * self.layout.row_bytes + entries
 
     def _has_room(self, leaves: Sequence[Any]) -> bool:
-        """Whether a row with ragged fields fits, or is the first and fits nowhere."""
+        """Return True if a row with ragged fields fits, or the batch is empty."""
         if not self._ids:
             return True
         more = sum(len(leaves[position]) * column.entry_bytes for position, column in self._ragged)
         return self._filled_bytes + self.layout.row_bytes + more <= BATCH_BYTES
 
     def _bytes_up_to(self, leaves: Sequence[Array | Ragged]) -> NDArray[np.int64]:
-        """Bytes of the first n rows for each n from 0."""
+        """Return the bytes of the first n rows, for each n from 0."""
         found = np.int64(0)
         for position, column in self._ragged:
             found = found + leaves[position].offsets * column.entry_bytes  # type: ignore[union-attr]
@@ -226,7 +225,7 @@ class _Rows:
         if count == 0:
             return
         arrays = {position: _tensors(column[:count]) for position, column in self._fixed}
-        arrays |= {position: column.taken(count) for position, column in self._ragged}
+        arrays |= {position: column.take(count) for position, column in self._ragged}
         columns = [pa.array(self._ids, type=self._id_type), *(arrays[at] for at in range(len(arrays)))]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._ids.clear()
@@ -237,7 +236,7 @@ class _Rows:
 
 
 class _RaggedColumn:
-    """The entries of the rows of a ragged field, and where each row ends."""
+    """Entries of a ragged field, and the offset of each row's end."""
 
     def __init__(self, field: Field, capacity: int) -> None:
         self.entry_bytes = field.entry_bytes
@@ -247,21 +246,21 @@ class _RaggedColumn:
 
     @property
     def num_bytes(self) -> int:
-        """Of the entries that are in it."""
+        """Bytes of the stored entries."""
         return self._count * self.entry_bytes
 
     def append(self, at: int, row: Any) -> None:
-        """Copy one row's entries; it is row ``at`` of the batch."""
+        """Append one row's entries as row `at` of the batch."""
         self._add(row)
         self._offsets[at + 1] = self._count
 
     def extend(self, at: int, rows: Ragged) -> None:
-        """Copy the entries of rows that begin with row ``at`` of the batch."""
+        """Append the entries of rows, starting with row `at` of the batch."""
         self._offsets[at + 1 : at + 1 + len(rows)] = rows.offsets[1:] + self._count
         self._add(rows.values)
 
-    def taken(self, rows: int) -> pa.Array:
-        """The column of so many rows, over this memory, which the next row writes over."""
+    def take(self, rows: int) -> pa.Array:
+        """Return the column of `rows` rows over this memory, and clear it for the next rows."""
         entries, self._count = self._entries[: self._count], 0
         values = _tensors(entries) if entries.ndim > 1 else _numbers(entries)
         offsets = pa.py_buffer(self._offsets[: rows + 1])
@@ -277,7 +276,7 @@ class _RaggedColumn:
 
 
 def schema_of(layout: Layout, id_type: pa.DataType) -> pa.Schema:
-    """The Arrow schema of a shard: ``id``, then one column per field."""
+    """Return the Arrow schema of a shard: `id`, then one column per field."""
     columns = [pa.field("id", id_type, nullable=False)]
     for field in layout.fields:
         columns.append(
@@ -288,8 +287,10 @@ def schema_of(layout: Layout, id_type: pa.DataType) -> pa.Schema:
 
 
 def column_type(field: Field) -> pa.DataType:
-    """The Arrow type of a field's column: of fixed-shape tensors; or, where it is ragged, of lists of numbers or of
-    fixed-shape tensors."""
+    """Return the Arrow type of a field's column.
+
+    It is a fixed-shape tensor; for a ragged field, a list of numbers or of fixed-shape tensors.
+    """
     kind = pa.from_numpy_dtype(field.storage)
     if field.is_ragged and not field.entry_shape:
         return _list_of(kind)
@@ -302,7 +303,7 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
 
 
 def _tensors(column: Array) -> pa.Array:
-    """``column`` (rows first, contiguous) as an Arrow array over the same memory."""
+    """Return `column` (rows first, contiguous) as an Arrow array over the same memory."""
     kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(column.dtype), list(column.shape[1:]))
     values = _numbers(column.reshape(-1))
     storage = pa.Array.from_buffers(kind.storage_type, len(column), [None], children=[values])

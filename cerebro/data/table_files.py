@@ -1,6 +1,6 @@
-"""Which files a metadata locator names: one, those of a folder, or those whose names match a pattern.
+"""The files of a metadata locator: one file, all tables of a folder, or names that match a pattern.
 
-What is in them is not known here.
+The module does not read the tables.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cerebro.runtime.volume_errors import volume_errors_named
 Format = Literal["CSV", "TSV", "Parquet"]
 
 _FORMATS: dict[str, Format] = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".pq": "Parquet"}
-_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy")
 _PATTERN = "*?["
-_LOOKED_AT = 1_000
+_MAX_CHECKED = 1_000
 _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """One file, by its name in a store."""
+    """One file of a store."""
 
     store: ObjectStore
     name: str
@@ -39,17 +39,21 @@ class TableFile:
 
     @property
     def format(self) -> Format:
-        """See `format_of`."""
+        """Format of the file; see `format_of`."""
         return format_of(self.name)
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Bytes of the file."""
         return self.store.size(self.name)
 
     @property
     def path(self) -> Path:
-        """Where it lies on this machine; LocatorError if it does not: see `TableFiles.fetched`."""
+        """Path on this machine.
+
+        Raises:
+            LocatorError: the file is in an object store; call `TableFiles.fetched` first.
+        """
         root = self.store.local_root()
         if root is None:
             raise LocatorError(f"{self} is in an object store: it has to be fetched first")
@@ -58,11 +62,11 @@ class TableFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFiles:
-    """The files that together are one table, at least one, in the order of their names.
+    """The files of one table, at least one, sorted by name.
 
     Attributes:
         uri: the locator.
-        is_one: whether it names a file, and not a folder or a pattern.
+        is_one: True if the locator names a single file.
     """
 
     uri: str
@@ -71,19 +75,19 @@ class TableFiles:
 
     @property
     def format(self) -> Format:
-        """Of all of them."""
+        """Format of all files."""
         return self.files[0].format
 
     @property
     def num_bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all files."""
         return sum(file.num_bytes for file in self.files)
 
     def fetched(self, folder: Path) -> TableFiles:
-        """The same files on this machine: those of an object store are copied into a folder.
+        """Return the files on this machine, after copying them from an object store into `folder`.
 
         Raises:
-            StorageFullError: there is no room for them.
+            StorageFullError: the volume is full.
         """
         copies = []
         for number, file in enumerate(self.files):
@@ -97,27 +101,30 @@ class TableFiles:
         return replace(self, files=tuple(copies))
 
     def digest(self) -> str:
-        """Of the content of files on this machine, which are read in pieces: the SHA-256 of one file; for several, that
-        of their names and theirs."""
+        """Return the SHA-256 of the local files' content, read in pieces.
+
+        For several files it is the SHA-256 of their names and digests.
+        """
         if self.is_one:
             return _sha256(self.files[0].path)
         listed = [[Path(file.name).name, _sha256(file.path)] for file in self.files]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
     def versions(self) -> list[str]:
-        """Change when any of the files does. Nothing is read."""
+        """Return texts that change with the files, without reading them."""
         return [file.store.version(file.name) for file in self.files]
 
 
 def table_files(uri: str, opened: Callable[[str], ObjectStore] = open_store) -> TableFiles:
-    """The files that a locator names. Whether a single file is there is found when it is read.
+    """Return the files of a locator. A missing single file is reported when it is read.
 
     Args:
-        opened: opens the root of a store; other than `open_store` for who may not look everywhere.
+        uri: the locator.
+        opened: opens the root of a store. Callers with restricted access pass another function than `open_store`.
 
     Raises:
-        LocatorError: there is no table in the folder, no file of the pattern, or files of several formats; or the
-            folder has tables that would not be read.
+        LocatorError: the folder has no table, the pattern matches no file, formats differ, or the folder has tables
+            that would not be read.
         ObjectStoreError: the store did not answer.
     """
     root, name = split_uri(uri.removesuffix("/") if is_bucket(uri) else uri.rstrip("/"))
@@ -125,14 +132,14 @@ def table_files(uri: str, opened: Callable[[str], ObjectStore] = open_store) -> 
     if not uri.endswith("/") and store.exists(name):
         return TableFiles(uri=uri, files=(TableFile(store=store, name=name),), is_one=True)
     if store.has_folder(name):
-        seen = [each for each in store.in_folder(name) if not _is_hidden(each)]
-        listed = [each for each in seen if _format(each)]
-        _require_all(uri, store, name, seen)
+        names = [each for each in store.in_folder(name) if not _is_hidden(each)]
+        listed = [each for each in names if _format(each)]
+        _require_all(uri, store, name, names)
         missing = f"there is no table in the folder {uri}: expected files that end in {', '.join(_FORMATS)}"
     elif any(sign in name for sign in _PATTERN):
         listed = [each for each in store.in_folder("") if not _is_hidden(each) and fnmatchcase(each, name)]
         missing = f"no file in {root} has a name like {name}"
-    else:  # nothing is there, or what is no data: who reads it says so
+    else:  # missing, or neither file nor folder: reading it reports the error
         return TableFiles(uri=uri, files=(TableFile(store=store, name=name),), is_one=True)
     if not listed:
         raise LocatorError(f"{missing}. Check the locator")
@@ -147,18 +154,23 @@ def table_files(uri: str, opened: Callable[[str], ObjectStore] = open_store) -> 
 
 
 def _require_all(uri: str, store: ObjectStore, folder: str, names: list[str]) -> None:
-    """Raise LocatorError if a folder has rows that would be left out: in compressed files, or in folders of its own, of
-    which so many names are looked at."""
-    packed = next((each for each in names if _is_packed(each)), None)
-    if packed is not None:
+    """Require that a folder has no compressed tables and no tables in its folders.
+
+    Checks a limited number of names.
+
+    Raises:
+        LocatorError: some rows would not be read.
+    """
+    compressed = next((each for each in names if _is_compressed(each)), None)
+    if compressed is not None:
         raise LocatorError(
-            f"{uri} has a compressed table, {packed}, which cannot be read: unpack it, write it as Parquet, or name "
-            "the other files by a pattern such as *.csv"
+            f"{uri} has a compressed table, {compressed}, which cannot be read: unpack it, write it as Parquet, or "
+            "name the other files by a pattern such as *.csv"
         )
-    for inner in islice(store.folders(folder), _LOOKED_AT):
+    for inner in islice(store.folders(folder), _MAX_CHECKED):
         if not _is_hidden(inner):
-            inside = islice(store.in_folder(inner), _LOOKED_AT)
-            table = next((each for each in inside if _format(each) or _is_packed(each)), None)
+            inside = islice(store.in_folder(inner), _MAX_CHECKED)
+            table = next((each for each in inside if _format(each) or _is_compressed(each)), None)
             if table is not None:
                 raise LocatorError(
                     f"{uri} has tables in folders of its own, such as {table}, which are not read: put all files into "
@@ -166,13 +178,13 @@ def _require_all(uri: str, store: ObjectStore, folder: str, names: list[str]) ->
                 )
 
 
-def _is_packed(name: str) -> bool:
+def _is_compressed(name: str) -> bool:
     path = Path(name)
-    return path.suffix.lower() in _PACKED and _format(path.stem) is not None
+    return path.suffix.lower() in _COMPRESSED and _format(path.stem) is not None
 
 
 def format_of(name: str) -> Format:
-    """Of a file, by the ending of its name; CSV if that tells nothing."""
+    """Return the format by the file name's extension; CSV if unknown."""
     return _format(name) or "CSV"
 
 
@@ -181,7 +193,7 @@ def _format(name: str) -> Format | None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether programs that write tables keep their own notes in a file of this name, such as ``_SUCCESS``."""
+    """Return True for files such as `_SUCCESS`, which table writers add."""
     return Path(name).name.startswith((".", "_"))
 
 

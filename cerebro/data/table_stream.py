@@ -1,8 +1,8 @@
-"""A table of any size, read as record batches of one schema: what `pyarrow.dataset` does, in bounded memory.
+"""Tables of any size as record batches with one schema, in bounded memory.
 
-Arrow's own readers of a file are used instead: its data sets decode a whole row group of a Parquet file at once, and
-tell the types of a CSV file from its first megabyte alone (docs/decisions/0053-tables-larger-than-memory.md).
-What the rows mean is not known here, except that one column is ``id``.
+`pyarrow.dataset` decodes a full row group of a Parquet file at once and infers the types of a CSV file from its first
+megabyte only, so this module uses Arrow's file readers (docs/decisions/0053-tables-larger-than-memory.md). It does not
+know the meaning of columns other than `id`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from cerebro.data.table_files import TableFile, TableFiles
 from cerebro.errors import MetadataError
 
 BATCH_BYTES = 8 << 20
-"""Of a record batch, about."""
-_FIRST_ROWS, _MOST_ROWS = 64, 1 << 14
-"""Of a batch: of the first one of a row group, by which the others are sized, and of any."""
+"""Approximate bytes of a record batch."""
+_FIRST_ROWS, _MAX_ROWS = 64, 1 << 14
+"""Rows of a row group's first batch, which determines the size of the others, and maximum rows of a batch."""
 _TOO_LARGE = 2
-"""Times as large as it should be a batch makes the next ones smaller."""
+"""Ratio of actual to intended size above which the next batches get smaller."""
 _COLUMN_BUFFER_BYTES = 1 << 18
-_SHOWN = 5
+_MAX_NAMED = 5
 SAMPLE_BYTES = 8 << 20
-"""Of the first rows of text, from which types are told; of tables that are looked at as a whole."""
+"""Bytes of text for type inference; smaller tables are checked completely."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows that lie one after the other in a file.
+    """Consecutive rows of a file.
 
     Attributes:
-        first: number of the first one in its file, counted from 1.
+        first: number of the first row in its file, from 1.
     """
 
     file: TableFile
@@ -54,12 +54,12 @@ class SplitTypesError(MetadataError):
 
 
 class TableStream(Protocol):
-    """Rows of table files on this machine. Owned by one thread; may be read again.
+    """Rows of table files on this machine. Owned by one thread; can be read several times.
 
     Attributes:
-        schema: of all batches. Whether it is of use is not checked.
-        num_bytes: about as many as all rows take in memory.
-        num_rows: `None` where all would have to be read to know.
+        schema: schema of all batches; not checked for usable columns.
+        num_bytes: approximate bytes of all rows in memory.
+        num_rows: number of rows; `None` if that needs reading all of them.
     """
 
     schema: pa.Schema
@@ -72,37 +72,41 @@ class TableStream(Protocol):
 
     @property
     def empty(self) -> Collection[str]:
-        """Columns that are known to have no values, so their type does not count."""
+        """Columns known to have no values, so their type does not matter."""
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """Change the type of a column, or return why a cell of the sample rules it out."""
 
     def rows(self) -> Generator[Rows, None, None]:
-        """All rows, file by file, which have to be on this machine.
+        """Yield all rows, file by file.
 
         Raises:
             LocatorError: a file cannot be read.
-            MetadataError: a file is no such table, has other columns than the first one, or a value is of another
-                type than the column.
+            MetadataError: a file is not a table, its columns differ from the first file's, or a value does not match
+                the column's type.
         """
 
     def first(self, most: int) -> pa.Table:
-        """The first rows, at least so many if there are; all of a table of a few megabytes. Raises as `rows` does."""
+        """Return at least the first `most` rows, if there are as many; a small table completely.
+
+        Raises as `rows` does.
+        """
 
 
 def open_tables(
     files: TableFiles, types: Mapping[str, str], other_types: Mapping[str, str] = MappingProxyType({})
 ) -> TableStream:
-    """The rows of files.
+    """Open the rows of table files.
 
     Args:
+        files: the files.
         types: types of text columns from the locator.
         other_types: types from the locators of other splits, by column.
 
     Raises:
         LocatorError: a file cannot be read.
-        MetadataError: a file is no such table, or has other columns than the first one; or types are given of columns
-            that are not there, or of Parquet.
+        MetadataError: a file is not a table, columns differ from the first file's, or types refer to missing columns or
+            to Parquet.
     """
     if files.format == "Parquet":
         if types:
@@ -125,10 +129,10 @@ def open_splits(tables: Mapping[Split, tuple[TableFiles, Mapping[str, str]]]) ->
         LocatorError, MetadataError: as `open_tables` raises.
         SplitTypesError: two splits have incompatible types for a column.
     """
-    given: dict[str, str] = {}
+    all_types: dict[str, str] = {}
     for _, types in tables.values():
-        given.update(types)
-    streams = {split: open_tables(files, types, given) for split, (files, types) in tables.items()}
+        all_types.update(types)
+    streams = {split: open_tables(files, types, all_types) for split, (files, types) in tables.items()}
     for name in dict.fromkeys(name for stream in streams.values() for name in stream.schema.names):
         # `require_columns` refuses duplicate names.
         _unify(name, {split: each for split, each in streams.items() if each.schema.names.count(name) == 1})
@@ -146,9 +150,9 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
         try:
             kind = _unified([pa.schema([(name, each)]) for each in fixed.values()]).field(name).type
         except pa.ArrowException as error:
-            told = " and ".join(f"{each} in {split!r}" for split, each in fixed.items())
+            listed = " and ".join(f"{each} in {split!r}" for split, each in fixed.items())
             raise SplitTypesError(
-                f"column {name!r} is {told}: a column needs one type in all splits, so write the tables with one"
+                f"column {name!r} is {listed}: a column needs one type in all splits, so write the tables with one"
             ) from error
         if any(name not in stream.fixed and name not in stream.empty for stream in streams.values()):
             kind = _as_of_text(kind)
@@ -187,7 +191,7 @@ def _decimals(kind: pa.DataType) -> int:
     """Count the decimal types in a type, which may be nested."""
     if pa.types.is_dictionary(kind):
         return _decimals(kind.value_type)
-    inner = sum(_decimals(kind.field(place).type) for place in range(kind.num_fields))
+    inner = sum(_decimals(kind.field(position).type) for position in range(kind.num_fields))
     return inner + bool(pa.types.is_decimal(kind))
 
 
@@ -201,23 +205,27 @@ def _as_of_text(kind: pa.DataType) -> pa.DataType:
 
 
 def require_same_columns(first: TableFile, names: list[str], other: TableFile, found: list[str]) -> None:
-    """Raise MetadataError unless two files have the same columns, in whatever order."""
+    """Require that two files have the same columns, in any order.
+
+    Raises:
+        MetadataError: they differ.
+    """
     if set(names) == set(found) and len(found) == len(names):
         return
     lacks, more = [n for n in names if n not in found], [n for n in found if n not in names]
-    told = [
-        f"{verb} {', '.join(map(repr, each[:_SHOWN]))}"
+    listed = [
+        f"{verb} {', '.join(map(repr, each[:_MAX_NAMED]))}"
         for verb, each in (("lacks", lacks), ("has", more))
         if each
     ]
     raise MetadataError(
-        f"{other} has other columns than {first}: it {' and '.join(told) or 'has one of them twice'}. Files of one "
+        f"{other} has other columns than {first}: it {' and '.join(listed) or 'has one of them twice'}. Files of one "
         "table need the same columns"
     )
 
 
 class ParquetStream:
-    """See `TableStream`. A row group may be larger than memory: a part of its pages is decoded at a time."""
+    """A `TableStream` of Parquet files; decodes parts of a row group, which may be larger than memory."""
 
     def __init__(self, files: TableFiles) -> None:
         self._files = files.files
@@ -237,13 +245,13 @@ class ParquetStream:
 
     @property
     def fixed(self) -> Collection[str]:
-        """See `TableStream`."""
+        """Columns with a type from the file; see `TableStream`."""
         return [name for name in self.schema.names if name not in self.empty]
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """See `TableStream`. `rows` raises for values that the type cannot hold."""
-        place = self.schema.names.index(name)
-        self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
+        position = self.schema.names.index(name)
+        self.schema = self.schema.set(position, self.schema.field(position).with_type(kind))
         return None
 
     def rows(self) -> Generator[Rows, None, None]:
@@ -311,8 +319,10 @@ class ParquetStream:
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """With values in place of dictionaries of them, whose words would have to be known before the first row; and with
-    texts and bytes in place of views of them, of which Arrow cannot take rows."""
+    """Return the schema without dictionary and view types.
+
+    The values of a dictionary would have to be known before the first row, and Arrow cannot take rows of views.
+    """
     for position, field in enumerate(schema):
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if pa.types.is_string_view(kind):
@@ -324,9 +334,11 @@ def plain(schema: pa.Schema) -> pa.Schema:
 
 
 def _batches(file: pyarrow.parquet.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
-    """Of a row group, of about `BATCH_BYTES` each as they are in memory, which the file does not tell: a page may name
-    a long text by a number, again and again. Where rows get longer the group is read anew in smaller batches, and what
-    was given out is left out."""
+    """Yield a row group in batches of about `BATCH_BYTES` in memory.
+
+    The file does not state the size in memory, because a page may repeat a long text by its number. If rows get longer,
+    the group is read again in smaller batches, skipping the rows yielded before.
+    """
     total, done, size = file.metadata.row_group(group).num_rows, 0, _FIRST_ROWS
     while done < total:
         at, wanted = 0, size
@@ -337,23 +349,27 @@ def _batches(file: pyarrow.parquet.ParquetFile, group: int) -> Iterator[pa.Recor
                 continue
             yield fresh
             done += fresh.num_rows
-            wanted = max(1, min(_MOST_ROWS, BATCH_BYTES * fresh.num_rows // max(1, fresh.nbytes)))
+            wanted = max(1, min(_MAX_ROWS, BATCH_BYTES * fresh.num_rows // max(1, fresh.nbytes)))
             if wanted < size // _TOO_LARGE or done == _FIRST_ROWS < wanted:
                 break
         size = wanted
 
 
 def local_or_open(file: TableFile) -> Path | BinaryIO:
-    """What Arrow reads a file from; LocatorError unless it is there and can be read.
+    """Return a path or an open file for Arrow's reader.
 
-    From a path Arrow reads without Python. Only of a plain folder may it be used: other stores may not want that.
+    Arrow reads a path without Python code. Only a plain folder gives its path, because other stores may restrict
+    access.
+
+    Raises:
+        LocatorError: the file is missing or unreadable.
     """
     file.store.head(file.name, 1)
     return file.path if type(file.store) is FolderStore else file.store.open(file.name)
 
 
 def _empty_columns(file: pyarrow.parquet.ParquetFile) -> set[str]:
-    """Return columns with only nulls. Statistics count an empty list as null too, so skip nested columns."""
+    """Return columns with only nulls, without nested ones, whose statistics count an empty list as null."""
     metadata = file.metadata
     found = set(file.schema_arrow.names)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -367,6 +383,7 @@ def _empty_columns(file: pyarrow.parquet.ParquetFile) -> set[str]:
 
 
 def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
-    """Pages that are not compressed any more; a column with few different words takes several times as much."""
+    """Return the bytes of uncompressed pages; a column with few distinct texts takes several times as much in
+    memory."""
     metadata = file.metadata
     return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))

@@ -1,6 +1,4 @@
-"""Plain tables: metadata as users write it, predictions as they read them. Column names and values, no
-tensors' shapes.
-"""
+"""Plain tables: the user's metadata, and predictions. Knows columns and values, not tensors."""
 
 from __future__ import annotations
 
@@ -24,21 +22,23 @@ from cerebro.errors import DataError, MetadataError
 from cerebro.ragged_rows import Ragged
 
 TEXT_BLOCK_BYTES = 2 << 20
-"""Of text that is parsed at once; no line may be longer."""
+"""Bytes of text parsed at once, and maximum length of a line."""
 _MATRIX = 2
 DELIMITERS: Mapping[Format, str] = {"CSV": ",", "TSV": "\t"}
 _READ = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=False)
-"""With one thread Arrow names the row of an error."""
+"""Single-threaded, because Arrow then states the row of an error."""
 
 
 def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
-    """A table of the format that its name tells: CSV, TSV or Parquet.
+    """Parse a table; its name determines the format: CSV, TSV or Parquet.
 
     Args:
+        content: bytes of the file.
+        name: name of the file.
         types: types of text columns. `cell_types.type_of` infers the others from all cells.
 
     Raises:
-        MetadataError: it is not what its name says.
+        MetadataError: the content does not have this format.
     """
     if format_of(name) == "Parquet":
         try:
@@ -48,7 +48,7 @@ def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingPro
     cells = parse_cells(content, name, types)
     for position, column in enumerate(cells.column_names):
         if column not in types:
-            text = whole(cells.column(position))
+            text = combined(cells.column(position))
             kind = type_of(column, text)
             cells = cells.set_column(position, pa.field(column, kind), as_type(text, kind))
     return cells
@@ -73,29 +73,29 @@ def parse_cells(content: bytes, name: str, types: Mapping[str, str]) -> pa.Table
         raise MetadataError(f"{name} cannot be read as {form}: {cause}") from cause
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
+def combined(column: pa.ChunkedArray) -> pa.Array:
     """Combine the chunks of a column."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def text_options(form: Format, sample: bytes) -> pa.csv.ParseOptions:
-    """How text is parsed: a value may span lines only if there are quotes, and looking for such values takes time."""
+    """Return parse options; values may contain line breaks only if there are quotes, because that is slow."""
     return pa.csv.ParseOptions(delimiter=DELIMITERS[form], newlines_in_values=b'"' in sample)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are text."""
+    """Return True if values of a type are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def ids_as_text(ids: pa.Array) -> list[bytes]:
-    """Ids, which are whole numbers or text, as UTF-8 text. None may be missing, or `None` stands for it."""
+    """Return ids (integers or text) as UTF-8. A missing id becomes `None`."""
     found: list[bytes] = ids.cast(pa.string()).cast(pa.binary()).to_pylist()
     return found
 
 
 def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
-    """Columns of the table `name`, told from its first bytes; `None` if these do not: Parquet has them last."""
+    """Return the columns of a text table from its first bytes; `None` if they are incomplete, or for Parquet."""
     text = head.decode("utf-8-sig", errors="ignore")
     form = format_of(name)
     if form == "Parquet" or not ("\n" in text or "\r" in text):
@@ -109,7 +109,7 @@ def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
 
 
 def parquet_column_names(content: BinaryIO) -> tuple[str, ...] | None:
-    """Columns of a Parquet file, of which only the end is read; `None` if it is none."""
+    """Return the columns of a Parquet file from its footer; `None` if it is not Parquet."""
     try:
         return tuple(pa.parquet.read_schema(content).names)
     except (pa.ArrowException, OSError):
@@ -117,7 +117,7 @@ def parquet_column_names(content: BinaryIO) -> tuple[str, ...] | None:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write an Arrow IPC file, durably and in one step. Its folder has to be there."""
+    """Write an Arrow IPC file durably and atomically, into an existing folder."""
     file = DurableFile(path, makes_folder=False)
     try:
         with pa.ipc.new_file(file, table.schema) as writer:
@@ -128,17 +128,18 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write equally long columns: lists, a `Ragged`, or arrays whose first dimension is the row; further ones become
-    lists.
+    """Write equally long columns: lists, a `Ragged`, or arrays with rows on the first axis.
+
+    Further axes become lists.
 
     Raises:
-        DataError: a column has values that cannot be stored beside each other.
+        DataError: a column's values cannot be stored together.
     """
     write_table(path, pa.table({name: _arrow(name, column) for name, column in columns.items()}))
 
 
 def read_columns(path: Path) -> dict[str, list[Any]]:
-    """The columns of a file that `write_columns` wrote, as Python values."""
+    """Return the columns of a `write_columns` file as Python values."""
     with pa.memory_map(str(path)) as source:
         columns: dict[str, list[Any]] = pa.ipc.open_file(source).read_all().to_pydict()
     return columns
@@ -156,7 +157,7 @@ def _arrow(name: str, column: Any) -> pa.Array:
 
 
 def _lists(rows: Ragged) -> pa.Array:
-    """Lists of numbers; where an entry has several, of lists of them."""
+    """Return lists of numbers, or nested lists if an entry has several numbers."""
     sizes = rows.values.shape[1:]
     if 0 in sizes:
         return pa.array([row.tolist() for row in rows])

@@ -32,7 +32,7 @@ class TextCheck:
         self._is_quoted = False
         self._opened_in = 0
         self._lines = 1
-        self._before, self._is_begin = _NEWLINE, True
+        self._last_byte, self._is_begin = _NEWLINE, True
         self._held = b""
 
     def feed(self, block: bytes, *, is_last: bool) -> NDArray[np.int64]:
@@ -58,14 +58,14 @@ class TextCheck:
         toggles = np.zeros(0, np.int64)
         if b'"' in block:
             following = np.append(each[1:], np.uint8(next_byte))
-            preceding = np.insert(each[:-1], 0, np.uint8(self._before))
+            preceding = np.insert(each[:-1], 0, np.uint8(self._last_byte))
             if self._is_begin and block.startswith(_MARK) and end > len(_MARK):
                 preceding[len(_MARK)] = _NEWLINE
             toggles = self._toggles(each, preceding, following)
         if is_last and self._is_quoted:
             raise self._open("and is never closed")
         self._lines = self._line(each, end) - int(each[-1] == _RETURN and next_byte == _NEWLINE)
-        self._before, self._is_begin = int(each[-1]), False
+        self._last_byte, self._is_begin = int(each[-1]), False
         return toggles
 
     def row_starts(self, text: bytes, *, is_cut: bool) -> NDArray[np.int64]:
@@ -92,8 +92,8 @@ class TextCheck:
             return quotes
         opens = (np.arange(len(quotes)) + self._is_quoted) % 2 == 0
         # A doubled quote within a value closes the value and opens it again.
-        beside = np.where(opens, preceding[quotes], following[quotes])
-        if not np.isin(beside, np.append(self._between, np.uint8(_QUOTE))).all():
+        outer_byte = np.where(opens, preceding[quotes], following[quotes])
+        if not np.isin(outer_byte, np.append(self._between, np.uint8(_QUOTE))).all():
             return self._judged_one_by_one(each, quotes, preceding[quotes], following[quotes])
         if opens[-1]:
             self._opened_in = self._line(each, int(quotes[-1]))
@@ -109,16 +109,18 @@ class TextCheck:
     ) -> NDArray[np.int64]:
         """As `_toggles`, for text with literal quotes in unquoted values, such as 5"."""
         between, found, is_second, opened = set(self._between.tolist()), [], False, None
-        for at, before, after in zip(quotes.tolist(), preceding.tolist(), following.tolist(), strict=True):
+        for at, previous_byte, next_byte in zip(
+            quotes.tolist(), preceding.tolist(), following.tolist(), strict=True
+        ):
             if is_second:
                 is_second = False
             elif not self._is_quoted:
-                if before in between:
+                if previous_byte in between:
                     self._is_quoted, opened = True, at
                     found.append(at)
-            elif after == _QUOTE:
+            elif next_byte == _QUOTE:
                 is_second = True
-            elif after in between:
+            elif next_byte in between:
                 self._is_quoted = False
                 found.append(at)
             else:
@@ -132,10 +134,10 @@ class TextCheck:
         head = each[:position].tobytes()
         return self._lines + head.count(b"\n") + head.count(b"\r") - head.count(b"\r\n")
 
-    def _open(self, told: str) -> MetadataError:
+    def _open(self, problem: str) -> MetadataError:
         return MetadataError(
-            f"{self._where}: a quote opens a value in line {self._opened_in:,} {told}, so all between would be read as "
-            "one value. Close it there, or write it twice if it belongs to the text"
+            f"{self._where}: a quote opens a value in line {self._opened_in:,} {problem}, so the text between would be "
+            "one value. Close it there, or write it twice if it is part of the text"
         )
 
 

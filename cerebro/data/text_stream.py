@@ -1,7 +1,8 @@
-"""CSV and TSV files of any size as record batches. Types are told once, from the first megabytes.
+"""CSV and TSV files of any size as record batches. Types are inferred once, from the first megabytes.
 
-Arrow would read ``0001`` as the number 1. So the stream reads columns as text and converts them by `cell_types`; an
-error names file, row and value of a later cell that does not fit. Arrow converts only columns typed in the locator.
+Arrow would read `0001` as the number 1. So the stream reads columns as text and converts them with `cell_types`; the
+error for a later cell that does not match names file, row and value. Arrow converts only columns with a type in the
+locator.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ from cerebro.contract.records import ColumnType
 from cerebro.data.cell_types import as_type, first_other, type_of, type_to_name
 from cerebro.data.table_files import TableFile, TableFiles
 from cerebro.data.table_stream import SAMPLE_BYTES, Rows, local_or_open, require_same_columns
-from cerebro.data.tables import DELIMITERS, TEXT_BLOCK_BYTES, column_names, parse_cells, text_options, whole
+from cerebro.data.tables import (
+    DELIMITERS,
+    TEXT_BLOCK_BYTES,
+    column_names,
+    combined,
+    parse_cells,
+    text_options,
+)
 from cerebro.data.text_check import TextCheck, require_text
 from cerebro.errors import MetadataError
 
 _ALIASES: tuple[str, ...] = get_args(ColumnType)
 _BYTES_PER_BYTE = 1.5
-"""Of memory for each of text, about: a number of four digits takes eight."""
+"""Approximate memory bytes per byte of text: a number of four digits takes eight."""
 _HEADER_AND_ROW = 2
-"""Lines that are needed to tell anything."""
+"""Lines needed for type inference."""
 _HEADER_BYTES = 1 << 20
 """A longer file has rows."""
 _MARK = b"\xef\xbb\xbf"
@@ -39,7 +47,7 @@ _ARROW_SAYS = re.compile(
 
 
 class TextStream:
-    """See `TableStream`.
+    """A `TableStream` of CSV or TSV files.
 
     Args:
         types: types from the table's locator.
@@ -56,7 +64,7 @@ class TextStream:
         other_types: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         found = [(file, file.num_bytes) for file in files.files]
-        # Programs leave empty files where a part has no rows.
+        # Some programs write empty files for parts without rows.
         found = [(file, size) for file, size in found if size or files.is_one] or found[:1]
         self._files = [file for file, _ in found]
         text, self.is_whole = _sampled(found)
@@ -65,10 +73,10 @@ class TextStream:
         self._types = {column: kind for column, kind in other_types.items() if column in known} | dict(types)
         self._cells = parse_cells(text, name, self._types)
         self.schema: pa.Schema = self._cells.schema
-        for place, field in enumerate(self.schema):
+        for position, field in enumerate(self.schema):
             if field.name not in self._types:
-                kind = type_of(field.name, whole(self._cells.column(place)))
-                self.schema = self.schema.set(place, field.with_type(kind))
+                kind = type_of(field.name, combined(self._cells.column(position)))
+                self.schema = self.schema.set(position, field.with_type(kind))
         self._require_columns_of_types()
         self.num_bytes = int(sum(size for _, size in found) * _BYTES_PER_BYTE)
         self.num_rows = self._cells.num_rows if self.is_whole else None
@@ -86,24 +94,24 @@ class TextStream:
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """See `TableStream`."""
-        place = self.schema.names.index(name)
+        position = self.schema.names.index(name)
         if name in self._types:
-            given = next((alias for alias in _ALIASES if pa.type_for_alias(alias) == kind), None)
-            if given is None:
+            new_type = next((alias for alias in _ALIASES if pa.type_for_alias(alias) == kind), None)
+            if new_type is None:
                 return f"is {self._types[name]} by the locator"
-            self._types[name] = given
+            self._types[name] = new_type
         else:
-            cells = whole(self._cells.column(place))
+            cells = combined(self._cells.column(position))
             if as_type(cells, kind, is_id=name == "id") is None:
                 return f"has {cells[first_other(cells, kind, is_id=name == 'id')].as_py()!r}"
-        self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
+        self.schema = self.schema.set(position, self.schema.field(position).with_type(kind))
         return None
 
     @property
     def sample(self) -> pa.Table:
         """The first rows with their types."""
         columns = [
-            whole(cells) if field.name in self._types else as_type(whole(cells), field.type)
+            combined(cells) if field.name in self._types else as_type(combined(cells), field.type)
             for field, cells in zip(self.schema, self._cells.columns, strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
@@ -114,13 +122,13 @@ class TextStream:
             yield from (Rows(file=self._files[0], first=1, batch=batch) for batch in self.sample.to_batches())
             return
         for file in self._files:
-            yield from self._of(file)
+            yield from self._file_rows(file)
 
     def first(self, most: int) -> pa.Table:
-        """See `TableStream`. At most as many as there are in the sample."""
+        """Return the sample, which may have fewer rows."""
         return self.sample
 
-    def _of(self, file: TableFile) -> Generator[Rows, None, None]:
+    def _file_rows(self, file: TableFile) -> Generator[Rows, None, None]:
         names, first = self.schema.names, 1
         if not self.is_whole:
             with file.store.open(file.name) as content:
@@ -142,19 +150,19 @@ class TextStream:
                 )
                 first += batch.num_rows
         except pa.ArrowException as error:
-            raise self._told(file, first, error) from error
+            raise self._error_with_row(file, first, error) from error
 
     def _require_columns_of_types(self) -> None:
         if absent := [name for name in self._types if name not in self.schema.names]:
             raise MetadataError(
-                f"the locator gives types of {', '.join(map(repr, absent))}, and {self._files[0]} has no such column. "
+                f"the locator has types for {', '.join(map(repr, absent))}, but {self._files[0]} lacks these columns. "
                 f"Its columns are {', '.join(map(repr, self.schema.names))}"
             )
 
     def _reader(self, file: TableFile, *, counts_rows: bool = False) -> pa.csv.CSVStreamingReader:
         kinds = dict.fromkeys(self.schema.names, pa.string())
         kinds.update((name, pa.type_for_alias(kind)) for name, kind in self._types.items())
-        # Arrow tells the row of an error only if one thread reads.
+        # Arrow states the row of an error only with a single thread.
         options = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=not counts_rows)
         convert = pa.csv.ConvertOptions(column_types=kinds)
         return pa.csv.open_csv(local_or_open(file), options, self._options, convert)
@@ -168,15 +176,15 @@ class TextStream:
             raise self._contradicted(field.name, text[at].as_py(), f"{file}, row {first + at:,}")
         return values
 
-    def _told(self, file: TableFile, first: int, error: pa.ArrowException) -> MetadataError:
-        """What was wrong, with the row, for which the file is read again up to there."""
-        said = str(error)
+    def _error_with_row(self, file: TableFile, first: int, error: pa.ArrowException) -> MetadataError:
+        """Return the error with its row, after reading the file again up to there."""
+        message = str(error)
         try:
             for _ in self._reader(file, counts_rows=True):
                 pass
         except pa.ArrowException as again:
-            said = str(again)
-        if found := _ARROW_SAYS.match(said):
+            message = str(again)
+        if found := _ARROW_SAYS.match(message):
             column, row, kind, value, other = found.groups()
             names = column_names(file.name, file.store.head(file.name, SAMPLE_BYTES)) or self.schema.names
             name = names[int(column)]
@@ -184,29 +192,31 @@ class TextStream:
             if kind == "string":
                 return MetadataError(f"{where}, column {name!r}, cannot be read: invalid {value or other}")
             return self._contradicted(name, value or other, where)
-        if "straddling" in said:
-            said = f"a line is longer than {TEXT_BLOCK_BYTES >> 20} MiB, or a quote is not closed"
-        elif "out of sync" in said:
-            said = "a value has a line break in it, and none of the first rows has quotes. Write the table as Parquet"
-        return MetadataError(f"{file} cannot be read after row {first - 1:,}: {said}")
+        if "straddling" in message:
+            message = f"a line is longer than {TEXT_BLOCK_BYTES >> 20} MiB, or a quote is not closed"
+        elif "out of sync" in message:
+            message = (
+                "a value has a line break, but the first rows have no quotes. Write the table as Parquet"
+            )
+        return MetadataError(f"{file} cannot be read after row {first - 1:,}: {message}")
 
     def _contradicted(self, name: str, value: str, where: str) -> MetadataError:
         kind = self.schema.field(name).type
         has = f"{where}, column {name!r}, has {value!r}, but"
         if name in self._types:
             return MetadataError(
-                f"{has} the locator says that the column is {kind}: give it another one in `types`, such as 'string'"
+                f"{has} the column is {kind} by the locator. Change its type in `types`, for example to 'string'"
             )
-        told = "is empty" if pa.types.is_null(kind) else f"is {kind}"
+        inferred = "is empty" if pa.types.is_null(kind) else f"is {kind}"
         return MetadataError(
-            f"{has} in the first {SAMPLE_BYTES >> 20} MiB the column {told}, and this is none or is not written as one "
-            f"would be. Give the column a type in the locator, such as 'types': "
+            f"{has} in the first {SAMPLE_BYTES >> 20} MiB the column {inferred}, and this cell does not match. "
+            f"Give the column a type in the locator, such as 'types': "
             f"{{{name!r}: {type_to_name(kind, value)!r}}}, or write the table as Parquet"
         )
 
 
 def _only_header(file: TableFile) -> tuple[str, ...] | None:
-    """Columns of a file that ends in its first line, which Arrow takes for none; `None` for any other."""
+    """Return the columns of a file that ends in its first line, which Arrow does not accept; else `None`."""
     if file.num_bytes > _HEADER_BYTES:
         return None
     text = file.store.head(file.name, _HEADER_BYTES).removeprefix(_MARK).lstrip(b"\r\n")
@@ -214,7 +224,7 @@ def _only_header(file: TableFile) -> tuple[str, ...] | None:
 
 
 def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
-    """The first lines of all files under one header, and whether these are all lines."""
+    """Return the first lines of all files under one header, and True if they are all lines."""
     parts: list[bytes] = []
     room, header, alone, is_whole = SAMPLE_BYTES, b"", b"", True
     for file, size in files:
@@ -222,7 +232,7 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
         is_cut = len(text) > room
         ends = _row_starts(file, text, is_cut=is_cut)
         blank = len(text) - len(text.removeprefix(_MARK).lstrip(b"\r\n"))
-        ends = ends[ends > blank]  # the header is the first line that is not empty
+        ends = ends[ends > blank]  # the header is the first non-empty line
         if is_cut and not parts and len(ends) < _HEADER_AND_ROW:
             raise MetadataError(
                 f"{file} cannot be read: its first lines are longer than {SAMPLE_BYTES >> 20} MiB"
@@ -232,7 +242,7 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
         text = text[: int(ends[-1])] if is_cut else text
         begin = int(ends[0]) if len(ends) else len(text)
         if begin == len(text) and not parts:
-            alone = alone or text + b"\n"  # a header without rows tells no types
+            alone = alone or text + b"\n"  # a header without rows determines no types
             continue
         line = text[blank:begin].rstrip(b"\r\n")
         if not parts:

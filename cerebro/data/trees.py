@@ -1,10 +1,9 @@
-"""The (input, output) trees a row function returns, as leaves with names, and batches as trees again.
+"""(input, output) trees of row functions: flattening into named leaves, and rebuilding for batches.
 
-A tree is a tensor, an array, a number, a bool, or a dict or tuple of trees; the output may be None (predict).
-A leaf is named by its path: ``input``, ``input.image``, ``input.0``, ``output``. Here it is decided what may
-be a leaf, and with which dtype it is stored. A leaf whose length differs from row to row is marked: `cerebro.ragged`.
-
-Torch's tensors and Arrow's lists are recognised by their class's ancestry: this module loads neither.
+A tree is a tensor, an array, a number, a bool, or a dict or tuple of trees; the output may be None (predict). A leaf's
+name is its path: `input`, `input.image`, `input.0`, `output`. This module decides which types can be leaves and their
+stored dtypes. `cerebro.ragged` marks a leaf whose length differs from row to row. torch and Arrow are not imported;
+their classes are recognised by module and name.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
-"""Names of the dtypes that can be stored."""
+"""Names of dtypes that can be stored."""
 
 DTYPE_NAMES: Mapping[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
-"""To look names up for every row: a dtype works its name out anew each time it is asked, in microseconds."""
+"""Cached names: computing a dtype's name takes microseconds, for every row."""
 
-_DEEPEST = 32  # nesting; deeper is a tree that contains itself
+_MAX_DEPTH = 32  # maximum nesting; a deeper tree contains itself
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlatRow:
-    """One row, flattened: its id, its leaves by field name, which of them are marked as ragged, and its nesting."""
+    """One flattened row: id, leaves by field name, names of ragged fields, nesting."""
 
     id: RowId
     values: Mapping[str, Array]
@@ -50,14 +49,13 @@ class FlatRow:
 
 
 def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
-    """Flatten what a row function returned.
+    """Flatten the result of a row function.
 
-    Python bools become bool, ints int64, floats float32 (torch's convention); arrays and tensors keep their
-    dtype and shape. Arrays are not copied: use the result before the trees change.
+    Python bools become bool, ints int64 and floats float32 (torch's convention); arrays and tensors keep dtype and
+    shape. Arrays are not copied, so use the result before the trees change.
 
     Raises:
-        RowError: a leaf is of a type or dtype that cannot be stored, or there is no input; names row and
-            field.
+        RowError: a leaf's type or dtype cannot be stored, or there is no input; the message names row and field.
     """
     values: dict[str, Array] = {}
     ragged: set[str] = set()
@@ -76,14 +74,13 @@ def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
 def flatten_batch(
     ids: Sequence[RowId], input_tree: object, output_tree: object
 ) -> tuple[Mapping[str, Array | Ragged], FlatRow]:
-    """Flatten what a batch function returned for rows of these ids, at least one.
+    """Flatten the result of a batch function for rows with these ids, at least one.
 
     Returns:
-        The leaves by field name, with an entry for each row on the first axis; and the first row by itself. Arrays are
-        not copied.
+        The leaves by field name, with rows on the first axis, and the first row alone. Arrays are not copied.
 
     Raises:
-        RowError: as `flatten`; or a leaf has more or fewer entries than there are rows.
+        RowError: as `flatten`, or a leaf does not have one entry per row.
     """
     values: dict[str, Array | Ragged] = {}
 
@@ -91,12 +88,12 @@ def flatten_batch(
         found = values[name] = _batch_leaf(ids, name, value)
         if isinstance(found, Ragged) and len(found) != len(ids):
             raise RowError(
-                f"{_batch(ids)}: field {name!r} is a Ragged of {len(found)} rows; batch_preprocessor must return "
+                f"{_batch_text(ids)}: field {name!r} is a Ragged of {len(found)} rows; batch_preprocessor must return "
                 f"one entry for each row, {len(ids)}: offsets has one more than there are rows"
             )
         if not isinstance(found, Ragged) and found.shape[:1] != (len(ids),):
             raise RowError(
-                f"{_batch(ids)}: field {name!r} has shape {found.shape}; "
+                f"{_batch_text(ids)}: field {name!r} has shape {found.shape}; "
                 f"batch_preprocessor must return one entry for each row, {len(ids)} on the first axis"
             )
 
@@ -107,7 +104,7 @@ def flatten_batch(
 
 
 def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
-    """The tree that ``node`` describes, with ``columns[field name]`` as its leaves."""
+    """Return the tree of `node` with the leaves `columns[field name]`."""
     if isinstance(node, str):
         return columns[node]
     if isinstance(node, list):
@@ -118,7 +115,7 @@ def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree of what `function` makes of each leaf. Lists are nested, too, for trees that user code made."""
+    """Apply `function` to each leaf of a tree. Lists count as nodes too, for trees of user code."""
     if isinstance(tree, dict):
         return {key: map_leaves(function, item) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
@@ -130,7 +127,7 @@ _Leaf: TypeAlias = Callable[[str, object], None]
 
 
 def _structure(row_id: RowId, input_tree: object, output_tree: object, leaf: _Leaf) -> dict[str, Node]:
-    """The nesting of both trees; `leaf` is given each leaf with its name."""
+    """Return the nesting of both trees, and pass each leaf with its name to `leaf`."""
     structure: dict[str, Node] = {"input": _node(row_id, "input", input_tree, leaf, 0)}
     if not _has_leaves(structure["input"]):
         raise RowError(f"row {row_id!r}: the input is empty; the preprocessor must return (input, output)")
@@ -145,8 +142,8 @@ def _has_leaves(node: Node) -> bool:
 
 
 def _node(row_id: RowId, name: str, value: object, leaf: _Leaf, depth: int) -> Node:
-    if depth > _DEEPEST:
-        raise RowError(f"row {row_id!r}: field {name[:60]!r} is nested more than {_DEEPEST} deep")
+    if depth > _MAX_DEPTH:
+        raise RowError(f"row {row_id!r}: field {name[:60]!r} is nested more than {_MAX_DEPTH} deep")
     if isinstance(value, dict):
         nodes: dict[str, Node] = {}
         for key, item in value.items():
@@ -161,7 +158,7 @@ def _node(row_id: RowId, name: str, value: object, leaf: _Leaf, depth: int) -> N
 
 
 def _escaped(key: str) -> str:
-    """Dots separate the parts of a name, so {"a.b": x} and {"a": {"b": x}} must not meet."""
+    """Escape dots in a key, so that {"a.b": x} and {"a": {"b": x}} get different names."""
     return key.replace("%", "%25").replace(".", "%2E") if "." in key or "%" in key else key
 
 
@@ -198,8 +195,8 @@ def _ragged_leaf(row_id: RowId, name: str, value: object) -> Array:
 def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragged:
     if isinstance(value, RaggedRow):
         raise RowError(
-            f"{_batch(ids)}: field {name!r} is marked with ragged(), which is for one row; batch_preprocessor must "
-            "return a cerebro.Ragged, such as Ragged.of(one array for each row)"
+            f"{_batch_text(ids)}: field {name!r} is marked with ragged(), which is for one row; batch_preprocessor "
+            "must return a cerebro.Ragged, such as Ragged.of(one array for each row)"
         )
     try:
         found = _of_arrow(ids, name, value) if _is_arrow_list(value) else value
@@ -207,7 +204,7 @@ def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragge
             offsets = found.offsets.cpu().numpy() if is_tensor(found.offsets) else found.offsets
             return Ragged(_leaf(ids[0], name, found.values), offsets)
     except DataError as error:
-        raise RowError(f"{_batch(ids)}: field {name!r} cannot be stored: {error}") from error
+        raise RowError(f"{_batch_text(ids)}: field {name!r} cannot be stored: {error}") from error
     return _leaf(ids[0], name, found)
 
 
@@ -219,11 +216,11 @@ def _is_arrow_list(value: object) -> bool:
 
 
 def _of_arrow(ids: Sequence[RowId], name: str, lists: Any) -> Ragged:
-    """Arrow's lists of numbers as NumPy's arrays, over the same memory where that can be."""
+    """Convert Arrow's lists of numbers to NumPy arrays, without a copy where possible."""
     kind = lists.type.value_type
     if kind.id not in _arrow_numbers():
         raise RowError(
-            f"{_batch(ids)}: field {name!r} has lists of {kind}; return lists of numbers or bools, or a "
+            f"{_batch_text(ids)}: field {name!r} has lists of {kind}; return lists of numbers or bools, or a "
             "cerebro.Ragged of arrays"
         )
     if lists.null_count:
@@ -251,7 +248,7 @@ def _arrow_numbers() -> frozenset[int]:
     return frozenset(getattr(lib, f"Type_{name}") for name in (*names, "HALF_FLOAT", "FLOAT", "DOUBLE"))
 
 
-def _batch(ids: Sequence[RowId]) -> str:
+def _batch_text(ids: Sequence[RowId]) -> str:
     return f"batch of {len(ids)} rows that begins with row {ids[0]!r}"
 
 
@@ -269,7 +266,7 @@ _ARRAYS = (np.ndarray, np.generic)
 
 
 def _as_array(value: object) -> Array | None:
-    """``value`` as an array, or None where it is not of a type that may be a leaf."""
+    """Return the value as an array, or None if its type cannot be a leaf."""
     if isinstance(value, _ARRAYS):
         if np.ma.is_masked(value):
             raise ValueError(

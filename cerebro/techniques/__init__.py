@@ -1,8 +1,10 @@
-"""Techniques: how one sub-epoch of training uses the devices of its worker.
+"""Techniques: how one sub-epoch uses the devices of its worker.
 
-A technique never changes what is trained: batch size, order of rows, number of steps and precision are the model's.
-What a user's loop computes on one device, it computes by every technique, up to rounding. Importing this needs no
-torch.
+A technique states whether it can train a model on some devices and the memory it needs, and it prepares the modules in
+each rank's process. It never changes the training itself: the model decides batch size, row order, number of steps and
+precision. The user's training loop computes the same result by every technique, up to rounding. `base.py` has the
+interface, `ranks.py` the rank groups, and `conformance.py` a test kit for new techniques. Importing the package does
+not import torch.
 """
 
 from cerebro.spec import Hints

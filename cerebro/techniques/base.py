@@ -1,7 +1,7 @@
-"""The interface of a technique, and what it is told. Free of torch: the controller and the client read it.
+"""The interface of a technique, and the facts it receives. Does not import torch.
 
-A technique's methods come in two kinds. `variants`, `is_applicable` and `memory` are pure: they answer from facts about
-the model and its place. The others run in each rank's process, with torch, while a sub-epoch is trained.
+`variants`, `is_applicable` and `memory` are pure functions of the model's facts and its place; the controller and the
+client call them. The other methods run with torch in each rank's process during a sub-epoch.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 Params = Mapping[str, Any]
-"""Of a technique, by name: what JSON can say."""
+"""Parameters of a technique by name; values are JSON."""
 
 State = dict[str, Any]
-"""A model's state as its checkpoint has it: plain tensors of the full shapes, on rank 0's host."""
+"""A model's checkpoint state: plain tensors of full shape in host memory of rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Devices of one worker that a sub-epoch would take.
+    """Devices of one worker that a sub-epoch would use.
 
     Attributes:
         size: number of devices, all of one kind.
-        kind: of each.
-        memory_bytes: of each device; `None` where it has none of its own, or that is not known.
-        host_bytes: memory of the worker; `None`: not known.
+        kind: kind of the devices.
+        memory_bytes: memory of each device; `None` if unknown or shared with the host.
+        host_bytes: memory of the worker; `None` if unknown.
     """
 
     size: int = 1
@@ -45,21 +45,23 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model without training it. Sizes are bytes.
+    """Facts about a model that has not been trained. Sizes are in bytes.
 
     Attributes:
-        signature: models with the same one differ in nothing that time or memory depend on.
-        param_bytes, trainable_bytes, buffer_bytes: of all its modules.
-        block_bytes: parameters of its largest repeated block; 0 where there is none.
+        signature: equal for models with equal time and memory.
+        param_bytes: parameters of all modules.
+        trainable_bytes: parameters that need a gradient.
+        buffer_bytes: buffers of all modules.
+        block_bytes: parameters of the largest repeated block; 0 without blocks.
         batch_size: rows of a global batch.
-        layers: modules that are repeated, by class name: how often.
-        optimizer_bytes: of the optimizer's state; `None` until a sub-epoch or a trial has told.
-        activation_bytes: at the peak of a batch on one device; `None` until a trial has told.
-        num_modules: modules with parameters that `create_models` returned.
-        coupled: name of a module whose result for a row depends on the other rows of its batch; empty: none is known.
-        stages: how many modules, one after another, the model is made of; 0: it is not known to be.
-        splits: of a plan to split modules between devices: numbers that the devices must divide; empty: no plan.
-        only_single: why it is trained as user code is written, on one device, by no technique; empty: it is not so.
+        layers: class name of each repeated module -> number of such modules.
+        optimizer_bytes: state of the optimizer; `None` before a sub-epoch or trial has measured it.
+        activation_bytes: peak activations of a batch on one device; `None` before a trial has measured them.
+        num_modules: number of modules with parameters that `create_models` returned.
+        coupled: name of a module whose result for a row depends on other rows of the batch, or "".
+        stages: number of sequential stages; 0 if the model is not known to be a sequence.
+        splits: sizes that the number of devices must divide, from a tensor plan; () without a plan.
+        only_single: why only `single` can train the model, or "".
     """
 
     signature: str
@@ -80,7 +82,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes that a model's state takes at least: of each device, and of the host for all ranks together."""
+    """Minimum bytes for a model's state: on each device, and on the host for all ranks."""
 
     device: int
     host: int = 0
@@ -88,21 +90,23 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which rows of each global batch a rank reads: the `index`-th of `of` parts, whose sizes differ by one at most."""
+    """The rows of each global batch that a rank reads: part `index` of `of` nearly equal parts."""
 
     index: int = 0
     of: int = 1
 
 
 class Group(ABC):
-    """The ranks that train one model together, seen from one of them. Calls on it are collective: all ranks make the
-    same ones in the same order.
+    """The ranks that train one model together, as one rank sees them.
+
+    Calls are collective: all ranks make the same calls in the same order.
 
     Attributes:
-        rank, size: number of this process, from 0; of so many.
-        device: that this rank computes on, such as ``cuda:0`` or ``cpu``.
-        devices: that this process may use: more than one for a technique of one process on several devices.
-        is_of_several_workers: whether the ranks are on several workers, which share no memory.
+        rank: number of this process, from 0.
+        size: number of ranks.
+        device: device of this rank, such as `cuda:0` or `cpu`.
+        devices: devices that this process may use; several for a technique with one process.
+        is_of_several_workers: True if the ranks are on several workers, without shared memory.
     """
 
     is_of_several_workers: bool = False
@@ -114,39 +118,42 @@ class Group(ABC):
     @property
     @abstractmethod
     def mesh(self) -> Any:
-        """A `torch.distributed.DeviceMesh` of one dimension over all ranks."""
+        """A one-dimensional `torch.distributed.DeviceMesh` over all ranks."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
 
     @abstractmethod
     def gathered(self, value: Any) -> list[Any]:
-        """What each rank gave, in their order: small values that can be pickled."""
+        """Return each rank's value, in rank order. Values must be small and picklable."""
 
     @abstractmethod
     def summed(self, value: float) -> float:
-        """The sum of what the ranks gave; the same bits on each."""
+        """Return the sum of all ranks' values, bitwise equal on every rank."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Let go of the other ranks; nothing more can be asked. May be called twice."""
+        """Leave the group. Calling it twice is safe."""
 
 
 class Technique(ABC):
-    """How a sub-epoch uses the devices of its worker. Made without arguments, or by users with parameters that they fix
-    for a run, such as ``Fsdp(reshard=False)``; where it works, all parameters come as `Params`.
+    """A way to use the devices of a worker for a sub-epoch.
 
-    A user's own is a subclass, which travels to the workers as a spec does.
+    The system creates techniques without arguments; users may fix parameters for a run, such as `Fsdp(reshard=False)`.
+    Methods receive all parameters as `params`. A user's technique is a subclass, which is sent to the workers like a
+    spec.
 
     Attributes:
-        name, version: both are part of what measured times and memory are kept under.
-        least, most: numbers of devices that it can use.
-        parameters: names, each with the values that it may have; `None`: any.
-        keeps_numerics: whether results are those of one device up to rounding. One that does not is never chosen
-            unless the user names it.
-        processes: ``"ranks"``: one process for each device; ``"one"``: one process that uses all devices.
-        fixed: parameters that a user has fixed.
+        name: name of the technique; part of the cache key of measured times.
+        version: increased when time or memory changes; also part of the cache key.
+        least: minimum number of devices.
+        most: maximum number of devices.
+        parameters: parameter name -> allowed values; `None` allows any parameter.
+        keeps_numerics: True if results equal a single device's, up to rounding. Other techniques run only if the user
+            names them.
+        processes: `"ranks"` for one process per device, `"one"` for one process with all devices.
+        fixed: parameters that the user has fixed.
     """
 
     name: ClassVar[str]
@@ -162,10 +169,10 @@ class Technique(ABC):
 
     @classmethod
     def checked(cls, params: Params) -> Params:
-        """Parameters that this technique has.
+        """Return the parameters after checking their names and values.
 
         Raises:
-            SpecError: it has no such parameter, or not with this value.
+            SpecError: a parameter is unknown, or its value is not allowed.
         """
         for name, value in params.items():
             if cls.parameters is None:
@@ -182,57 +189,57 @@ class Technique(ABC):
     # --- pure: from facts about the model and its place --------------------------------------------
 
     def variants(self, facts: ModelFacts, place: Place) -> Sequence[Params]:
-        """Parameters to consider here, the cheapest in time first. All of them keep numerics."""
+        """Return the parameters to consider, fastest first. All of them keep the numerics."""
         return ({},)
 
     def considered(self, facts: ModelFacts, place: Place) -> list[Params]:
-        """`variants` with what the user has fixed, each once."""
-        found: list[Params] = []
+        """Return the distinct `variants` with the user's fixed parameters."""
+        unique: list[Params] = []
         for variant in self.variants(facts, place):
             params = {**variant, **self.fixed}
-            if params not in found:
-                found.append(params)
-        return found
+            if params not in unique:
+                unique.append(params)
+        return unique
 
     def is_exact(self, params: Params) -> bool:
-        """Whether results with these parameters are those of one device, up to rounding."""
+        """Return True if results with these parameters equal a single device's, up to rounding."""
         return self.keeps_numerics
 
     @abstractmethod
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """Empty if it can be used, else why it cannot, for people."""
+        """Return "" if the technique can be used, else the reason in words for the user."""
 
     def helps(self, place: Place) -> bool:
-        """Whether there is a use for it there; if not, it is chosen only by users who name it."""
+        """Return True if the technique can have an advantage there; otherwise only users choose it."""
         return True
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory | None:
-        """What the model's state takes at least; `None`: it cannot be told."""
+        """Return the minimum memory of the model's state; `None` if unknown."""
         return None
 
     # --- in each rank's process, with torch --------------------------------------------------------
 
     def share(self, group: Group) -> Share:
-        """Which rows of each batch this rank reads; by default all."""
+        """Return the rows of each batch that this rank reads. Default: all."""
         return Share()
 
     def made_on(self, group: Group, params: Params) -> str:
-        """The device that modules are created and restored on before `prepare`; by default the rank's."""
+        """Return the device that modules are created and restored on before `prepare`. Default: the rank's device."""
         return group.device
 
     @abstractmethod
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Make the modules work by this technique, in place; names of parameters and modules stay.
+        """Change the modules in place for this technique; parameter and module names stay.
 
-        Called on every rank, with the same modules in the same order and the same weights.
+        Called on every rank with the same modules, in the same order and with the same weights.
 
         Raises:
-            NotApplicableError: they cannot, with the reason.
+            NotApplicableError: the technique cannot train these modules; the message has the reason.
         """
 
     @contextmanager
     def running(
         self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
     ) -> Iterator[None]:
-        """Around the user's `train`."""
+        """Context manager around the user's `train`. Default: does nothing."""
         yield

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a block computed is not kept for the backward pass, but computed once more."""
+"""Activation checkpointing: recompute a block's activations in the backward pass instead of storing them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 CHECKPOINTING = "checkpointing"
-"""Parameter of techniques that can recompute blocks besides."""
+"""Parameter that enables activation checkpointing in other techniques."""
 
-_NO_BLOCKS = "the model has no repeated block: name a class of its modules in Hints(blocks=...)"
+_NO_BLOCKS = "the model has no repeated block; name a class of its modules in Hints(blocks=...)"
 
 
 class Checkpointing(Technique):
-    """`torch.utils.checkpoint` around each repeated block, on one device. The results are the same bits."""
+    """`torch.utils.checkpoint` around each repeated block, on one device. Results are bitwise equal."""
 
     name = "checkpointing"
     most = 1
@@ -28,7 +28,7 @@ class Checkpointing(Technique):
     processes = "one"
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs repeated blocks, and the model's state to fit the device."""
+        """Require repeated blocks and a device that fits the model's state."""
         return (
             not_one(place)
             or ("" if facts.layers else _NO_BLOCKS)
@@ -36,39 +36,39 @@ class Checkpointing(Technique):
         )
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """As on one device: only activations take less."""
+        """Return the same state as on one device; only activations take less."""
         return Memory(device=state_bytes(facts))
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Have each block computed once more in the backward pass."""
+        """Recompute each block in the backward pass."""
         _recompute(modules, hints)
 
 
 def not_repeated(facts: ModelFacts, params: Params) -> str:
-    """Why blocks cannot be recomputed as these parameters of a technique ask; empty if they can or need not."""
+    """Return why blocks cannot be recomputed with these parameters, or ""."""
     return "" if facts.layers or not params.get(CHECKPOINTING) else _NO_BLOCKS
 
 
 def recompute_if_asked(modules: list[nn.Module], params: Params, hints: Hints) -> None:
-    """Have blocks computed once more in the backward pass if these parameters of a technique ask for it.
+    """Recompute blocks in the backward pass if the parameters enable it.
 
     Raises:
-        NotApplicableError: there are none.
+        NotApplicableError: the model has no repeated blocks.
     """
     if params.get(CHECKPOINTING):
         _recompute(modules, hints)
 
 
 def _recompute(modules: list[nn.Module], hints: Hints) -> None:
-    """Their `forward` is replaced, and not the blocks, so that all names stay."""
+    """Replace the `forward` of each block; replacing the block would change names."""
     from functools import partial
 
     from torch.utils.checkpoint import checkpoint
 
     from cerebro.techniques.facts import blocks
 
-    found = blocks(modules, hints)
-    if not found:
+    repeated_blocks = blocks(modules, hints)
+    if not repeated_blocks:
         raise NotApplicableError(_NO_BLOCKS)
-    for block in found:
+    for block in repeated_blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -1,14 +1,13 @@
-"""The kit that every technique passes before it is trusted: `check` trains small models by it, in processes of its own.
+"""A test kit for techniques: `check` trains small models in separate processes.
 
-What is checked, on so many ranks of this machine:
+It checks, on several ranks of this machine:
 
-- *gradient*: at the first step of the optimizer it is the gradient of one device;
-- *hops*: sub-epochs by the technique, before and after sub-epochs on one device, train the model that one device
-  trains;
-- *files*: a state that is restored and saved again is the same to the bit, under the same names;
-- *failing rank*: where one rank raises, no rank says that the sub-epoch is done.
+- *gradient*: at the first optimizer step it equals a single device's gradient;
+- *hops*: sub-epochs by the technique, before and after sub-epochs on one device, train the same model as one device;
+- *files*: a state that is restored and saved again is bitwise equal, under the same names;
+- *failing rank*: if one rank raises, no rank reports success.
 
-Runs `cerebro.worker.training.conforming`, by its name: what trains lies above this.
+The ranks run `cerebro.worker.training.conforming`, which belongs to a higher layer and so is started by name.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cerebro.techniques.base import Params, Technique
 _PROGRAM = "cerebro.worker.training.conforming"
 _POLL_S = 0.05
 _START_S = 300.0
-"""How long ranks may take to import what they need, whatever the limit of a check."""
+"""Seconds that ranks may take for imports."""
 
 
 def check(
@@ -46,18 +45,18 @@ def check(
     """Train a model by a technique and on one device, and compare.
 
     Args:
-        spec: whose `create_models` and `train` are used, without dropout. Left out: a small one with an optimizer that
-            has a state, and clipped gradients.
-        rows: what a row preprocessor returns for them: (input, output) each.
-        hyperparams: of the model, with ``batch_size``.
-        size: number of devices; left out: the least that the technique can use, or 2.
-        params: of the technique; left out: those that it has fixed.
-        device: ``"cpu"``, or ``"cuda"`` for as many GPUs.
-        limit_s: after so long, with no check done meanwhile, ranks are taken to wait for each other in vain. It counts
-            from when all have begun the first one.
+        technique: the technique to check.
+        spec: spec with `create_models` and `train`, without dropout. Default: a small model, an optimizer with state
+            and gradient clipping.
+        rows: (input, output) rows, as a row preprocessor returns them.
+        hyperparams: hyperparameters of the model, with `batch_size`. Default: `{"batch_size": 5}`.
+        size: number of devices. Default: 2, within the technique's limits.
+        params: parameters of the technique. Default: its fixed parameters.
+        device: `"cpu"`, or `"cuda"` for `size` GPUs.
+        limit_s: seconds without progress before the ranks count as deadlocked, measured from the first check.
 
     Raises:
-        SpecError: the technique does not conform, with what was found on which rank.
+        SpecError: the technique does not conform; the message lists the problems of each rank.
     """
     if (spec is None) != (rows is None):
         raise SpecError("check() takes a spec together with rows for it, or neither")
@@ -75,8 +74,8 @@ def check(
     with tempfile.TemporaryDirectory(prefix="cerebro-conformance-") as name:
         problems = _run(Path(name), _encoded(request), processes, limit_s)
     if problems:
-        told = "\n".join(f"- {problem}" for problem in problems)
-        raise SpecError(f"technique {technique.name!r} does not conform on {size} devices:\n{told}")
+        listed = "\n".join(f"- {problem}" for problem in problems)
+        raise SpecError(f"technique {technique.name!r} does not conform on {size} devices:\n{listed}")
 
 
 def _encoded(request: Mapping[str, Any]) -> bytes:
@@ -87,7 +86,7 @@ def _encoded(request: Mapping[str, Any]) -> bytes:
 
 
 def _run(folder: Path, request: bytes, processes: int, limit_s: float) -> list[str]:
-    """Start the ranks, follow them, and end them; returns what is wrong."""
+    """Start the ranks, wait for them and return the problems."""
     (folder / "request").write_bytes(request)
     errors = [(folder / f"errors-{rank}").open("w+") for rank in range(processes)]
     started = [
@@ -103,11 +102,13 @@ def _run(folder: Path, request: bytes, processes: int, limit_s: float) -> list[s
         for process in started:
             process.kill()
             process.wait()
-    told = [_told(folder, rank) for rank in range(processes)]
-    problems = [f"rank {rank}, {at}: {text}" for rank, lines in enumerate(told) for at, text in lines if text]
+    records = [_records(folder, rank) for rank in range(processes)]
+    problems = [
+        f"rank {rank}, {at}: {text}" for rank, lines in enumerate(records) for at, text in lines if text
+    ]
     for rank in late:
-        at = told[rank][-1][0] if told[rank] else "start"
-        problems.append(f"rank {rank} never came to the end of {at!r}, {limit_s:g} s long")
+        at = records[rank][-1][0] if records[rank] else "start"
+        problems.append(f"rank {rank} made no progress in {at!r} for {limit_s:g} s")
     for rank, (process, file) in enumerate(zip(started, errors, strict=True)):
         if not problems and process.returncode:
             file.seek(0)
@@ -119,19 +120,19 @@ def _run(folder: Path, request: bytes, processes: int, limit_s: float) -> list[s
 
 
 def _follow(folder: Path, started: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
-    """Wait until all have ended, or for as long as they get on."""
-    seen, since, most_s = 0, time.monotonic(), _START_S
-    while any(process.poll() is None for process in started) and time.monotonic() - since < most_s:
-        counts = [len(_told(folder, rank)) for rank in range(len(started))]
-        if sum(counts) > seen:
-            seen, since = sum(counts), time.monotonic()
+    """Wait while the ranks make progress."""
+    num_records, since, current_limit_s = 0, time.monotonic(), _START_S
+    while any(process.poll() is None for process in started) and time.monotonic() - since < current_limit_s:
+        counts = [len(_records(folder, rank)) for rank in range(len(started))]
+        if sum(counts) > num_records:
+            num_records, since = sum(counts), time.monotonic()
         have_begun = all(n or process.poll() is not None for n, process in zip(counts, started, strict=True))
-        most_s = limit_s if have_begun else _START_S
+        current_limit_s = limit_s if have_begun else _START_S
         time.sleep(_POLL_S)
 
 
-def _told(folder: Path, rank: int) -> list[tuple[str, str]]:
-    """What a rank has written: the name of each check when it began, and what was found."""
+def _records(folder: Path, rank: int) -> list[tuple[str, str]]:
+    """Return a rank's records: the name of each started check, and its problem or ""."""
     try:
         lines = (folder / f"told-{rank}").read_text().splitlines()
     except FileNotFoundError:

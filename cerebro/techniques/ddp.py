@@ -1,4 +1,4 @@
-"""Data parallelism: each rank has the whole model and reads its share of each batch; gradients are averaged."""
+"""Data parallelism: each rank has the full model and reads its share of each batch; gradients are averaged."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 
 _UNUSED = "unused_parameters"
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
-"""What DistributedDataParallel says where a parameter got no gradient."""
+"""Error text of DistributedDataParallel for a parameter without a gradient."""
 
 
 class Ddp(Technique):
-    """`torch.nn.parallel.DistributedDataParallel` behind the user's modules, which stay what they are."""
+    """Data parallelism by `torch.nn.parallel.DistributedDataParallel`; modules keep their class interface."""
 
     name = "ddp"
     least = 2
     parameters: ClassVar = MappingProxyType({_UNUSED: (False, True), CHECKPOINTING: (False, True)})
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """To look for parameters that a batch does not use takes time; to compute activations once more takes more, and
-        spares memory."""
+        """Add the search for unused parameters (slower), then recomputed activations (slower still, less memory)."""
         return ({}, {_UNUSED: True}, *([{CHECKPOINTING: True}] if facts.layers else []))
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs several devices, a row for each, and the model's state to fit each."""
+        """Require several devices, a row for each and room for the state on each."""
         return (
             not_shared(facts, place)
             or not_repeated(facts, params)
@@ -43,38 +42,38 @@ class Ddp(Technique):
         )
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """A replica on each device, and a copy of the gradients on their way."""
+        """Return a replica per device, with a copy of the gradients for the reduction."""
         return Memory(device=state_bytes(facts) + facts.trainable_bytes)
 
     def share(self, group: Group) -> Share:
-        """A rank reads its part of the rows."""
+        """Return an equal part of the rows for each rank."""
         return Share(index=group.rank, of=group.size)
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Have gradients averaged while backward passes compute them."""
+        """Average gradients during backward passes."""
         recompute_if_asked(modules, params, hints)
         require_apart(modules)
         for module in modules:
             synchronize_norms(module, group)
             if any(parameter.requires_grad for parameter in module.parameters()):
-                _put_behind(module, group, params, hints)
+                _route_through_ddp(module, group, params, hints)
 
     @contextmanager
     def running(
         self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
     ) -> Iterator[None]:
-        """Say what an unused parameter needs."""
+        """Explain the error that an unused parameter causes."""
         try:
             yield
         except RuntimeError as error:
             if params.get(_UNUSED) or _UNFINISHED not in str(error):
                 raise
-            reason = f"a batch left some parameters without a gradient: Ddp({_UNUSED}=True) looks for them"
+            reason = f"a batch left some parameters without a gradient; use Ddp({_UNUSED}=True)"
             raise NotApplicableError(reason) from error
 
 
 def not_shared(facts: ModelFacts, place: Place) -> str:
-    """Why the rows of a batch cannot be shared between the devices; empty if they can."""
+    """Return why devices cannot share the rows of a batch, or ""."""
     if place.size < 2:
         return "it shares the rows of a batch between devices, and there is one device"
     if facts.batch_size < place.size:
@@ -88,22 +87,26 @@ def not_shared(facts: ModelFacts, place: Place) -> str:
 
 
 def require_apart(modules: list[nn.Module]) -> None:
-    """Raise NotApplicableError where two of the modules that a model is made of share a parameter."""
-    seen: dict[int, int] = {}
+    """Require that no two modules of a model share a parameter.
+
+    Raises:
+        NotApplicableError: two modules share one.
+    """
+    holders: dict[int, int] = {}
     for number, module in enumerate(modules):
         for name, parameter in module.named_parameters():
-            if seen.setdefault(id(parameter), number) != number:
+            if holders.setdefault(id(parameter), number) != number:
                 raise NotApplicableError(
-                    f"{name} of module {number} is also in module {seen[id(parameter)]} of those that create_models() "
-                    "returned: return one module with both"
+                    f"{name} of module {number} is also in module {holders[id(parameter)]}; return one module "
+                    "with both from create_models()"
                 )
 
 
 def synchronize_norms(module: nn.Module, group: Group) -> None:
-    """Have batch normalisation look at the rows of all ranks.
+    """Convert batch normalisation so that it uses the rows of all ranks.
 
     Raises:
-        NotApplicableError: on a CPU, where torch cannot.
+        NotApplicableError: on a CPU, because torch supports it on GPUs only.
     """
     from torch import nn
 
@@ -121,11 +124,11 @@ def synchronize_norms(module: nn.Module, group: Group) -> None:
         raise NotApplicableError(f"the module itself is a {type(module).__name__}: put it into another one")
 
 
-def _put_behind(module: nn.Module, group: Group, params: Params, hints: Hints) -> None:
-    """Have calls of the module pass through a `DistributedDataParallel` of it.
+def _route_through_ddp(module: nn.Module, group: Group, params: Params, hints: Hints) -> None:
+    """Route calls of the module through a `DistributedDataParallel`.
 
-    Its class becomes a subclass of what it was, so attributes, names and `state_dict` stay. Not a wrapper: user code
-    asks a module for its attributes and its parameters' names.
+    The module gets a subclass of its class, so attributes, names and `state_dict` stay. A wrapper would
+    not work: user code reads attributes and parameter names of its modules.
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -138,35 +141,37 @@ def _put_behind(module: nn.Module, group: Group, params: Params, hints: Hints) -
         forward_sync_buffers=False,
         find_unused_parameters=params.get(_UNUSED, False),
     )
-    passage = _Passage()
+    current_call = _Call()
 
-    def through(name: str) -> Callable[..., Any]:
-        plain = getattr(original, name)
+    def routed(name: str) -> Callable[..., Any]:
+        original_method = getattr(original, name)
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self is not module:  # a copy of it
-                return plain(self, *args, **kwargs)
-            if passage.is_entered:
-                asked, passage.asked = passage.asked or name, ""
-                return getattr(original, asked)(self, *args, **kwargs)
-            passage.is_entered, passage.asked = True, name
+            if self is not module:  # a copy of the module
+                return original_method(self, *args, **kwargs)
+            if current_call.is_entered:
+                method, current_call.method = current_call.method or name, ""
+                return getattr(original, method)(self, *args, **kwargs)
+            current_call.is_entered, current_call.method = True, name
             try:
                 return replica(*args, **kwargs)
             finally:
-                passage.is_entered, passage.asked = False, ""
+                current_call.is_entered, current_call.method = False, ""
 
         return call
 
     names = ("__call__", *(name for name in hints.methods if hasattr(original, name)))
-    calls: dict[str, Any] = {name: through(name) for name in names}
+    calls: dict[str, Any] = {name: routed(name) for name in names}
     calls |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
     module.__class__ = type(original.__name__, (original,), calls)
 
 
 @dataclass
-class _Passage:
-    """Whether a call is on its way through the replica, and which method it asked for: the replica calls the module
-    itself, whatever that was."""
+class _Call:
+    """State of a call: whether it has entered the replica, and the method that the user called.
+
+    The replica always calls the module itself, so this records the method.
+    """
 
     is_entered: bool = False
-    asked: str = ""
+    method: str = ""

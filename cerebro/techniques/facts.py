@@ -1,4 +1,4 @@
-"""What can be seen of a model's modules: repeated blocks, stages, what couples rows, what a plan splits."""
+"""Facts about a model's modules: repeated blocks, stages, modules that couple rows, tensor plans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cerebro.techniques.single import not_one_module
 
 
 def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Of all of them."""
+    """Return the total bytes of the tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def coupled(module: nn.Module) -> str:
-    """Name of a module whose result for a row depends on the other rows of its batch; empty if none is found."""
+    """Return the name of a module whose result for a row depends on other rows of the batch, or ""."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             return f"{name or 'the module itself'} ({type(part).__name__})"
@@ -29,10 +29,10 @@ def coupled(module: nn.Module) -> str:
 
 
 def only_trained(modules: Sequence[nn.Module]) -> nn.Module:
-    """The one that has parameters.
+    """Return the only module with parameters.
 
     Raises:
-        NotApplicableError: there is none, or there are several.
+        NotApplicableError: no module, or several modules, have parameters.
     """
     trained = [module for module in modules if any(True for _ in module.parameters())]
     if reason := not_one_module(len(trained)):
@@ -41,9 +41,11 @@ def only_trained(modules: Sequence[nn.Module]) -> nn.Module:
 
 
 def blocks(modules: Sequence[nn.Module], hints: Hints | None = None) -> list[nn.Module]:
-    """The modules that are repeated, in their order: those of the classes that the user names or, of the classes of
-    which some ``ModuleList`` or ``Sequential`` has several children, those of the class that has most parameters in
-    all. None of them lies in another one."""
+    """Return the repeated blocks in module order; no block contains another.
+
+    They are the modules of the classes in `hints.blocks`. Without hints, candidates are classes with several children
+    in one `ModuleList` or `Sequential`; the class with the most parameters wins.
+    """
     kinds = hints.blocks if hints is not None and hints.blocks else _repeated(modules)
     if not kinds:
         return []
@@ -65,7 +67,7 @@ def _repeated(modules: Sequence[nn.Module]) -> tuple[type, ...]:
     def size(kind: type[nn.Module]) -> int:
         return num_bytes(distinct(one for block in found[kind].values() for one in block.parameters()))
 
-    # The first of equals: the outermost, where a block holds nothing but a repeated one.
+    # On a tie, `max` returns the first class: the outermost, if a block only wraps another repeated one.
     return (max(found, key=size),) if found else ()
 
 
@@ -78,49 +80,52 @@ def _outermost(module: nn.Module, kinds: tuple[type, ...]) -> Iterator[nn.Module
 
 
 def distinct(items: Iterable[Any]) -> Iterator[Any]:
-    """Each object once: parameters may be shared between modules."""
-    seen: set[int] = set()
+    """Yield each object once; modules may share parameters."""
+    seen_ids: set[int] = set()
     for item in items:
-        if id(item) not in seen:
-            seen.add(id(item))
+        if id(item) not in seen_ids:
+            seen_ids.add(id(item))
             yield item
 
 
 def stages(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module]]:
-    """Modules whose calls one after another are the model's forward, by name; none if that is not known.
+    """Return (name, module) pairs whose sequential calls are the model's forward; [] if unknown.
 
     Raises:
-        AttributeError: a name that the user gives is no module's.
+        AttributeError: a name in `hints.stages` is not a module.
     """
     if hints.stages:
         return [(name, module.get_submodule(name)) for name in hints.stages]
-    # A subclass may call its children in another way.
+    # A subclass may call its children in another order.
     is_plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-    # A module that is there twice is two stages.
+    # A module that occurs twice makes two stages.
     return [(name, part) for name, part in module._modules.items() if part is not None] if is_plain else []
 
 
 def planned(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module, str, int]]:
-    """Modules that a plan splits: name, module, ``"colwise"`` or ``"rowwise"``, and the size of what is divided.
+    """Return the modules that the tensor plan splits.
+
+    Returns:
+        (name, module, `"colwise"` or `"rowwise"`, size of the divided dimension) of each module.
 
     Raises:
-        ValueError: the plan names what cannot be split, or another way to split it; says so for people.
+        ValueError: the plan is invalid; the message is for the user.
     """
     plan = hints.tensor_plan if hints.tensor_plan is not None else getattr(module, "_tp_plan", None)
     found: list[tuple[str, nn.Module, str, int]] = []
-    for pattern, how in (plan or {}).items():
+    for pattern, style in (plan or {}).items():
         names = [name for name, _ in module.named_modules() if name and fnmatchcase(name, pattern)]
-        if how not in ("colwise", "rowwise"):
-            raise ValueError(f"the plan for {pattern!r} is {how!r}, expected 'colwise' or 'rowwise'")
+        if style not in ("colwise", "rowwise"):
+            raise ValueError(f"the plan for {pattern!r} is {style!r}, expected 'colwise' or 'rowwise'")
         if not names:
-            raise ValueError(f"the plan names {pattern!r}, and no module has such a name")
+            raise ValueError(f"the plan names {pattern!r}, but no module has this name")
         for name in names:
             part = module.get_submodule(name)
             if not isinstance(part, nn.Linear | nn.Embedding):
                 raise ValueError(
                     f"the plan splits {name}, a {type(part).__name__}, expected Linear or Embedding"
                 )
-            # A linear layer computes with its weight transposed.
-            is_first = (how == "colwise") == isinstance(part, nn.Linear)
-            found.append((name, part, how, int(part.weight.shape[0 if is_first else 1])))
+            # A linear layer multiplies by its transposed weight.
+            is_first = (style == "colwise") == isinstance(part, nn.Linear)
+            found.append((name, part, style, int(part.weight.shape[0 if is_first else 1])))
     return found

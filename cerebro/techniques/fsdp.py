@@ -1,6 +1,6 @@
-"""Sharded data parallelism and offloading: parameters, gradients and optimizer state in parts (FSDP2 of torch).
+"""Sharded data parallelism and offloading: sharded parameters, gradients and optimizer state (torch's FSDP2).
 
-Parameters become DTensors in place, under the same names. A block's are put together while it computes.
+Parameters become DTensors in place, under the same names. Each block's parameters are gathered while it computes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PRECISIONS = ("bf16", FLOAT8, EMULATED)
-"""In float8 are products of matrices; all else is in bfloat16 then."""
+"""Allowed precisions. With float8, matrix products are in float8 and everything else in bfloat16."""
 _PRECISION, _RESHARD, _ACTIVATIONS = "precision", "reshard", "activations"
 
 _REFUSED = {
@@ -30,22 +30,22 @@ _REFUSED = {
     "FSDP does not support deepcopy": "train() copies a module by copy.deepcopy()",
     "Cannot access data pointer": "train() looks at the memory of a parameter",
 }
-"""What torch says where user code does to a sharded parameter what cannot be done -> the reason, for people."""
+"""Error text of torch for a forbidden use of a sharded parameter -> reason for the user."""
 
 
 class _Sharding(Technique):
-    """What `Fsdp` and `Offload` have in common."""
+    """Common parts of `Fsdp` and `Offload`."""
 
     def is_exact(self, params: Params) -> bool:
-        """Another precision changes results."""
+        """Return False for another precision."""
         return _PRECISION not in params
 
     def made_on(self, group: Group, params: Params) -> str:
-        """The host: the whole model need not fit a device."""
+        """Return the host, because the full model may not fit a device."""
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Part the parameters of each block and module, which are put together while it computes."""
+        """Shard the parameters of each block and module."""
         from torch.distributed.fsdp import register_fsdp_forward_method
 
         precision = params.get(_PRECISION)
@@ -80,19 +80,19 @@ class _Sharding(Technique):
 
         if _PRECISION not in params:
             return {}
-        # Gradients are added up in full precision, and so are the weights that the optimizer keeps.
+        # Gradients are summed in full precision, and the optimizer keeps full-precision weights.
         return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
 
     @contextmanager
     def running(
         self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
     ) -> Iterator[None]:
-        """Say which use of a parameter a sharded model does not allow."""
+        """Explain errors from a forbidden use of a sharded parameter."""
         try:
             yield
         except Exception as error:
-            for said, reason in _REFUSED.items():
-                if said in str(error):
+            for error_text, reason in _REFUSED.items():
+                if error_text in str(error):
                     raise NotApplicableError(f"{reason}, which sharded parameters do not allow") from error
             raise
 
@@ -107,11 +107,11 @@ class Fsdp(_Sharding):
     )
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """To compute activations once more takes time, and spares memory."""
+        """Add recomputed activations (slower, less memory)."""
         return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs several devices, a row for each, and a part of the state to fit each."""
+        """Require several devices, a row for each and room for a shard of the state on each."""
         return (
             not_shared(facts, place)
             or not_computed(params.get(_PRECISION), place)
@@ -120,13 +120,16 @@ class Fsdp(_Sharding):
         )
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """A part of the state, and a whole block of parameters and gradients; without blocks, all of them."""
+        """Return a shard of the state, and the parameters and gradients of one gathered block.
+
+        Without blocks, all parameters are gathered at once.
+        """
         state = facts.param_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
-        whole = 2 * (facts.block_bytes or facts.param_bytes)
-        return Memory(device=-(-state // place.size) + whole + facts.buffer_bytes, host=facts.param_bytes)
+        gathered = 2 * (facts.block_bytes or facts.param_bytes)
+        return Memory(device=-(-state // place.size) + gathered + facts.buffer_bytes, host=facts.param_bytes)
 
     def share(self, group: Group) -> Share:
-        """A rank reads its part of the rows."""
+        """Return an equal part of the rows for each rank."""
         return Share(index=group.rank, of=group.size)
 
     def _options(self, group: Group, params: Params) -> dict[str, Any]:
@@ -147,12 +150,12 @@ class Offload(_Sharding):
     processes = "one"
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """With less memory on the device each, and more time."""
+        """Return variants with decreasing device memory and increasing time."""
         more = ({CHECKPOINTING: True}, {CHECKPOINTING: True, _ACTIVATIONS: True})
         return ({}, *more) if facts.layers else ({}, {_ACTIVATIONS: True})
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs the model's state to fit the host."""
+        """Require room for the model's state on the host."""
         return (
             not_one(place)
             or not_computed(params.get(_PRECISION), place)
@@ -161,11 +164,14 @@ class Offload(_Sharding):
         )
 
     def helps(self, place: Place) -> bool:
-        """A CPU's memory is the host's."""
+        """Return True for GPUs only, because a CPU's memory is the host's."""
         return place.kind == "gpu"
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """The state on the host, with an optimizer like Adam while that is not known; two blocks on the device."""
+        """Return the state on the host and two blocks on the device.
+
+        An unknown optimizer counts like Adam.
+        """
         optimizer = 2 * facts.trainable_bytes if facts.optimizer_bytes is None else facts.optimizer_bytes
         device = 2 * (facts.block_bytes or facts.param_bytes) + facts.buffer_bytes
         return Memory(device=device, host=facts.param_bytes + facts.trainable_bytes + optimizer)
@@ -182,7 +188,7 @@ class Offload(_Sharding):
     def running(
         self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
     ) -> Iterator[None]:
-        """Keep what the backward pass needs on the host, where that is wanted."""
+        """Keep saved activations on the host if the parameters say so."""
         from torch.autograd.graph import save_on_cpu
 
         with ExitStack() as stack:
@@ -197,7 +203,7 @@ def _is_gpu(group: Group) -> bool:
 
 
 def _separable(module: nn.Module, hints: Hints) -> list[nn.Module]:
-    """The blocks that share no parameter with what is outside of them: shared ones must be put together at once."""
+    """Return the blocks that share no parameter with other modules; shared ones must be gathered together."""
     from cerebro.techniques.facts import blocks
 
     holders: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Techniques by their names: the built-in ones, and a user's own."""
+"""Techniques by name: the built-in ones and the user's own."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ KINDS: Mapping[str, type[Technique]] = {
 def resolve(
     named: str | ParallelPlan | TechniqueChoice, opened: Callable[[str], Any] | None = None
 ) -> Technique:
-    """The technique that a name, a choice or a way stands for.
+    """Return the technique for a name, a choice or a parallel plan.
 
     Args:
-        opened: gives what was encoded under this hash, where user code may be opened: in children only.
-
-    Returns:
-        An instance. Of a choice with the parameters that the user has fixed; those of a way are given to its methods.
+        named: a choice's parameters become the instance's fixed parameters; a plan's parameters are checked, and later
+            passed to the methods.
+        opened: returns the decoded object for a hash. Only child processes may decode user code.
 
     Raises:
-        SpecError: there is none of this name, it has no such parameter, or what was opened is no technique.
+        SpecError: the name or a parameter is unknown, or the decoded object is not a technique of this name.
     """
     name = (
         named
@@ -45,16 +44,16 @@ def resolve(
     fixed = named.params if isinstance(named, TechniqueChoice) else {}
     if code is None:
         if name not in KINDS:
-            raise SpecError(f"there is no technique {name!r}: there are {', '.join(KINDS)}, or give your own")
+            raise SpecError(f"there is no technique {name!r}; use {', '.join(KINDS)} or your own class")
         kind = KINDS[name]
     else:
         if opened is None:
             raise SpecError(f"technique {name!r} is user code, which is not opened here")
-        given: object = opened(code)
-        found: object = type(given) if isinstance(given, Technique) else given
+        decoded: object = opened(code)
+        found: object = type(decoded) if isinstance(decoded, Technique) else decoded
         if not (isinstance(found, type) and issubclass(found, Technique) and found.name == name):
             raise SpecError(
-                f"what was sent as technique {name!r} is {given!r}, expected a Technique of this name"
+                f"technique {name!r} is {decoded!r}, expected a subclass of Technique with this name"
             )
         kind = found
     if isinstance(named, ParallelPlan):

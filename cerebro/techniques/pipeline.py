@@ -1,8 +1,8 @@
-"""Pipelining: one process, the model's stages on several devices, each batch in parts that follow one another.
+"""Pipelining: one process with the model's stages on several devices and each batch in parts.
 
-GPipe (arXiv 1811.06965) by torch's own autograd: the parts' results are put together again, so user code sees a batch,
-and `loss.backward()` is the pipeline in reverse. On GPUs a stage works on one part while the next stage works on the
-part before. There are no ranks, and all state is plain.
+It is GPipe (arXiv 1811.06965) with torch's autograd. The parts' results are concatenated, so user code sees a full
+batch, and `loss.backward()` runs the pipeline in reverse. On GPUs, a stage computes one part while the next stage
+computes the previous part. There are no ranks, and all state is plain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_STAGES = "its forward is not known to be a sequence: name its stages, in ord
 
 
 class Pipeline(Technique):
-    """Stages of a sequence of modules, balanced by their bytes, on one device each."""
+    """A sequence of stages, balanced by bytes, with one device for each stage group."""
 
     name = "pipeline"
     least = 2
@@ -38,13 +38,15 @@ class Pipeline(Technique):
     processes = "one"
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """More parts leave devices idle for less time, and have each compute on less."""
+        """Return a number of parts, with and without recomputed activations.
+
+        More parts reduce the idle time of devices but make each computation smaller.
+        """
         least = next(parts for parts in self.parameters[_PARTS] if parts >= min(2 * place.size, 64))
         return ({_PARTS: least}, *([{_PARTS: least, CHECKPOINTING: True}] if facts.layers else []))
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs one module that is a sequence of as many stages as there are devices, and rows that are computed
-        independently."""
+        """Require one module with enough stages, and rows that are computed independently."""
         if place.size < 2:
             return "it puts stages on several devices, and there is one device"
         if reason := not_one_module(facts.num_modules):
@@ -56,15 +58,15 @@ class Pipeline(Technique):
         return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """A part of the state on each device, if they can be balanced."""
+        """Return an equal part of the state for each device."""
         return Memory(device=-(-state_bytes(facts) // place.size))
 
     def made_on(self, group: Group, params: Params) -> str:
-        """The host: the whole model need not fit a device."""
+        """Return the host, because the full model may not fit a device."""
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Put the stages on their devices; the module calls them in turn, a part of the batch at a time."""
+        """Move each stage to its device and run the module as a pipeline."""
         from cerebro.techniques.facts import coupled, num_bytes, only_trained, stages
 
         module = only_trained(modules)
@@ -76,7 +78,7 @@ class Pipeline(Technique):
             raise NotApplicableError(f"Hints(stages=...) names what is no module: {error}") from error
         if not found:
             raise NotApplicableError(_NO_STAGES)
-        _require_whole(module, found)
+        _require_partition(module, found)
         if len(found) < len(group.devices):
             raise NotApplicableError(f"{len(found)} stages for {len(group.devices)} devices")
         recompute_if_asked(modules, params, hints)
@@ -89,20 +91,24 @@ class Pipeline(Technique):
 
     @contextmanager
     def running(self, modules: list[nn.Module], feed: Any, group: Group, params: Params) -> Iterator[None]:
-        """Hand out a batch with its outputs where the model's results are: on the last device."""
+        """Move inputs to the first device and outputs to the last, where the model's results are."""
         first, last = group.devices[0], group.devices[-1]
         if last != first:
-            feed.place = lambda batch: (_moved(batch[0], first), _moved(batch[1], last))
+            feed.place = lambda batch: (_to_device(batch[0], first), _to_device(batch[1], last))
         yield
 
 
 def balanced(sizes: Sequence[int], devices: int) -> list[int]:
-    """Which device each stage goes to: in order, each device some, with the largest sum as small as can be.
+    """Assign consecutive stages to devices so that the largest device is as small as possible.
 
     Args:
-        sizes: of the stages; at least as many as there are devices.
+        sizes: bytes of the stages, at least one stage per device.
+        devices: number of devices.
+
+    Returns:
+        The device number of each stage.
     """
-    # The largest sum of the first n stages on d devices is best[n]; dynamic programming over d.
+    # Dynamic programming: best[n] is the smallest possible largest sum of the first n stages on `device` devices.
     sums = [0]
     for size in sizes:
         sums.append(sums[-1] + size)
@@ -130,39 +136,43 @@ def _coupled(name: str) -> str:
     return f"{name} computes over all rows of a batch, which are not computed together here"
 
 
-def _require_whole(module: nn.Module, found: Sequence[tuple[str, nn.Module]]) -> None:
-    """Raise NotApplicableError unless each parameter and buffer belongs to one stage."""
+def _require_partition(module: nn.Module, found: Sequence[tuple[str, nn.Module]]) -> None:
+    """Require that each parameter and buffer belongs to exactly one stage.
+
+    Raises:
+        NotApplicableError: a parameter or buffer is in no stage or in several.
+    """
     holders: dict[int, list[str]] = {}
     for name, stage in found:
         for one in {id(tensor) for tensor in (*stage.parameters(), *stage.buffers())}:
             holders.setdefault(one, []).append(name)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        held = holders.get(id(tensor), [])
-        if len(held) != 1:
-            where = f"in the stages {' and '.join(held)}" if held else "in no stage"
+        stage_names = holders.get(id(tensor), [])
+        if len(stage_names) != 1:
+            where = f"in the stages {' and '.join(stage_names)}" if stage_names else "in no stage"
             raise NotApplicableError(
-                f"{name} is {where}: each parameter must be in one, see Hints(stages=...)"
+                f"{name} is {where}, but each parameter must be in exactly one; see Hints(stages=...)"
             )
 
 
 def _run(placed: Sequence[tuple[nn.Module, str]], parts: int, *args: Any, **kwargs: Any) -> Any:
-    """The forward of all stages, part by part."""
+    """Run all stages for each part of the batch."""
     rows = _rows((args, kwargs))
     count = max(1, min(parts, rows))
     edges = [rows * number // count for number in range(count + 1)]
     found = []
     for begin, end in itertools.pairwise(edges):
         (first, device), *rest = placed
-        given_args, given_kwargs = _moved(_rows_of((args, kwargs), begin, end, rows), device)
-        hidden = first(*given_args, **given_kwargs)
+        part_args, part_kwargs = _to_device(_rows_of((args, kwargs), begin, end, rows), device)
+        hidden = first(*part_args, **part_kwargs)
         for stage, device in rest:
-            hidden = stage(_moved(hidden, device))
+            hidden = stage(_to_device(hidden, device))
         found.append(hidden)
-    return found[0] if len(found) == 1 else _joined(found)
+    return found[0] if len(found) == 1 else _concatenated(found)
 
 
 def _call_instead(module: nn.Module, run: Any) -> None:
-    """Have calls of the module, and of no copy of it, go to `run`."""
+    """Route calls of the module, but not of its copies, to `run`."""
     original = type(module)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +185,7 @@ def _call_instead(module: nn.Module, run: Any) -> None:
 
 
 def _rows(tree: Any) -> int:
-    """Rows of the batch: of the first tensor or `Ragged` in it."""
+    """Return the rows of the batch, from its first tensor or `Ragged`."""
     from torch.utils import _pytree
 
     found = [leaf for leaf in _pytree.tree_leaves(tree, is_leaf=_is_ragged) if _has_rows(leaf)]
@@ -201,7 +211,7 @@ def _rows_of(tree: Any, begin: int, end: int, rows: int) -> Any:
     return _pytree.tree_map(cut, tree, is_leaf=_is_ragged)
 
 
-def _moved(tree: Any, device: str) -> Any:
+def _to_device(tree: Any, device: str) -> Any:
     import torch
     from torch.utils import _pytree
 
@@ -212,7 +222,7 @@ def _moved(tree: Any, device: str) -> Any:
     return _pytree.tree_map(move, tree, is_leaf=_is_ragged)
 
 
-def _joined(trees: list[Any]) -> Any:
+def _concatenated(trees: list[Any]) -> Any:
     import torch
     from torch.utils import _pytree
 

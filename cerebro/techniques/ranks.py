@@ -1,8 +1,8 @@
-"""Rank groups: the processes that train one model together, joined by torch.distributed on one machine.
+"""Rank groups: processes that train one model together by torch.distributed.
 
-They find each other by a file in a folder of theirs, so there is no port to race for, and speak over the loopback
-interface. A group outlives a sub-epoch: joining takes longer than a small sub-epoch does. Ranks of several workers, a
-*wide* group, find each other at a port that is free, and speak over the interface that their worker is reached by.
+Ranks on one machine meet through a file in a private folder, which needs no free port, and communicate over the
+loopback interface. A group outlives a sub-epoch, because joining takes longer than a small sub-epoch. Ranks of several
+workers form a *wide* group: they meet at a free port and use the interface with their worker's address.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 
 
 class RankGroup(Group):
-    """Made by `join`. A process is in one group at a time: torch knows one *default* group."""
+    """A group that `join` returns. A process is in one group at a time, because torch has one default group."""
 
     def __init__(
         self, rank: int, size: int, device: str, folder: Path | None, *, is_of_several_workers: bool = False
@@ -43,27 +43,30 @@ class RankGroup(Group):
     def join(
         cls, folder: Path | None, *, rank: int, size: int, device: str, timeout_s: float = _LONG_S
     ) -> RankGroup:
-        """Wait for all ranks, and be one of them. A fresh group needs a fresh folder.
+        """Join a group and wait for all ranks. A new group needs a new folder.
 
         Args:
-            folder: private to the group and there already; `None`: this process is alone.
-            device: this rank's, such as ``cuda:0`` (of the devices that the process sees) or ``cpu``.
-            timeout_s: of each collective call. Longer than a hanging sub-epoch is waited for: who ends it is the agent.
+            folder: existing folder, private to the group; `None` for a single process.
+            rank: number of this process, from 0.
+            size: number of ranks.
+            device: device of this rank, such as `cuda:0` (of the process's visible devices) or `cpu`.
+            timeout_s: timeout of each collective call. It exceeds the agent's limit for hangs, because the agent ends
+                hanging sub-epochs.
 
         Raises:
-            ConflictError: this process is in a group already.
-            StorageFullError: there is no room in the folder for what ranks tell each other there.
-            RuntimeError: of torch: a rank did not come in time, or has gone.
+            ConflictError: this process is already in a group.
+            StorageFullError: the folder's volume is full.
+            RuntimeError: from torch: a rank did not join in time, or died.
         """
         timeout = timedelta(seconds=timeout_s)
 
         def store() -> Store:
-            made = HashStore() if folder is None else FileStore(str(folder / "ranks"), size)
-            made.set_timeout(timeout)
-            return made
+            new_store = HashStore() if folder is None else FileStore(str(folder / "ranks"), size)
+            new_store.set_timeout(timeout)
+            return new_store
 
-        with _full_named(folder):
-            return cls(rank, size, device, folder)._met(store, "lo", timeout)
+        with _full_volume_named(folder):
+            return cls(rank, size, device, folder)._meet(store, "lo", timeout)
 
     @classmethod
     def join_several_workers(
@@ -77,12 +80,14 @@ class RankGroup(Group):
         hear_where: Callable[[], str],
         timeout_s: float = _LONG_S,
     ) -> RankGroup:
-        """As `join`, for ranks of several workers. torch makes sure of nobody who connects: the cluster's network
-        policies have to keep others away.
+        """Join a group of ranks on several workers, as `join` does.
+
+        torch does not authenticate connections; the cluster's network policies must keep others away.
 
         Args:
-            address: of this rank's worker, as the others reach it.
-            say_where, hear_where: rank 0 says ``HOST:PORT`` where it is to be found, the others wait to hear of it.
+            address: address of this rank's worker, as other workers reach it.
+            say_where: on rank 0, publishes the `HOST:PORT` of the group.
+            hear_where: on other ranks, waits for this `HOST:PORT`.
 
         Raises:
             ConflictError, RuntimeError: as `join`.
@@ -94,10 +99,10 @@ class RankGroup(Group):
             if rank > 0:
                 host, _, found = hear_where().rpartition(":")
                 return TCPStore(host, int(found), size, False, timeout, wait_for_workers=False)
-            # torch by itself listens on all interfaces.
+            # Without this, torch listens on all interfaces.
             listener = socket.create_server((address, 0), family=_family(address))
             port = listener.getsockname()[1]
-            made = TCPStore(
+            new_store = TCPStore(
                 address,
                 port,
                 size,
@@ -107,28 +112,28 @@ class RankGroup(Group):
                 master_listen_fd=listener.detach(),
             )
             say_where(f"{address}:{port}")
-            return made
+            return new_store
 
         group = cls(rank, size, device, None, is_of_several_workers=True)
-        return group._met(store, interface_of(address), timeout)
+        return group._meet(store, interface_of(address), timeout)
 
-    def _met(self, store: Callable[[], Store], interface: str, timeout: timedelta) -> Self:
-        """Wait for the other ranks; returns the group, which is torch's default from then on.
+    def _meet(self, store: Callable[[], Store], interface: str, timeout: timedelta) -> Self:
+        """Wait for the other ranks and make the group torch's default.
 
         Args:
-            store: makes or finds what ranks tell each other by.
-            interface: that they speak over.
-            timeout: of each collective call.
+            store: returns the store through which the ranks meet.
+            interface: network interface to use.
+            timeout: timeout of each collective call.
         """
         if dist.is_initialized():
-            raise ConflictError("this process is in a rank group already: leave it first")
+            raise ConflictError("this process is already in a rank group; leave it first")
         device = torch.device(self.device)
         is_gpu = device.type == "cuda"
         if is_gpu:
             torch.cuda.set_device(device)
         found = store()
         with _interface(interface):
-            # gloo beside NCCL: some state lies on the host whatever the device (pytorch#148532).
+            # Use gloo together with NCCL, because some state is on the host with any device (pytorch#148532).
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
                 store=found,
@@ -141,25 +146,25 @@ class RankGroup(Group):
         return self
 
     def largest(self, value: int) -> int:
-        """Of what the ranks gave."""
-        most = torch.tensor(value, dtype=torch.int64)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        return int(most)
+        """Return the largest value of all ranks."""
+        largest = torch.tensor(value, dtype=torch.int64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest)
 
     @property
     def mesh(self) -> DeviceMesh:
-        """One dimension over all ranks."""
+        """One-dimensional mesh over all ranks."""
         if self._mesh is None:
-            # The type is always named: torch would take the accelerator it finds (pytorch#132471).
+            # Always name the type: torch would take the accelerator it finds (pytorch#132471).
             self._mesh = init_device_mesh(torch.device(self.device).type, (self.size,))
         return self._mesh
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
         self.summed(0.0)
 
     def gathered(self, value: Any) -> list[Any]:
-        """What each rank gave."""
+        """Return each rank's value."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -167,42 +172,45 @@ class RankGroup(Group):
         return found
 
     def summed(self, value: float) -> float:
-        """The sum over the ranks, in float64."""
+        """Return the sum over the ranks, in float64."""
         if self.size == 1:
             return value
-        total = torch.tensor(value, dtype=torch.float64)  # on the host: by gloo
+        total = torch.tensor(value, dtype=torch.float64)  # on the host, by gloo
         dist.all_reduce(total)
         return float(total)
 
     def operations(self) -> int:
-        """How many collective operations this rank has begun; the same number as of the others where all keep up. Not
-        collective; safe in any thread."""
+        """Return the number of collective operations that this rank has begun.
+
+        Ranks that keep up have the same number. Not collective, and safe in any thread.
+        """
         world: Any = dist.group.WORLD
         return 0 if world is None else int(world._get_sequence_number_for_group())
 
     def leave(self) -> None:
-        """Let go of the other ranks."""
+        """Leave the group."""
         self._mesh = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 @contextmanager
-def _full_named(folder: Path | None) -> Iterator[None]:
-    """Have a full volume told as such: torch tells it as a store that failed, as if another rank had gone."""
+def _full_volume_named(folder: Path | None) -> Iterator[None]:
+    """Raise StorageFullError for a full volume, which torch reports as a failed store."""
     try:
         yield
     except RuntimeError as error:
-        said = next((text for text in _FULL if text in str(error)), None)
-        if said is None or folder is None:
+        error_text = next((text for text in _FULL if text in str(error)), None)
+        if error_text is None or folder is None:
             raise
         raise StorageFullError(
-            f"no space to write in {folder}, where the ranks meet: {said}. Free space on this volume"
+            f"no space to write in {folder}, the rendezvous folder of the ranks: {error_text}. "
+            "Free space on this volume"
         ) from error
 
 
 class Alone(Group):
-    """One process that uses all devices of the sub-epoch: a group of one, which nobody is waited for."""
+    """A group of one process that uses all devices of the sub-epoch."""
 
     def __init__(self, devices: tuple[str, ...]) -> None:
         self.device, self.devices = devices[0], devices
@@ -210,24 +218,24 @@ class Alone(Group):
 
     @property
     def mesh(self) -> DeviceMesh:
-        """Of this process alone; torch's group for it is made when it is first asked for."""
+        """Mesh of this process; torch's group is created on first use."""
         if self._ranks is None:
             self._ranks = RankGroup.join(None, rank=0, size=1, device=self.device)
         return self._ranks.mesh
 
     def barrier(self) -> None:
-        """Nobody else is to come."""
+        """Return at once."""
 
     def gathered(self, value: Any) -> list[Any]:
-        """The value."""
+        """Return the value in a list."""
         return [value]
 
     def summed(self, value: float) -> float:
-        """The value."""
+        """Return the value."""
         return value
 
     def leave(self) -> None:
-        """Let go of torch's group, if there is one."""
+        """Leave torch's group if it exists."""
         if self._ranks is not None:
             self._ranks.leave()
             self._ranks = None
@@ -238,10 +246,10 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def interface_of(address: str) -> str:
-    """Name of the interface of this machine with an address.
+    """Return the name of this machine's interface with an address.
 
     Raises:
-        ValueError: none has it.
+        ValueError: no interface has the address.
     """
     import psutil
 
@@ -249,20 +257,23 @@ def interface_of(address: str) -> str:
         if any(each.address == address for each in found):
             return str(name)
     raise ValueError(
-        f"no interface of this machine has the address {address}: set CEREBRO_ADDRESS to one that it has and that "
-        "other workers reach"
+        f"no interface of this machine has the address {address}. Set CEREBRO_ADDRESS to an address of this machine "
+        "that other workers reach"
     )
 
 
 @contextmanager
 def _interface(name: str) -> Iterator[None]:
-    """Have gloo and NCCL, which look at it once, speak over an interface; user code may need another."""
-    before = {variable: os.environ.get(variable) for variable in _INTERFACES}
+    """Make gloo and NCCL use an interface, without changing the environment of user code.
+
+    Both read the variables once.
+    """
+    original = {variable: os.environ.get(variable) for variable in _INTERFACES}
     os.environ.update(dict.fromkeys(_INTERFACES, name))
     try:
         yield
     finally:
-        for variable, value in before.items():
+        for variable, value in original.items():
             if value is None:
                 del os.environ[variable]
             else:

@@ -1,4 +1,4 @@
-"""Techniques of one device that change nothing: what a sub-epoch without a way runs by."""
+"""The technique for one device without changes; sub-epochs without a parallel plan use it."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ class Single(Technique):
     processes = "one"
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs the model's state to fit the device."""
+        """Require room for the model's state on the device."""
         return not_one(place) or too_large(self.memory(facts, place, params), place)
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """Parameters, gradients and the optimizer's state."""
+        """Return parameters, buffers, gradients and the optimizer's state."""
         return Memory(device=state_bytes(facts))
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def state_bytes(facts: ModelFacts) -> int:
-    """Of parameters, buffers, gradients and, as far as it is known, the optimizer's state."""
+    """Return the bytes of parameters, buffers, gradients and the optimizer's state, if known."""
     return facts.param_bytes + facts.buffer_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
 
 
 def not_one(place: Place) -> str:
-    """Why a technique of one device cannot be used; empty if it can."""
+    """Return why a technique for one device cannot be used, or ""."""
     return "" if place.size == 1 else f"it uses one device, not {place.size}"
 
 
 def not_one_module(number: int) -> str:
-    """Why so many modules with parameters are not the one that a technique takes; empty for one."""
+    """Return why a technique for one module cannot be used with `number` modules, or ""."""
     return "" if number == 1 else f"create_models() returned {number} modules with parameters: it takes one"
 
 
 def too_large(memory: Memory, place: Place) -> str:
-    """Why a state does not fit the devices or their host; empty if it does, or if that is not known."""
+    """Return why a state does not fit the devices or the host, or "" if it fits or sizes are unknown."""
     if place.memory_bytes is not None and memory.device > place.memory_bytes:
         return f"the model's state alone takes {_gib(memory.device)} of a device, which has {_gib(place.memory_bytes)}"
     if place.host_bytes is not None and memory.host > place.host_bytes:

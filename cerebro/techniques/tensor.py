@@ -1,6 +1,6 @@
-"""Tensor parallelism: the matrices of a layer in parts, one on each rank; every rank reads all rows.
+"""Tensor parallelism: the matrices of a layer are split between ranks; every rank reads all rows.
 
-What is not split is the same on all ranks. Parameters become DTensors in place, under the same names.
+Other parameters are equal on all ranks. Parameters become DTensors in place, under the same names.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cerebro.techniques.single import not_one_module, too_large
 if TYPE_CHECKING:
     from torch import nn
 
-_NO_PLAN = "there is no plan: say which modules are split how in Hints(tensor_plan=...)"
+_NO_PLAN = "there is no tensor plan; state how to split which modules in Hints(tensor_plan=...)"
 
 
 class Tensor(Technique):
-    """`parallelize_module` by the user's plan, or by the one that a Hugging Face model brings."""
+    """Tensor parallelism by `parallelize_module`, with the plan of the user or of a Hugging Face model."""
 
     name = "tensor"
     least = 2
     parameters: ClassVar = MappingProxyType({CHECKPOINTING: (False, True)})
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """To compute activations once more takes time, and spares memory."""
+        """Add recomputed activations (slower, less memory)."""
         return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs a plan for one module, whose sizes the devices divide."""
+        """Require a plan for one module, with sizes that the number of devices divides."""
         if place.size < 2:
             return "it splits matrices between devices, and there is one device"
         if reason := not_one_module(facts.num_modules):
@@ -47,16 +47,16 @@ class Tensor(Technique):
         return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """A part of the state, at least."""
+        """Return an equal part of the state, which is a lower bound."""
         state = facts.param_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
         return Memory(device=-(-state // place.size) + facts.buffer_bytes)
 
     def made_on(self, group: Group, params: Params) -> str:
-        """The host: the whole model need not fit a device."""
+        """Return the host, because the full model may not fit a device."""
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Part the matrices that the plan names; what is not split becomes the same DTensor on all ranks."""
+        """Split the planned matrices; other parameters become replicated DTensors."""
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
         from cerebro.techniques.facts import only_trained, planned
@@ -70,11 +70,13 @@ class Tensor(Technique):
             raise NotApplicableError(_NO_PLAN)
         for name, _, _, size in plan:
             if size % group.size:
-                raise NotApplicableError(f"{name} has {size} to be divided between {group.size} devices")
+                raise NotApplicableError(
+                    f"{size} columns or rows of {name} cannot be divided between {group.size} devices"
+                )
         recompute_if_asked(modules, params, hints)
         _require_untied(module, {id(part) for _, part, _, _ in plan})
         styles: dict[str, Any] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
-        parallelize_module(module, group.mesh, {name: styles[how]() for name, _, how, _ in plan})
+        parallelize_module(module, group.mesh, {name: styles[style]() for name, _, style, _ in plan})
         _replicate(module, group)
         for each in modules:
             each.to(group.device)
@@ -83,7 +85,7 @@ class Tensor(Technique):
     def running(
         self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
     ) -> Iterator[None]:
-        """Have plain tensors beside split ones taken for what they are: the same on all ranks."""
+        """Treat plain tensors in operations with DTensors as replicated."""
         from torch.distributed.tensor.experimental import implicit_replication
 
         with implicit_replication():
@@ -91,11 +93,15 @@ class Tensor(Technique):
 
 
 def _require_untied(module: nn.Module, split: set[int]) -> None:
-    """Raise NotApplicableError where a split module shares a parameter with another one."""
+    """Require that no split module shares a parameter with another module.
+
+    Raises:
+        NotApplicableError: a split module shares one.
+    """
     holders: dict[int, list[tuple[str, bool]]] = {}
     for name, part in module.named_modules():
-        for own, parameter in part.named_parameters(recurse=False):
-            full = f"{name}.{own}" if name else own
+        for local_name, parameter in part.named_parameters(recurse=False):
+            full = f"{name}.{local_name}" if name else local_name
             holders.setdefault(id(parameter), []).append((full, id(part) in split))
     for found in holders.values():
         if len(found) > 1 and any(is_split for _, is_split in found):
@@ -105,18 +111,18 @@ def _require_untied(module: nn.Module, split: set[int]) -> None:
 
 
 def _replicate(module: nn.Module, group: Group) -> None:
-    """Have what is not split be a DTensor, too, the same on all ranks: an optimizer computes with all of them at once.
+    """Turn parameters that are not split into replicated DTensors, so that an optimizer can compute with all.
 
-    Of modules without children only: the others compute with their parameters in ways of their own.
+    Only modules without children are changed; other modules may use their parameters in custom code.
     """
     from torch import nn
     from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-    same = [Replicate()]
-    made: dict[int, nn.Parameter] = {}
+    placements = [Replicate()]
+    replicated: dict[int, nn.Parameter] = {}
 
     def enter(part: nn.Module, args: tuple[Any, ...]) -> Any:
-        return tuple(_converted(one, group) for one in args)
+        return tuple(_to_dtensor(one, group) for one in args)
 
     def leave(part: nn.Module, args: Any, result: Any) -> Any:
         from torch.utils import _pytree
@@ -124,23 +130,23 @@ def _replicate(module: nn.Module, group: Group) -> None:
         return _pytree.tree_map(lambda one: one.to_local() if isinstance(one, DTensor) else one, result)
 
     for part in module.modules():
-        own = dict(part.named_parameters(recurse=False))
+        own_parameters = dict(part.named_parameters(recurse=False))
         if (
-            not own
+            not own_parameters
             or any(True for _ in part.children())
-            or any(isinstance(one, DTensor) for one in own.values())
+            or any(isinstance(one, DTensor) for one in own_parameters.values())
         ):
             continue
-        for name, parameter in own.items():
-            if id(parameter) not in made:
-                whole = distribute_tensor(parameter.data, group.mesh, same)
-                made[id(parameter)] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
-            part.register_parameter(name, made[id(parameter)])
+        for name, parameter in own_parameters.items():
+            if id(parameter) not in replicated:
+                distributed = distribute_tensor(parameter.data, group.mesh, placements)
+                replicated[id(parameter)] = nn.Parameter(distributed, requires_grad=parameter.requires_grad)
+            part.register_parameter(name, replicated[id(parameter)])
         part.register_forward_pre_hook(enter)
         part.register_forward_hook(leave)
 
 
-def _converted(value: Any, group: Group) -> Any:
+def _to_dtensor(value: Any, group: Group) -> Any:
     import torch
     from torch.distributed.tensor import DTensor, Replicate
 

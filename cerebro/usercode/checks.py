@@ -1,7 +1,7 @@
-"""What can be said of a spec before anything runs: its methods, their parameters, the columns it names.
+"""Checks of a spec before anything runs: methods, parameters, named columns.
 
-The one owner of these rules. A client asks before it sends a spec, a worker once more before it uses one. Nothing of
-the user's code is called here.
+Only this module has these rules. A client checks a spec before sending it, and a worker before using it. No user code
+is called.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from cerebro.spec import ETLSpec
 
 
 class _Naming(Protocol):
-    """Whatever names columns as an `ETLSpec` does."""
+    """Names columns, as an `ETLSpec` does."""
 
     @property
     def is_feature_download(self) -> Sequence[str]:
-        """The columns that name objects."""
+        """Columns that name objects."""
 
 
 _RETURNING = frozenset(
     {"fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "told"}
 )
-"""Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
+"""Methods whose result is used at once; a generator function would not run."""
 
 
-_YOUNG = {
-    "fit": ". Cerebro calls it with all training rows: if it is a helper of your own, name it otherwise"
-}
-"""What is said of methods that templates had not always: a spec from before may have something else by that name."""
+_NAME_HINTS = {"fit": ". Cerebro calls it with all training rows; rename it if it is your own helper"}
+"""Additional hints for methods that older specs may have used as names of helpers."""
 
 
 def check_spec(spec: object, template: type, method: str, needed: Collection[str]) -> None:
-    """Say what is wrong with a spec object, as far as its looks tell.
+    """Check a spec object without calling it.
 
     Args:
+        spec: the object.
         template: `ETLSpec` or `SubEpochSpec`.
-        method: that the user called, to be named.
-        needed: methods that have to be the user's own; the others of the template are checked if they are.
+        method: name of the method that the user called, for messages.
+        needed: methods that the user must define; the template's other methods are checked only if the user defines
+            them.
 
     Raises:
-        SpecError: it is no object of a subclass of `template`; or a method is missing, or cannot be called as workers
-            call it: the message has the expected signature and the one that was found.
+        SpecError: it is not an object of a subclass of `template`, or a method is missing or has the wrong signature.
+            The message shows the expected and the found signature.
     """
     if isinstance(spec, type) and issubclass(spec, template):
         raise SpecError(f"{method} takes an object: pass {spec.__name__}() instead of {spec.__name__}")
@@ -64,7 +64,7 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
             try:
                 _check_method(type(spec).__name__, name, getattr(spec, name), promised)
             except SpecError as error:
-                raise SpecError(f"{error}{_YOUNG.get(name, '')}") from error.__cause__
+                raise SpecError(f"{error}{_NAME_HINTS.get(name, '')}") from error.__cause__
         elif name in needed:
             raise SpecError(_missing(spec, template, name, promised))
     if isinstance(spec, ETLSpec):
@@ -75,7 +75,7 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
 
 
 def check_etl_spec(spec: object, method: str) -> None:
-    """As `check_spec`, for what preprocesses rows, by itself or in batches.
+    """Check an `ETLSpec` that preprocesses single rows or batches; see `check_spec`.
 
     Raises:
         SpecError: as `check_spec`.
@@ -85,25 +85,25 @@ def check_etl_spec(spec: object, method: str) -> None:
 
 
 def prepares_batches(spec: object) -> bool:
-    """Whether an `ETLSpec` preprocesses rows in batches."""
+    """Return True if an `ETLSpec` preprocesses rows in batches."""
     return has_method(spec, ETLSpec, "batch_preprocessor")
 
 
 def fits(spec: object) -> bool:
-    """Whether an `ETLSpec` has statistics of its training rows made before they are preprocessed."""
+    """Return True if an `ETLSpec` defines `fit`, which computes statistics of the training rows."""
     return has_method(spec, ETLSpec, "fit")
 
 
 NO_TRAINING_ROWS = (
-    "ETLSpec.fit sees the rows of the split 'train', and none is located: locate it, or leave fit out"
+    "ETLSpec.fit needs the rows of split 'train', but the locators lack it. Add it, or remove fit"
 )
 
 
 def check_procedure(procedure: object) -> None:
-    """Say what is wrong with a search procedure of a user's own, as far as its looks tell.
+    """Check a user's search procedure without calling it.
 
     Raises:
-        SearchError: it is a class, or has not both methods of `Procedure`, or they cannot be called as workers do.
+        SearchError: it is a class, lacks a method of `Procedure`, or a method has the wrong signature.
     """
     name = type(procedure).__name__
     if isinstance(procedure, type):
@@ -130,19 +130,21 @@ _PROCEDURES = (
 
 
 def has_method(spec: object, template: type, name: str) -> bool:
-    """Whether a method is the user's own, not the template's."""
+    """Return True if the user's class overrides the template's method."""
     return getattr(getattr(spec, name), "__func__", None) is not getattr(template, name)
 
 
 def check_features(spec: _Naming, split: str, columns: Sequence[str], *, has_objects: bool) -> None:
-    """Say so if a spec names objects that a split cannot have.
+    """Check that a split has the objects that a spec names.
 
     Args:
-        columns: of the split's metadata.
-        has_objects: whether its locator has an object root.
+        spec: the spec.
+        split: name of the split.
+        columns: columns of the split's metadata.
+        has_objects: True if its locator has an object root.
 
     Raises:
-        SpecError: a column is not there, or there is no object root.
+        SpecError: a column or the object root is missing.
     """
     named = named_columns(spec.is_feature_download)
     for name in named:
@@ -158,24 +160,23 @@ def check_features(spec: _Naming, split: str, columns: Sequence[str], *, has_obj
         )
 
 
-def named_columns(given: object) -> Sequence[str]:
-    """`ETLSpec.is_feature_download`, if it is a list of names.
+def named_columns(value: object) -> Sequence[str]:
+    """Return `ETLSpec.is_feature_download` after checking that it is a list of names.
 
     Raises:
         SpecError: it is not.
     """
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
     if not all(isinstance(name, str) for name in names):
-        raise SpecError(f"ETLSpec.is_feature_download is {given!r}, expected a list of column names")
+        raise SpecError(f"ETLSpec.is_feature_download is {value!r}, expected a list of column names")
     return cast("tuple[str, ...]", names)
 
 
 def returned_names(method: Callable[..., Any], wanted: str) -> frozenset[str] | None:
-    """The keys of the dictionaries that a method returns, if its source writes all of them out; `None`: that is not
-    known. Nothing is called.
+    """Return the keys of the dictionaries that a method returns, or `None` if the source does not show them.
 
-    Only what is certain is told: no decorator, no key that is computed, and the source is that of the code in memory.
-    That may lack `wanted`, or have it, unlike a source that was edited since.
+    Calls nothing. The result is not `None` only if it is certain: no decorator, no computed key, and a source that
+    matches the code in memory. If the file was edited since its import, `wanted` shows whether source and code agree.
     """
     function = getattr(method, "__func__", method)
     code = getattr(function, "__code__", None)
@@ -194,25 +195,25 @@ def returned_names(method: Callable[..., Any], wanted: str) -> frozenset[str] | 
         if len(found) < len(keys):
             return None
         names.update(found)
-    # A file may have been edited since it was imported.
+    # The file may have been edited since its import.
     texts = _texts(code)
     is_same = names <= texts and (wanted in names) == (wanted in texts)
     return frozenset(names) if names and is_same else None
 
 
 def _returns(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
-    """What a function returns, without the functions in it."""
-    left: list[ast.AST] = [*function.body]
-    while left:
-        node = left.pop()
+    """Yield the return values of a function, without nested functions."""
+    pending: list[ast.AST] = [*function.body]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Return):
             yield node.value
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            left.extend(ast.iter_child_nodes(node))
+            pending.extend(ast.iter_child_nodes(node))
 
 
 def _texts(code: CodeType) -> set[str]:
-    """Texts among the constants of a function."""
+    """Return the texts among a function's constants."""
     flat = [each for found in code.co_consts for each in (found if isinstance(found, tuple) else (found,))]
     return {each for each in flat if isinstance(each, str)}
 
@@ -225,39 +226,43 @@ def _check_method(owner: str, name: str, found: Any, promised: Callable[..., Any
     expected = _signature(promised, is_bound=is_bound)
     if not callable(found):
         raise SpecError(f"{owner}.{name} is a {type(found).__name__}, expected the method {name}{expected}")
-    told = f"expected {name}{expected}"
+    expectation = f"expected {name}{expected}"
     if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
-        raise SpecError(f"{owner}.{name} is asynchronous, and nothing awaits it: {told} without `async`")
+        raise SpecError(
+            f"{owner}.{name} is asynchronous, and nothing awaits it: {expectation} without `async`"
+        )
     if name in _RETURNING and inspect.isgeneratorfunction(found):
-        raise SpecError(f"{owner}.{name} has a `yield`, so a call runs none of it: {told} that returns")
+        raise SpecError(
+            f"{owner}.{name} has a `yield`, so a call does not run it: {expectation} that returns"
+        )
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # what is not written in Python may not tell
+    except (TypeError, ValueError):  # functions not written in Python may have no signature
         return
     try:
-        # As workers call it: by position.
+        # Workers call it with positional arguments.
         signature.bind(*_parameters(promised))
     except TypeError as cause:
         shown = _signature(found.__func__ if is_bound else found, is_bound=True)
         raise SpecError(
-            f"{owner}.{name} cannot be called as workers call it ({cause}): {told}, found {name}{shown}"
+            f"{owner}.{name} cannot be called as workers call it ({cause}): {expectation}, found {name}{shown}"
         ) from cause
 
 
 def _missing(spec: object, template: type, name: str, promised: Callable[..., Any]) -> str:
-    own = [each for cls in type(spec).__mro__ for each in vars(cls) if not hasattr(template, each)]
-    similar = difflib.get_close_matches(name, own, n=1, cutoff=0.7)
+    names = [each for cls in type(spec).__mro__ for each in vars(cls) if not hasattr(template, each)]
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     hint = f". It has {similar[0]!r}: is that the one?" if similar else ""
     return f"{type(spec).__name__} has no method {name!r}: define {name}{_signature(promised, is_bound=True)}{hint}"
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Names of the parameters but `self`."""
+    """Return the names of the parameters without `self`."""
     return list(inspect.signature(function).parameters)[1:]
 
 
 def _signature(function: Callable[..., Any], *, is_bound: bool) -> str:
-    """Names and defaults of the parameters, without annotations; without `self` where the caller gives none."""
+    """Return the parameters with defaults, without annotations and, if unbound, without `self`."""
     signature = inspect.signature(function)
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     shown = plain if is_bound else plain[1:]

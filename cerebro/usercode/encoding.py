@@ -1,8 +1,8 @@
-"""User code as a string.
+"""Serialisation of user code.
 
-A spec object is pickled by value with everything it needs from the notebook or from local modules, so that a worker can
-restore it without having those. Decoded where user code is to run: in a worker's child process, and in the process of a
-user who asks for it (a dry run, the modules of a model, a replay).
+A spec object is pickled by value with everything it uses from the notebook or local modules, so that a worker can
+restore it without them. Only processes that run user code decode it: a worker's child process, or the user's own
+process for a dry run, a model's modules or a replay.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ def encode(spec: object, *, author: str = "", hint: str = _INITIALIZE) -> CodeRe
     """Encode a spec object.
 
     Args:
-        hint: what to do about an object in it that cannot be serialised.
+        spec: the object.
+        author: name of the user.
+        hint: advice for an object that cannot be serialised.
 
     Raises:
-        SpecError: `spec` is a class, or something it refers to cannot be serialised (the message says what),
-        or it is too
-            large.
+        SpecError: `spec` is a class, is too large, or refers to an object that cannot be serialised, which the message
+            names.
     """
     if isinstance(spec, type):
         raise SpecError(f"{spec.__name__} is a class: pass an object, {spec.__name__}()")
     try:
         content = _dumps(spec)
-    except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
+    except Exception as cause:  # pickling runs any __reduce__ method, which may raise anything
         culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
         raise SpecError(f"{type(spec).__name__} cannot be sent to the workers: {culprit}. {hint}") from cause
     encoded = base64.b64encode(content).decode()
@@ -73,12 +74,12 @@ def encode(spec: object, *, author: str = "", hint: str = _INITIALIZE) -> CodeRe
 
 
 def decode(encoded: str) -> Any:
-    """The object that `encode` took, with classes of its own: those that this process has keep their methods.
+    """Restore an encoded object with new classes; classes of this process keep their methods.
 
     Runs user code.
 
     Raises:
-        SpecError: it cannot be restored, say because a module is missing on the worker.
+        SpecError: it cannot be restored, for example because a module is missing on the worker.
     """
     try:
         return _Decoder(io.BytesIO(base64.b64decode(encoded))).load()
@@ -87,7 +88,7 @@ def decode(encoded: str) -> Any:
             f"the worker has no module {cause.name!r}, which the spec needs: add it to a requirements.txt among the "
             "uploaded code, or upload the module itself"
         ) from cause
-    except SpecError:  # of an object that was named: it says what is wrong
+    except SpecError:  # `named.restored` raised it with a message for the user
         raise
     except Exception as cause:  # unpickling runs user code, which may raise anything
         raise SpecError(
@@ -96,17 +97,19 @@ def decode(encoded: str) -> Any:
 
 
 def packed(value: object, what: str, most_bytes: int) -> bytes:
-    """What user code returned, to be `restored` elsewhere; as specs are, with everything that it needs.
+    """Serialise a value of user code with everything it needs, for `restored`.
 
     Args:
-        what: it is, for people.
+        value: the value.
+        what: description of the value, for messages.
+        most_bytes: maximum size.
 
     Raises:
-        SpecError: it cannot be serialised, or takes more than `most_bytes`.
+        SpecError: it cannot be serialised, or is too large.
     """
     try:
         content = _dumps(value)
-    except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
+    except Exception as cause:  # pickling runs any __reduce__ method, which may raise anything
         raise SpecError(
             f"{what}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. Return numbers, "
             "arrays, texts, and dicts and lists of them"
@@ -120,7 +123,7 @@ def packed(value: object, what: str, most_bytes: int) -> bytes:
 
 
 def restored(content: bytes, what: str) -> Any:
-    """What was `packed`. Runs user code.
+    """Restore a `packed` value. Runs user code.
 
     Raises:
         SpecError: it cannot be restored.
@@ -132,20 +135,20 @@ def restored(content: bytes, what: str) -> Any:
 
 
 class _Decoder(pickle.Unpickler):
-    """Makes classes that travelled by value anew.
+    """Unpickler that creates new classes for those sent by value.
 
-    cloudpickle would look for the class that it was made from in this process, and put what travelled into that one:
-    the class in a notebook's cell would no longer see the notebook's variables.
+    cloudpickle would look for the original class in this process and change it: a class of a notebook cell would no
+    longer see the notebook's variables.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function; modules that have moved since it was encoded are found where they are now."""
+        """Return the class or function, from its present module if that has moved."""
         found = super().find_class(_MOVED.get(module, module), name)
         return _untracked(found) if (module, name) in _CLASS_MAKERS else found
 
 
 _MOVED = {"cerebro.experiment": "cerebro.client.experiment", "cerebro.search": "cerebro.client.search"}
-"""Modules whose names version 0.1 offered to users: specs that it stored may still name them."""
+"""Old module name -> present name, for stored specs of version 0.1."""
 
 _CLASS_MAKERS = {
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
@@ -154,11 +157,11 @@ _CLASS_MAKERS = {
 
 
 def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
-    def made(*arguments: Any) -> Any:
-        *before, _identity, extra = arguments
-        return make(*before, None, extra)
+    def make_untracked(*arguments: Any) -> Any:
+        *leading, _identity, extra = arguments
+        return make(*leading, None, extra)
 
-    return made
+    return make_untracked
 
 
 # --- serialising --------------------------------------------------------------------------------
@@ -167,16 +170,15 @@ def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Pickles the user's own modules, classes and functions by value.
 
-    cloudpickle's registry of such modules is global: two threads that register and unregister modules change each
-    other's pickles. So this class does not use it.
+    cloudpickle has a global registry for this, which is not safe with threads.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce one object; see `pickle.Pickler.reducer_override`."""
         if isinstance(obj, types.ModuleType):
             if is_local(obj):
-                kept = {name: value for name, value in vars(obj).items() if name not in _IMPORT_SYSTEM}
-                return dynamic_subimport, (obj.__name__, kept)
+                attributes = {name: value for name, value in vars(obj).items() if name not in _IMPORT_SYSTEM}
+                return dynamic_subimport, (obj.__name__, attributes)
         elif isinstance(obj, (types.FunctionType, type, TypeVar)) and is_local(
             sys.modules.get(obj.__module__ or "")
         ):
@@ -187,7 +189,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 
 _IMPORT_SYSTEM = frozenset({"__builtins__", "__cached__", "__loader__", "__path__", "__spec__"})
-"""Attributes of modules that mean nothing on the worker, or cannot be serialised."""
+"""Module attributes that are meaningless on the worker or cannot be serialised."""
 
 
 def _typevar_reduce(variable: TypeVar) -> Any:
@@ -201,11 +203,11 @@ def _dumps(value: object) -> bytes:
 
 
 def _culprit(spec: object) -> str:
-    """Which attribute, or global name used by a method, cannot be serialised."""
-    own = {name: value for name, value in vars(type(spec)).items() if not name.startswith("__")}
+    """Describe the attribute, or global of a method, that cannot be serialised."""
+    class_attributes = {name: value for name, value in vars(type(spec)).items() if not name.startswith("__")}
     functions = dict(inspect.getmembers(type(spec), inspect.isfunction))
     for name, value in (
-        {k: v for k, v in own.items() if k not in functions} | getattr(spec, "__dict__", {})
+        {k: v for k, v in class_attributes.items() if k not in functions} | getattr(spec, "__dict__", {})
     ).items():
         if problem := _problem(value):
             return f"attribute {name!r} ({type(value).__name__}) cannot be serialised: {problem}"
@@ -227,7 +229,7 @@ def _problem(value: object) -> str:
 
 
 def _source(cls: type) -> str:
-    """The text of a class, if it is the text of the code in memory."""
+    """Return the source of a class if it matches the code in memory, else a comment."""
     try:
         text, file = inspect.getsource(cls), inspect.getsourcefile(cls) or ""
     except (OSError, TypeError):
@@ -243,7 +245,7 @@ def _source(cls: type) -> str:
 
 
 def _is_edited(cls: type, text: str) -> bool:
-    """True if a method of the class is another one in the text of its file."""
+    """Return True if the file's text has another version of a method of the class."""
     try:
         written = {code.co_qualname: code for code in _codes(compile(text, "", "exec", dont_inherit=True))}
     except (SyntaxError, ValueError):
@@ -256,7 +258,7 @@ def _is_edited(cls: type, text: str) -> bool:
 
 
 def _methods(cls: type) -> dict[str, types.CodeType]:
-    """Code of the methods of a class by qualified name."""
+    """Return qualified name -> code of the class's methods."""
     codes = [value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType)]
     return {code.co_qualname: code for code in codes}
 

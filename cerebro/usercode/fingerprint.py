@@ -1,10 +1,11 @@
-"""What an object does, as a hash: equal for the same notebook in another kernel, different when it does something else.
+"""Hash of an object's behaviour: equal for the same notebook in another kernel, different for other behaviour.
 
-Walks over everything the object refers to: attributes, methods, the globals they use, the user's own classes, down to
-constants and the bytes of arrays and tensors. Pickles are not hashed: they hold file names, line numbers, random class
-ids and addresses, which differ from kernel to kernel. What comes with an installed package counts by name and version.
+It covers everything the object refers to: attributes, methods, their globals, the user's own classes, constants, and
+the bytes of arrays and tensors. Pickles are not suitable: they contain file names, line numbers, random class ids and
+addresses. Installed packages count by name and version.
 
-The walk reads memory and never source files: `encoding` sends the loaded modules, which may be older than their files.
+The walk reads memory and not source files, because `encoding` sends the loaded modules, which may be older than their
+files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _BOOKKEEPING = frozenset(
         "_abc_impl",
     ]
 )
-"""Attributes of classes that Python makes for itself; they differ between versions, and some carry line numbers."""
+"""Class attributes that Python creates; they differ between versions, and some contain line numbers."""
 
 _MODULE_BOOKKEEPING = frozenset(
     [
@@ -54,14 +55,14 @@ _MODULE_BOOKKEEPING = frozenset(
         "__warningregistry__",
     ]
 )
-"""Attributes of modules that the import system makes; they hold paths."""
+"""Module attributes of the import system; they contain paths."""
 
 _ATTRIBUTE_INSTRUCTIONS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 def fingerprint(value: object) -> str:
-    """SHA-256 of what `value` does: of its code and of what that code uses."""
+    """Return the SHA-256 of an object's code and of everything that the code uses."""
     digest = hashlib.sha256()
     for part in _Walk().parts(value):
         digest.update(part.encode())
@@ -74,26 +75,26 @@ def is_local(module: types.ModuleType | None) -> bool:
     if module is None or module.__name__ == "__main__":
         return False
     file = getattr(module, "__file__", None)
-    if file is None and hasattr(module, "__path__"):  # a folder of modules without __init__.py
+    if file is None and hasattr(module, "__path__"):  # a package without __init__.py
         file = next((f"{folder}{os.sep}__init__.py" for folder in module.__path__), None)
     if file is None or any(part in file for part in _INSTALLED_IN):
         return False
-    # As text first, because taking paths apart takes most of the time where thousands of modules are looked at.
+    # Compare text first: parsing paths dominates the time with thousands of modules.
     if file.startswith(_installed()) or str(Path(file)).startswith(_installed()):
         return False
     top, _, below = module.__name__.partition(".")
-    if top in _dependencies() or (top in _SERVICES and Path(file).is_relative_to(_BESIDE / top)):
+    if top in _dependencies() or (top in _SERVICES and Path(file).is_relative_to(_SOURCE_ROOT / top)):
         return False
-    # The folder that is on the path: a package may have been installed into it, too (pip install --target).
-    place = Path(file).parent if not hasattr(module, "__path__") else Path(file).parent.parent
+    # The folder on `sys.path` may also contain packages (pip install --target).
+    root = Path(file).parent if not hasattr(module, "__path__") else Path(file).parent.parent
     for _ in below.split(".") if below else ():
-        place = place.parent
-    return top not in _recorded(place)
+        root = root.parent
+    return top not in _recorded(root)
 
 
 @cache
 def _installed() -> tuple[str, ...]:
-    """How paths in folders of packages begin; working them out takes a millisecond for each of thousands of modules."""
+    """Return the path prefixes of package folders; cached, because computing them takes a millisecond."""
     known = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return tuple(f"{Path(folder)}{os.sep}" for folder in known | set(site.getsitepackages()))
 
@@ -101,26 +102,29 @@ def _installed() -> tuple[str, ...]:
 _INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """Folders of installed packages. Environments can be layered, so `site` does not list every folder."""
 
-_BESIDE = Path(__file__).parents[2]
+_SOURCE_ROOT = Path(__file__).parents[2]
 _SERVICES = frozenset(
     {"cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper", "trial_runner"}
 )
-"""Cerebro's own packages, beside this one: every worker has them."""
+"""Cerebro's own packages, which every worker has."""
 
 
 @cache
 def _dependencies() -> frozenset[str]:
-    """What Cerebro depends on, by name: every worker has these, and cloudpickle cannot pickle itself by value."""
-    given: list[str] = []
+    """Return the names of Cerebro's dependencies, which every worker has.
+
+    cloudpickle cannot pickle itself by value.
+    """
+    requirements: list[str] = []
     with suppress(metadata.PackageNotFoundError):
-        given = metadata.requires("cerebro-platform") or []
-    names = (re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in ["cloudpickle", *given])
+        requirements = metadata.requires("cerebro-platform") or []
+    names = (re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in ["cloudpickle", *requirements])
     return frozenset(name.lower().replace("-", "_") for name in names)
 
 
 @cache
 def _recorded(folder: Path) -> frozenset[str]:
-    """What pip has installed into a folder, by the names that are imported."""
+    """Return the import names of packages that pip has installed into a folder."""
     found: set[str] = set()
     for record in folder.glob("*.dist-info/RECORD"):
         with record.open(newline="", errors="replace") as file:
@@ -129,9 +133,9 @@ def _recorded(folder: Path) -> frozenset[str]:
 
 
 def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Global names a function uses, also in functions within it, in order of name.
+    """Return the globals that a function and its nested functions use, sorted by name.
 
-    Names of attributes do not count: a notebook often has variables of the same names.
+    Attribute names do not count, because notebooks often have variables with the same names.
     """
     names: set[str] = set()
     codes = [function.__code__]
@@ -143,7 +147,7 @@ def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 
 def is_sent_by_value(value: types.FunctionType | type | types.ModuleType) -> bool:
-    """True if a function, class or module travels with its content, and not as a name to import on the worker."""
+    """Return True if a function, class or module is sent with its content, not as a name to import."""
     if isinstance(value, types.ModuleType):
         return is_local(value) or value.__name__ not in sys.modules
     if isinstance(value, type) and not value.__flags__ & _IS_MADE_AT_RUN_TIME:
@@ -158,12 +162,15 @@ def is_sent_by_value(value: types.FunctionType | type | types.ModuleType) -> boo
 
 
 _IS_MADE_AT_RUN_TIME = 1 << 9
-"""Flag of types that are no static part of an extension module."""
+"""Flag of types created at run time, as opposed to static types of extension modules."""
 
 
 def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Globals that a function uses; of the user's own modules only the attributes, as in ``helpers.scale``, unless the
-    code uses a module in another way."""
+    """Return the globals that a function uses.
+
+    Of the user's own modules, only used attributes count, as in `helpers.scale`, unless the code uses the module in
+    another way.
+    """
     found: dict[str, Any] = {}
     known = dict(globals_of(function))
     codes = [function.__code__]
@@ -171,12 +178,12 @@ def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
         instructions = list(dis.get_instructions(code))
-        for place, instruction in enumerate(instructions):
+        for position, instruction in enumerate(instructions):
             name = instruction.argval
             if instruction.opname not in _GLOBAL_INSTRUCTIONS or name not in known:
                 continue
             value = known[name]
-            for following in instructions[place + 1 :]:
+            for following in instructions[position + 1 :]:
                 is_attribute = following.opname in _ATTRIBUTE_INSTRUCTIONS and is_local_module(value)
                 if not is_attribute or following.argval not in vars(value):
                     break
@@ -186,30 +193,30 @@ def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 
 def is_local_module(value: object) -> bool:
-    """True for a module of the user's own."""
+    """Return True for a module of the user."""
     return isinstance(value, types.ModuleType) and is_local(value)
 
 
 class _Walk:
-    """One walk. Objects met again are named by the number of their first meeting, so that sharing counts, too."""
+    """One walk. A repeated object yields the number of its first occurrence, so sharing counts."""
 
     def __init__(self) -> None:
-        # The objects are kept: the address of one that is gone may be another's.
-        self._met: dict[int, tuple[int, object]] = {}
+        # Keep a reference: a freed object's address may be reused.
+        self._visited: dict[int, tuple[int, object]] = {}
 
     def parts(self, value: object) -> Iterator[str]:
-        """Strings that determine what `value` does, in a fixed order."""
+        """Yield strings that determine the behaviour of `value`, in a fixed order."""
         if type(value) in _ATOMS:
             yield repr(value)
         elif isinstance(value, (bytes, bytearray, memoryview)):
             yield f"bytes {hashlib.sha256(value).hexdigest()}"
         elif type(value) is tuple or isinstance(value, types.CodeType):
-            # Equal constants may be one object or several, as the compiler likes: they count by value.
+            # The compiler may merge equal constants, so they count by value.
             yield from self._compound(value)
-        elif id(value) in self._met:
-            yield f"again {self._met[id(value)][0]}"
+        elif id(value) in self._visited:
+            yield f"again {self._visited[id(value)][0]}"
         else:
-            self._met[id(value)] = (len(self._met), value)
+            self._visited[id(value)] = (len(self._visited), value)
             yield from self._compound(value)
 
     def _compound(self, value: Any) -> Iterator[str]:
@@ -247,7 +254,7 @@ class _Walk:
         yield code.co_code.hex() + code.co_exceptiontable.hex()
         yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags))
         yield repr((code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount))
-        # The docstring and constants; nested functions are among them. File name and line numbers are left out.
+        # Constants include the docstring and nested functions; file name and line numbers do not count.
         for constant in code.co_consts:
             yield from self.parts(constant)
 
@@ -298,7 +305,7 @@ class _Walk:
         yield hashlib.sha256(flat.view(sys.modules["torch"].uint8).numpy().tobytes()).hexdigest()
 
     def _reduced(self, value: Any) -> Iterator[str]:
-        """As pickle takes an object apart: a callable, its arguments, the state."""
+        """Yield the parts that pickle would use: a callable, its arguments and the state."""
         if hasattr(value, "__wrapped__"):
             yield from self.parts(value.__wrapped__)
         reducer = copyreg.dispatch_table.get(type(value))
@@ -329,7 +336,7 @@ _WALKERS: dict[Any, Callable[[_Walk, Any], Iterator[str]]] = {
     property: _Walk._property,
     type: _Walk._class,
 }
-"""Kinds that pickle would take by reference, or not at all."""
+"""Types that pickle would store by reference or not at all."""
 
 
 def _is_users(value: types.FunctionType | type) -> bool:

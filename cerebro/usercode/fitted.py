@@ -1,6 +1,6 @@
-"""What `ETLSpec.fit` returned for a data set: written once, its checksum in the log; read by all who use the data set.
+"""The result of `ETLSpec.fit`: one file per data set, with its checksum in the log.
 
-Bytes are read anywhere, but only where user code runs are they restored.
+Any process may read the bytes, but only processes that run user code restore the object.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cerebro.errors import DataError, VolumeError
 from cerebro.usercode.encoding import packed, restored
 
 MAX_FITTED_BYTES = 256 * 2**20
-"""Every process with user code holds it."""
+"""Maximum size; every process with user code holds the object."""
 
-_WHAT = "what ETLSpec.fit returned"
+_WHAT = "the result of ETLSpec.fit"
 
 
 def pack_fitted(value: object) -> bytes:
-    """What the method returned.
+    """Serialise the result of `fit`.
 
     Raises:
         SpecError: it cannot be serialised, or is too large.
@@ -31,7 +31,7 @@ def pack_fitted(value: object) -> bytes:
 
 
 def restore_fitted(content: bytes) -> Any:
-    """The same again. Runs user code.
+    """Restore the result of `fit`. Runs user code.
 
     Raises:
         SpecError: it cannot be restored.
@@ -40,13 +40,18 @@ def restore_fitted(content: bytes) -> Any:
 
 
 def write_fitted(path: Path, content: bytes, root: Path) -> FittedRef:
-    """Write it durably; what identifies the file.
+    """Write the file durably.
 
     Args:
-        root: of the shared volume, which the path is below.
+        path: path of the file, below `root`.
+        content: bytes from `pack_fitted`.
+        root: root of the shared volume.
+
+    Returns:
+        The file's name, checksum and size.
 
     Raises:
-        StorageFullError: the volume is full; nothing is left behind.
+        StorageFullError: the volume is full; nothing remains.
     """
     file = DurableFile(path)
     try:
@@ -58,25 +63,24 @@ def write_fitted(path: Path, content: bytes, root: Path) -> FittedRef:
 
 
 def read_fitted(path: Path, reference: FittedRef | CheckpointRef) -> bytes:
-    """Its bytes, checked.
+    """Return the file's bytes after comparing the checksum.
 
     Raises:
-        DataError: the file is gone, or damaged.
-        VolumeError: its volume does not answer.
+        DataError: the file is missing or damaged.
+        VolumeError: the volume does not answer.
     """
-    again = "bring the file back from a backup, or preprocess anew: run_etl with another seed or in another experiment"
+    remedy = "Restore it from a backup, or preprocess again: call run_etl with another seed or in another experiment"
     try:
         content = path.read_bytes()
     except FileNotFoundError as cause:
-        told = f"what was fitted for this data set, {path}, cannot be read ({cause.strerror}): {again}"
-        raise DataError(told) from cause
+        raise DataError(f"{_WHAT}, {path}, cannot be read ({cause.strerror}). {remedy}") from cause
     except OSError as cause:
-        told = f"what was fitted for this data set, {path}, cannot be read now ({cause.strerror})"
-        raise VolumeError.at(f"{told}: check the shared volume", path) from cause
+        message = f"{_WHAT}, {path}, cannot be read now ({cause.strerror}). Check the shared volume"
+        raise VolumeError.at(message, path) from cause
     found = f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
     if found != reference.checksum:
         raise DataError(
-            f"what was fitted for this data set, {path}, has checksum {found} over {len(content)} bytes, expected "
-            f"{reference.checksum} over {reference.size}: it was damaged after it was written; {again}"
+            f"{_WHAT}, {path}, is damaged: it has checksum {found} over {len(content)} bytes, expected "
+            f"{reference.checksum} over {reference.size}. {remedy}"
         )
     return content

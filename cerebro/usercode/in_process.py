@@ -1,7 +1,7 @@
-"""User code in the process of its user: restored as a worker restores it, with the files that a worker would give it.
+"""User code in the user's own process, restored as on a worker, with the same files.
 
-For a dry run and for the modules of a trained model. A worker has a process for each of these things; here the process
-is the user's, so what is changed in it for a while is put back.
+A dry run and the modules of a trained model need this. A worker has a separate process for each task; here all changes
+to the process are undone afterwards.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from cerebro.usercode.fitted import restore_fitted
 
 @dataclass(frozen=True, kw_only=True)
 class UserCode:
-    """What specs of one experiment need around them.
+    """The environment of an experiment's specs.
 
     Attributes:
-        record: of the experiment.
-        archive: bytes of a code archive by its hash.
-        folder: for its files and the miscellaneous ones; kept if it is a cache, else removed by whoever made it.
-        fitted: bytes of what `ETLSpec.fit` returned for the data set; `None` where it has nothing of that kind.
+        record: the experiment's record.
+        archive: returns the bytes of a code archive by its hash.
+        folder: folder for the archive's and the miscellaneous files. Its creator removes it, unless it is a cache.
+        fitted: returns the bytes of the data set's `ETLSpec.fit` result; `None` without one.
     """
 
     record: ExperimentRecord
@@ -46,39 +46,41 @@ class UserCode:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """Let the archive's files be imported, and be found as on a worker: behind what is installed, but not behind
-        the user's own files here, nor behind those of another archive that this process has imported. Afterwards
-        `import` means what it meant before."""
+        """Make the archive's modules importable, with the same precedence as on a worker.
+
+        Installed modules come first. The archive precedes the user's local files, and other archives that this process
+        has imported. Afterwards, imports work as before.
+        """
         if self.record.archive is None:
             yield
             return
-        place = (self.folder / "code" / self.record.archive).resolve()
-        extract(self.archive(self.record.archive), place)
-        names = frozenset(name for name in _names(place) if not _is_installed(name))
-        before = _taken_out(names)
-        finder = _Finder(place, names)
+        code_folder = (self.folder / "code" / self.record.archive).resolve()
+        extract(self.archive(self.record.archive), code_folder)
+        names = frozenset(name for name in _names(code_folder) if not _is_installed(name))
+        original_modules = _remove_modules(names)
+        finder = _Finder(code_folder, names)
         sys.meta_path.insert(0, finder)
-        sys.path.append(str(place))
+        sys.path.append(str(code_folder))
         importlib.invalidate_caches()
         try:
             yield
         finally:
             sys.meta_path.remove(finder)
-            sys.path.remove(str(place))
-            _taken_out(names)
+            sys.path.remove(str(code_folder))
+            _remove_modules(names)
             for name, module in list(sys.modules.items()):
                 file = getattr(module, "__file__", None)
-                if isinstance(file, str) and Path(file).is_relative_to(place):
+                if isinstance(file, str) and Path(file).is_relative_to(code_folder):
                     del sys.modules[name]
-            sys.modules.update(before)
+            sys.modules.update(original_modules)
 
     def spec(self, encoded: str) -> Any:
-        """A spec restored, and told where the miscellaneous files are and what was fitted; not initialised.
+        """Restore a spec and set `misc_dir` and `fitted`; does not initialise it.
 
         Raises:
             SpecError: it cannot be restored.
-            DataError: what was fitted cannot be had, or is damaged.
-            LocatorError, ObjectStoreError: a miscellaneous file cannot be had.
+            DataError: the result of `fit` is missing or damaged.
+            LocatorError, ObjectStoreError: a miscellaneous file is missing or unreadable.
         """
         spec = decode(encoded)
         spec.misc_dir = fetch_misc(self.record.locators.misc, self.folder / "misc")
@@ -88,28 +90,28 @@ class UserCode:
 
 
 class _Finder:
-    """Finds modules of some names in one folder."""
+    """Finds modules with some names in one folder."""
 
-    def __init__(self, place: Path, names: frozenset[str]) -> None:
-        self._place, self._names = str(place), names
+    def __init__(self, code_folder: Path, names: frozenset[str]) -> None:
+        self._folder, self._names = str(code_folder), names
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module of that name in the folder; None for other names, which other finders look for."""
-        return PathFinder.find_spec(name, [self._place], target) if name in self._names else None
+        """Return the spec of a module in the folder; None for other names."""
+        return PathFinder.find_spec(name, [self._folder], target) if name in self._names else None
 
 
-def _names(place: Path) -> Iterator[str]:
-    """Of the modules and packages that a folder has."""
-    for entry in place.iterdir():
+def _names(code_folder: Path) -> Iterator[str]:
+    """Yield the names of a folder's modules and packages."""
+    for entry in code_folder.iterdir():
         name = entry.name if entry.is_dir() else inspect.getmodulename(entry.name)
         if name is not None and name.isidentifier():
             yield name
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module of that name comes with Python, with Cerebro or with an installed package."""
+    """Return True if a module of this name is part of Python, Cerebro or an installed package."""
     if name in sys.stdlib_module_names or name in sys.builtin_module_names:
         return True
     found = PathFinder.find_spec(name)
@@ -122,19 +124,19 @@ def _is_installed(name: str) -> bool:
     return not is_local(module)
 
 
-def _taken_out(names: frozenset[str]) -> dict[str, ModuleType]:
-    """Modules of these names, and all below them, which this process has from now on not imported."""
-    taken = [name for name in list(sys.modules) if name.partition(".")[0] in names]
-    return {name: sys.modules.pop(name) for name in taken}
+def _remove_modules(names: frozenset[str]) -> dict[str, ModuleType]:
+    """Remove modules with these names, and their submodules, from `sys.modules`."""
+    removed = [name for name in list(sys.modules) if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in removed}
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Put the global random generators of Python, NumPy and torch back to where they were."""
+    """Restore the global random generators of Python, NumPy and torch afterwards."""
     torch: Any = sys.modules.get("torch")
     python, numpy = random.getstate(), np.random.get_state()
     cpu = torch.get_rng_state() if torch else None
-    # Not initialised here: that would take memory of each GPU.
+    # Initialising CUDA would take memory on each GPU.
     gpus = torch.cuda.get_rng_state_all() if torch and torch.cuda.is_initialized() else []
     try:
         yield

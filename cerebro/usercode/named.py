@@ -1,8 +1,7 @@
-"""Objects of classes of the user's that are named in a text: ``model:Training``, or with literal arguments
-``model:Training(depth=3)``.
+"""Objects of user classes named in a text: `model:Training`, or `model:Training(depth=3)` with literals.
 
-A call of a name that is known, with literal arguments, is what it would be in Python; nothing else is evaluated. A name
-can be encoded as a spec is, without its module: workers, who have the code archive, import it.
+Only calls of known names with literal arguments are evaluated. A name is encoded like a spec but without its module,
+because workers import it from the code archive.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from cerebro.runtime.tracebacks import text_of
 
 
 class WordError(ValueError):
-    """What is written cannot be read, or a call not be made; the message says why."""
+    """A text cannot be parsed, or its call failed; the message has the reason."""
 
 
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_]\w*)\s*(\(.*\))?\s*", re.DOTALL)
@@ -37,11 +36,15 @@ _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_]\w*)\s*(\(.*\))?\s*",
 # --- calls with literal arguments ----------------------------------------------------------------
 
 
-def made(text: str, words: Mapping[str, Callable[..., Any]]) -> Any:
-    """What a call comes to, whose arguments are literals or such calls.
+def evaluate(text: str, words: Mapping[str, Callable[..., Any]]) -> Any:
+    """Evaluate a call whose arguments are literals or further calls.
+
+    Args:
+        text: the call.
+        words: callable by name.
 
     Raises:
-        WordError: it cannot be read, calls what is not among the words, or raised.
+        WordError: the text cannot be parsed, names an unknown callable, or the call failed.
     """
     try:
         tree = ast.parse(text, mode="eval").body
@@ -77,13 +80,13 @@ def _value(node: ast.expr, words: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def unknown(name: str, words: Mapping[str, object]) -> str:
-    """What to write in place of a name that is not among the words."""
+    """Return advice for a name that is not among the words."""
     close = close_to(name, words)
     return f"did you mean {close}?" if close else f"there are {', '.join(sorted(words))}"
 
 
 def close_to(name: str, words: Mapping[str, object]) -> str:
-    """The word that is meant by a name, probably; empty if there is none."""
+    """Return the word that is most similar to a name, or ""."""
     lower = {each.lower(): each for each in words}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
     return lower[found[0]] if found else ""
@@ -94,7 +97,7 @@ def close_to(name: str, words: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """An object of a class of the user's, as a file names it: ``module:Class``, or ``module:Class(3)``."""
+    """An object of a user class as a file names it: `module:Class`, or `module:Class(3)`."""
 
     text: str
     module: str
@@ -103,23 +106,25 @@ class Named:
 
     @classmethod
     def parse(cls, text: str) -> Named:
-        """Read, not yet imported.
+        """Parse a text without importing the module.
 
         Raises:
-            WordError: it is not of this form, or the arguments cannot be read.
+            WordError: the form or the arguments are invalid.
         """
         found = _NAMED.fullmatch(text)
         if found is None:
             raise WordError(f"{text!r}: expected module:Class, such as train:Training, or with arguments")
         named = cls(text=text.strip(), module=found[1], name=found[2], call=f"{found[2]}{found[3] or '()'}")
-        made(named.call, {named.name: lambda *_, **__: None})
+        evaluate(named.call, {named.name: lambda *_, **__: None})
         return named
 
     def loaded(self, folders: Sequence[Path]) -> Any:
-        """The object; its module is imported from one of the folders, else from where Python finds it. Runs user code.
+        """Import the module, from the folders or else from Python's path, and create the object.
+
+        Runs user code.
 
         Raises:
-            ExperimentFileError: there is no such module or class, or it raised: with its traceback.
+            ExperimentFileError: the module or class is missing, or raised an error; the message has the traceback.
         """
         try:
             with _first_on_path(folders):
@@ -128,7 +133,7 @@ class Named:
             if problem.name == self.module.partition(".")[0]:
                 places = " or ".join(map(str, folders)) or "the code archive"
                 raise ExperimentFileError(
-                    f"{self.text}: there is no module {self.module!r} in {places}, and none is installed"
+                    f"{self.text}: module {self.module!r} is neither in {places} nor installed"
                 ) from problem
             raise ExperimentFileError(
                 f"{self.text}: its module needs {problem.name!r}, which is not installed"
@@ -138,7 +143,7 @@ class Named:
                 f"{self.text} cannot be imported\n{text_of(problem).rstrip()}"
             ) from problem
         try:
-            return made(self.call, {self.name: found})
+            return evaluate(self.call, {self.name: found})
         except WordError as problem:
             raise ExperimentFileError(f"{self.text}: {problem}") from problem
         except (Exception, SystemExit) as problem:
@@ -146,10 +151,12 @@ class Named:
 
 
 def encoded(named: Named, archive: str, *, author: str = "") -> CodeRecord:
-    """The name in place of the object: `encoding.decode` imports its module, which is in the code archive or installed.
+    """Encode the name instead of the object; `encoding.decode` imports its module.
 
     Args:
-        archive: SHA-256 of the code archive, empty without one: what the object does is in there.
+        named: the object's name.
+        archive: SHA-256 of the code archive with the module, or "".
+        author: name of the user.
     """
     content = base64.b64encode(pickle.dumps(_Reference(named.text, archive), protocol=5)).decode()
     return CodeRecord(
@@ -163,21 +170,21 @@ def encoded(named: Named, archive: str, *, author: str = "") -> CodeRecord:
 
 
 def restored(text: str, archive: str) -> Any:
-    """The object of that name. Runs user code.
+    """Return the object with this name. Runs user code.
 
     Raises:
-        SpecError: there is no such module or class, or it raised: with its traceback.
+        SpecError: the module or class is missing, or raised an error; the message has the traceback.
     """
     try:
-        # The archive's own modules first: at the end of the path, installed ones of the same name would be found.
-        given = os.environ.get("CEREBRO_ARCHIVE")
-        return Named.parse(text).loaded([Path(given)] if given else [])
+        # The archive's modules come first; otherwise installed ones with the same name would win.
+        archive_folder = os.environ.get("CEREBRO_ARCHIVE")
+        return Named.parse(text).loaded([Path(archive_folder)] if archive_folder else [])
     except (ExperimentFileError, WordError) as problem:
         raise SpecError(str(problem)) from problem
 
 
 class _Reference:
-    """Pickled as a call of `restored`."""
+    """An object that is pickled as a call of `restored`."""
 
     def __init__(self, text: str, archive: str) -> None:
         self._arguments = text, archive
@@ -188,9 +195,9 @@ class _Reference:
 
 @contextmanager
 def _first_on_path(folders: Sequence[Path]) -> Iterator[None]:
-    before = sys.path[:]
+    original_path = sys.path[:]
     sys.path[:0] = map(str, folders)
     try:
         yield
     finally:
-        sys.path[:] = before
+        sys.path[:] = original_path

@@ -85,7 +85,7 @@ def test_worker_imports_what_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("no_such_module:Rows", "there is no module 'no_such_module' in the code archive"),
+        ("no_such_module:Rows", "module 'no_such_module' is neither in the code archive"),
         ("json:Rows", "cannot be imported"),
         ("json:JSONDecodeError(3)", "JSONDecodeError"),
     ],

@@ -189,7 +189,7 @@ def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
     assert "of 8 rows" in found.steps[0].found
     assert (found.parameters, found.skipped) == (9, {})
     assert experiment(locators).dry_run(Fitting()).steps[0].name == "fit"
-    with pytest.raises(SpecError, match="sees the rows of the split 'train', and none is located"):
+    with pytest.raises(SpecError, match="needs the rows of split 'train', but the locators lack it"):
         experiment(Locators(valid=locators.valid, misc=locators.misc)).dry_run(Fitting())
 
 

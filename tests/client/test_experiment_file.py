@@ -127,7 +127,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("train: {metadata: train.csv}", "train: 3", r"e.yaml:2: locators: locators are wrong: train: Input"),
         ("name: rows", "name: rows\nname: more", r"e.yaml:2: name: given twice"),
         (GOOD[GOOD.index("fit:") : GOOD.index("test: true")], "", r"e.yaml:7: test: needs models: add `fit`"),
-        ("rows:Training", "nowhere:Training", r"e.yaml:8: fit.spec: nowhere:Training: there is no module 'nowhere' in"),
+        ("rows:Training", "nowhere:Training", r"e.yaml:8: fit.spec: nowhere:Training: module 'nowhere' is neither in"),
         ("rows:Training", "rows:Trainin", r"e.yaml:8: fit.spec: rows:Trainin cannot (.*\n)*.*no attribute 'Trainin'"),
         ("Rows(size=3)", "Rows(sizes=3)", r"e.yaml:6: etl.spec: rows:Rows\(sizes=3\): .*unexpected keyword"),
         ("epochs: 9", "epochs: nine", r"e.yaml:10: fit.epochs: input should be a valid integer"),

@@ -145,7 +145,7 @@ class Locked(Plain):
         ),
         (
             Yielding(),
-            r"Yielding.told has a `yield`, so a call runs none of it: expected told\(self, report\) that returns",
+            r"Yielding.told has a `yield`, so a call does not run it: expected told\(self, report\) that returns",
         ),
         (
             Locked(),

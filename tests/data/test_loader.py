@@ -57,7 +57,7 @@ def test_a_pass_yields_each_row_once(
     count = sum(map(sum, partitions))
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BATCH_BYTES", batch_bytes)
-        patch.setattr(mapped, "_LARGEST", largest)  # 0: row by row
+        patch.setattr(mapped, "_MAX_BYTES", largest)  # 0: row by row
         folders, first = [], 0
         for number, sizes in enumerate(partitions):
             folders.append(Path(name) / f"partition-{number}")

@@ -29,7 +29,7 @@ from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import DTYPES, flatten
 from cerebro.errors import DataError, RowError, ShardCorruptError
 from tests.data.rows import SOURCE
-from trial_runner.ending import EndingLoader
+from trial_runner.ending_loader import EndingLoader
 
 Rows = Sequence[tuple[Any, Any]]
 
@@ -102,8 +102,8 @@ def test_batches_have_the_rows_that_were_written(
     first = data.draw(st.integers(0, 1))
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BATCH_BYTES", batch_bytes)
-        patch.setattr(mapped, "_LONG", long)
-        patch.setattr(mapped, "_LARGEST", largest)
+        patch.setattr(mapped, "_LONG_ROW", long)
+        patch.setattr(mapped, "_MAX_BYTES", largest)
         _write(Path(name), rows, sorted({0, *inner, count}))
         seen = []
         for index in range(of):

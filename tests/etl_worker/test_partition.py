@@ -153,7 +153,7 @@ def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
     for part in [
         "'valid'",
         "of the 20 rows",
-        "allowed are 10.0%",
+        "`max_failed` allows 10.0%",
     ]:
         assert part in text
     assert [row.id for row in caught.value.rows] == [f"row-{i}" for i in range(20)]
@@ -184,7 +184,7 @@ def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path
     shard_counts = ShardCounts(job, 100, (), nothing, clock=lambda: now[0])
     shard_counts.update(1, 0)
     now[0] = 50.0
-    shard_counts.saw_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
+    shard_counts.add_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
     shard_counts.update(8, 1)
     now[0] += SEARCH_S - 0.1
     shard_counts.update(9, 1)

@@ -50,7 +50,7 @@ def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Wi
             has_run_out |= before > 1
             assert sizing.number == -(-before // 2)
         else:
-            sizing.see(window)
+            sizing.add(window)
             assert not has_run_out or sizing.number == before
         assert 1 <= sizing.number <= MOST_PER_CORE * cores
 
@@ -62,7 +62,7 @@ def test_who_computes_or_waits_for_a_processor_gets_no_company(cores: int, seen:
     """More processes would only take turns."""
     sizing = Sizing(cores)
     for window in seen:
-        sizing.see(window)
+        sizing.add(window)
     assert sizing.number == cores
 
 
@@ -83,7 +83,7 @@ def test_more_come_as_long_as_that_pays() -> None:
     sizing = Sizing(4)
     numbers = []
     for rate in (100.0, 150.0, 220.0, 225.0, 400.0):
-        sizing.see(Window(rate=rate, busy=0.1, machine_busy=0.1))
+        sizing.add(Window(rate=rate, busy=0.1, machine_busy=0.1))
         numbers.append(sizing.number)
     assert numbers == [6, 9, 14, 9, 9]
 
@@ -170,7 +170,7 @@ def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: 
     job = make_job(tmp_path, [f"row-{number}" for number in range(ROWS)], cores=4)
     with (
         closing(cores_of(Hungry(folder, 9, bad=33))) as cores,
-        pytest.raises(NoMemoryError, match="whose id is 'row-33', with one process alone: ") as caught,
+        pytest.raises(NoMemoryError, match="whose id is 'row-33', with a single process") as caught,
     ):
         preprocess_partition(job, cores, nothing)
     assert (folder / "deaths").read_text().count("\n") == 3
@@ -216,7 +216,7 @@ def test_where_rows_wait_more_processes_make_them(
         rate = next(rates, None)
         return None if rate is None else Window(rate=rate, busy=0.0, machine_busy=0.0)
 
-    monkeypatch.setattr("etl_worker.cores.Watch.look", look)
+    monkeypatch.setattr("etl_worker.cores.Watch.measure", look)
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with closing(cores_of(Hungry(folder, 99))) as cores:
         manifest = preprocess_partition(job, cores, nothing)

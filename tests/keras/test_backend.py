@@ -15,7 +15,7 @@ from cerebro.errors import SpecError
 from cerebro.keras.backend import CORES, chosen
 from cerebro.techniques import ModelFacts
 from cerebro.usercode.encoding import decode, encode
-from trial_runner.inspecting import offered
+from trial_runner.inspection import offered
 from trial_runner.known_parallel_plans import known_parallel_plans
 
 

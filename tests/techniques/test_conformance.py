@@ -181,7 +181,7 @@ def test_what_is_wrong_is_found(technique: Technique, told: str) -> None:
 
 def test_ranks_that_wait_for_each_other_are_ended() -> None:
     """After a while, and told of; what they take to start does not count."""
-    with pytest.raises(SpecError, match=r"rank 1 never came to the end of 'gradient', 0.5 s long"):
+    with pytest.raises(SpecError, match=r"rank 1 made no progress in 'gradient' for 0.5 s"):
         check(Waiting(), limit_s=0.5)
 
 

@@ -19,5 +19,5 @@ def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: 
         folder = volume / "place"
         folder.mkdir()
         fill(volume)
-        with pytest.raises(StorageFullError, match=f"no space to write in {folder}, where the ranks meet"):
+        with pytest.raises(StorageFullError, match=f"no space to write in {folder}, the rendezvous folder"):
             RankGroup.join(folder, rank=0, size=2, device="cpu", timeout_s=60.0)

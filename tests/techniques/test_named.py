@@ -79,7 +79,7 @@ def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ("dpp", "no technique 'dpp': there are single, checkpointing, offload, ddp, fsdp, tensor, pipeline"),
+        ("dpp", "no technique 'dpp'; use single, checkpointing, offload, ddp, fsdp, tensor, pipeline"),
         (
             ParallelPlan(technique="ddp", params={"reshard": True}),
             "'ddp' has no parameter 'reshard': it has unused_",
@@ -101,7 +101,7 @@ def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoic
 
 def test_what_was_opened_must_be_the_technique() -> None:
     """Of the name that was sent."""
-    with pytest.raises(SpecError, match=r"expected a Technique of this name"):
+    with pytest.raises(SpecError, match=r"expected a subclass of Technique"):
         resolve(TechniqueChoice(name="other", code="ab" * 32), lambda code: Own)
 
 
@@ -110,14 +110,14 @@ def test_what_was_opened_must_be_the_technique() -> None:
     [
         (Single(), {}, 2, "it uses one device, not 2"),
         (Single(), {"optimizer_bytes": 8 * GIB}, 1, "takes 16.0 GiB of a device, which has 12.0 GiB"),
-        (Checkpointing(), {"layers": {}}, 1, r"no repeated block: name a class .* in Hints\(blocks"),
+        (Checkpointing(), {"layers": {}}, 1, r"no repeated block; name a class .* in Hints\(blocks"),
         (Offload(), {"optimizer_bytes": 60 * GIB}, 1, "68.0 GiB of the host's memory, which has 64.0 GiB"),
         (Offload(checkpointing=True), {"layers": {}}, 1, "no repeated block"),
         (Ddp(), {}, 1, "there is one device"),
         (Ddp(), {"batch_size": 3}, 4, "batch_size is 3, less than the 4 devices"),
         (Ddp(), {"optimizer_bytes": 8 * GIB}, 2, "takes 20.0 GiB of a device"),
         (Fsdp(), {"param_bytes": 20 * GIB, "trainable_bytes": 20 * GIB}, 2, "GiB of a device"),
-        (Tensor(), {"splits": ()}, 2, r"there is no plan: .*Hints\(tensor_plan"),
+        (Tensor(), {"splits": ()}, 2, r"there is no tensor plan; .*Hints\(tensor_plan"),
         (Tensor(), {}, 3, "1024 columns or rows of a matrix cannot be divided between 3 devices"),
         (Tensor(), {"num_modules": 2}, 2, "returned 2 modules with parameters: it takes one"),
         (Pipeline(), {"stages": 0}, 2, r"not known to be a sequence: .*Hints\(stages"),

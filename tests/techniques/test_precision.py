@@ -76,8 +76,8 @@ def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("model", "precision", "says"),
     [
-        ("mlp", "float8-emulated", "whose rows and columns 16 divides, and there is none"),
-        ("wide", "float8", "float8 takes a GPU of compute capability 8.9 or later; that of cpu is 0.0"),
+        ("mlp", "float8-emulated", "rows and columns that 16 divides"),
+        ("wide", "float8", "float8 takes a GPU of compute capability 8.9 or later; cpu has 0.0"),
     ],
 )
 def test_what_float8_does_not_take_says_why(

@@ -22,8 +22,8 @@ from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.device_memory import DeviceMemory
 from tests.state.stories import SHA
 from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec, threads
-from trial_runner import clocking
-from trial_runner.trying import Trial
+from trial_runner import stopwatch
+from trial_runner.trial import Trial
 
 
 class Shift(nn.Module):
@@ -124,7 +124,10 @@ def tried_by(
     """What a trial shows by this very technique."""
     rows = MappedRows.open((partition,))
     trial = Trial(spec, body, technique, group, rows, device_memory=device_memory)
-    with threads(1), mock.patch.multiple(clocking, MOST=clocking.LEAST, SHORTEST_S=0.0, _BLOCK_S=0.0):
+    with (
+        threads(1),
+        mock.patch.multiple(stopwatch, MAX_BATCHES=stopwatch.MIN_BATCHES, SHORTEST_S=0.0, _BLOCK_S=0.0),
+    ):
         return trial.run(root, "trial.pt")
 
 

@@ -17,7 +17,7 @@ from tests.data.rows import write_partition
 from tests.techniques.cases import TOKENS, WIDE
 from tests.techniques.ranks import Ranks
 from tests.trial_runner.sub_epochs import Asked, Wrong, tried
-from trial_runner import trying
+from trial_runner import trial
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +53,7 @@ def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, in
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        patch.setattr(trying, "FILE_BYTES", most_bytes)
+        patch.setattr(trial, "FILE_BYTES", most_bytes)
         return tried(group, asked), written
 
 

@@ -23,7 +23,7 @@ from tests.trial_runner.sub_epochs import Asked, Wrong, spec_of, tried
 from tests.trial_runner.wrong import DoubledOfParts, LastTooLarge, SlightlyTooLarge
 from trial_runner import gradients
 from trial_runner.gradients import differences, mark_of
-from trial_runner.observing import observing
+from trial_runner.train_observer import observe
 
 pytestmark = pytest.mark.processes
 
@@ -186,7 +186,7 @@ def test_a_gradient_that_is_not_there_differs_from_zeros() -> None:
 def test_a_backward_pass_is_weighted_once_however_user_code_calls_it(is_method: bool) -> None:
     """Seen from outside as without."""
     layer = torch.nn.Linear(3, 1)
-    with weighted(lambda: 2.0), observing([layer]):
+    with weighted(lambda: 2.0), observe([layer]):
         loss = layer(torch.ones(4, 3)).mean()
         if is_method:
             loss.backward()

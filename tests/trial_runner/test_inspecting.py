@@ -21,7 +21,7 @@ from cerebro.techniques.facts import blocks
 from cerebro.worker.training.facts import facts_of, made_on_meta
 from tests.state.stories import SHA
 from tests.techniques.cases import Block, Gpt
-from trial_runner.inspecting import grouped, inspect
+from trial_runner.inspection import grouped, inspect
 from trial_runner.known_parallel_plans import Offer, cache_key, known_parallel_plans, sizes
 
 CPU = DeviceKind(kind="cpu", name="1 core", host_bytes=4 << 30)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques import Ddp, Fsdp, Group, Params, Technique
-from cerebro.techniques.ddp import _put_behind
+from cerebro.techniques.ddp import _route_through_ddp
 
 _PLAIN = torch.autograd.backward
 
@@ -221,7 +221,7 @@ class Blind(Ddp):
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         for module in modules:
-            _put_behind(module, group, params, hints)
+            _route_through_ddp(module, group, params, hints)
 
 
 WRONG: dict[str, tuple[type[Technique], ...]] = {

@@ -36,12 +36,12 @@ def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
 
 def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its type or size, and what to do."""
-    with pytest.raises(SpecError, match=r"ETLSpec.fit returned, a lock, cannot be stored: .* Return numbers"):
+    with pytest.raises(SpecError, match=r"ETLSpec.fit, a lock, cannot be stored: .* Return numbers"):
         fitted.pack_fitted(threading.Lock())
     monkeypatch.setattr(fitted, "MAX_FITTED_BYTES", 1 << 20)
     with pytest.raises(SpecError, match="takes 2 MiB, at most 1: keep what is needed"):
         fitted.pack_fitted(bytes(2 << 20))
-    with pytest.raises(SpecError, match=r"what ETLSpec.fit returned cannot be restored"):
+    with pytest.raises(SpecError, match=r"the result of ETLSpec.fit cannot be restored"):
         fitted.restore_fitted(b"no pickle")
 
 
@@ -50,10 +50,10 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "datasets" / "d" / "fitted" / "x.pickle"
     reference = fitted.write_fitted(path, fitted.pack_fitted([1, 2]), tmp_path)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(DataError, match=r"x.pickle, has checksum .* it was damaged"):
+    with pytest.raises(DataError, match=r"x.pickle, is damaged: it has checksum"):
         fitted.read_fitted(path, reference)
     path.unlink()
-    with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\): bring the file back"):
+    with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\). Restore it"):
         fitted.read_fitted(path, reference)
 
 

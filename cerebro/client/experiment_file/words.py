@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cerebro.usercode.named import WordError, close_to, made, unknown
+from cerebro.usercode.named import WordError, close_to, evaluate, unknown
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
 """The beginning of one: that it does not end is a mistake, too."""
@@ -30,7 +30,7 @@ def meant(value: Any, words: Mapping[str, Callable[..., Any]], *, is_strict: boo
     if found is None:
         return value
     if found[1] in words:
-        return made(value.strip(), words)
+        return evaluate(value.strip(), words)
     if is_strict or close_to(found[1], words):
         raise WordError(f"{value.strip()}: {unknown(found[1], words)}")
     return value

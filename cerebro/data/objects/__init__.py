@@ -1,8 +1,7 @@
-"""Object stores: where the user's metadata, images and files lie. A folder, or a bucket of S3.
+"""Object stores with the user's metadata, images and files: a folder, or an S3 bucket.
 
-A store is a root, given as a path, ``file://`` or ``s3://bucket/prefix``, and the names of objects under it.
-A name that would leave the root is refused. boto3 is imported when an ``s3://`` store is opened. What objects
-mean is not known here.
+A store has a root (a path, `file://` or `s3://bucket/prefix`) and names of objects under it. Names that leave the root
+are refused. boto3 is imported when an `s3://` store is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +30,11 @@ __all__ = [
 
 
 def open_store(uri: str) -> ObjectStore:
-    """The store with root ``uri``, not looked at yet; LocatorError for an address of an unknown kind."""
+    """Return the store with root `uri`, without accessing it.
+
+    Raises:
+        LocatorError: the kind of address is unknown.
+    """
     return S3Store(uri) if is_bucket(uri) else FolderStore(uri)
 
 
@@ -41,25 +44,33 @@ def is_bucket(uri: str) -> bool:
 
 
 def read_bytes(uri: str) -> bytes:
-    """Content of a single object, such as a metadata file."""
+    """Return the content of one object, such as a metadata file."""
     store, name = _opened(uri)
     return store.read(name)
 
 
 def fetch_uri(uri: str, path: Path) -> None:
-    """Copy a single object to ``path``, which appears whole or not at all."""
+    """Copy one object to `path`, atomically."""
     store, name = _opened(uri)
     store.fetch(name, path)
 
 
 def describe(uri: str) -> ObjectInfo:
-    """Size and version of a single object; LocatorError unless it is there and may be read."""
+    """Return size and version of one object.
+
+    Raises:
+        LocatorError: the object is missing or unreadable.
+    """
     store, name = _opened(uri)
     return ObjectInfo(uri=uri, num_bytes=store.size(name), version=store.version(name))
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The root and the name of a single object's address; LocatorError if it names none."""
+    """Divide an object's address into the root and the name.
+
+    Raises:
+        LocatorError: the address names no object.
+    """
     if is_bucket(uri):
         # The slash stays with the root: s3://bucket//name is the key "/name".
         root, slash, name = uri.rpartition("/")

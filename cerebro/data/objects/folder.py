@@ -18,30 +18,34 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class FolderStore:
-    """Objects are the files under a folder; names are relative paths. Links inside are followed."""
+    """Files under a folder as objects; names are relative paths, and links are followed."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._root = local_path(uri)
 
     def read(self, name: str) -> bytes:
-        """The object's content."""
+        """Return the object's content."""
         with self._translated(name), self.open(name) as file:
             return file.read()
 
     def head(self, name: str, most: int) -> bytes:
-        """The object's first bytes, at most so many."""
+        """Return the object's first bytes, at most `most`."""
         with self._translated(name), self.open(name) as file:
             return file.read(most)
 
     def fetch(self, name: str, destination: Path) -> None:
-        """Copy the object to ``destination``, which appears whole or not at all."""
+        """Copy the object to `destination`, atomically."""
         with self._translated(name), self.open(name) as source:
             write_aside(destination, iter(lambda: source.read(CHUNK_BYTES), b""))
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a file; OSError if there is none."""
-        # Not blocking: a pipe would be waited for.
+        """Open the object as a file.
+
+        Raises:
+            OSError: the file is missing or not a plain file.
+        """
+        # Non-blocking, because opening a pipe would block.
         descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -49,11 +53,11 @@ class FolderStore:
         return os.fdopen(descriptor, "rb")
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object."""
+        """Return True if the object exists."""
         return self._path(name).is_file()
 
     def size(self, name: str) -> int:
-        """Bytes of the object."""
+        """Return the bytes of the object."""
         with self._translated(name):
             path = self._path(name)
             if path.is_dir():
@@ -61,36 +65,40 @@ class FolderStore:
             return path.stat().st_size
 
     def version(self, name: str) -> str:
-        """Changes when the object's content does: an ETag, or size and time of change."""
+        """Return a text that changes with the content: size and modification time."""
         with self._translated(name):
             status = self._path(name).stat()
         return f"{status.st_size}-{status.st_mtime_ns}"
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Names that start with ``prefix``, in order."""
+        """Yield names that start with `prefix`, sorted."""
         self.check()
         found = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
         yield from sorted(name for name in found if name.startswith(prefix))
 
     def has_folder(self, name: str) -> bool:
-        """Whether ``name`` is a folder."""
+        """Return True if `name` is a folder."""
         return self._path(name).is_dir()
 
     def in_folder(self, name: str) -> Iterator[str]:
-        """Names of the files that lie directly in a folder (empty: the root), in order."""
+        """Yield names of files directly in a folder, sorted; "" is the root."""
         folder = self._path(name) if name else self._root
         with self._translated(name), os.scandir(folder) as entries:
             found = sorted(entry.name for entry in entries if entry.is_file())
         yield from (f"{name}/{each}" if name else each for each in found)
 
     def folders(self, name: str) -> Iterator[str]:
-        """Names of the folders that lie directly in a folder, in order."""
+        """Yield names of folders directly in a folder, sorted."""
         with self._translated(name), os.scandir(self._path(name)) as entries:
             found = sorted(entry.name for entry in entries if entry.is_dir())
         yield from (f"{name}/{each}" for each in found)
 
     def check(self) -> None:
-        """Raise unless the root is there and may be read."""
+        """Require a readable root.
+
+        Raises:
+            LocatorError: the root is missing or unreadable.
+        """
         if not self._root.is_dir():
             raise LocatorError(f"object root {self.uri} is not a folder: check the locator")
         if not os.access(self._root, os.R_OK | os.X_OK):
@@ -99,7 +107,7 @@ class FolderStore:
             )
 
     def local_root(self) -> Path:
-        """The folder itself."""
+        """Return the folder."""
         return self._root
 
     def _path(self, name: str) -> Path:

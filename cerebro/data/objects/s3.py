@@ -1,8 +1,7 @@
-"""A bucket of S3, or of whatever speaks its protocol, as an object store.
+"""A bucket of S3, or of a compatible service, as an object store.
 
-The endpoint, region and credentials come from the standard AWS variables (``AWS_ENDPOINT_URL``,
-``AWS_ACCESS_KEY_ID``...). boto3 is imported when a store is made. Its errors are translated here and nowhere
-else.
+Endpoint, region and credentials come from the standard AWS variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`...).
+boto3 is imported when a store is created. Only this module translates its errors.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class S3Store:
         self.uri = uri
         self._bucket = bucket
         self._root = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
-        """The prefix of all keys."""
+        """Prefix of all keys."""
         config = Config(
             retries={"mode": "standard", "max_attempts": _ATTEMPTS},  # exponential, with jitter
             connect_timeout=5,
@@ -56,11 +55,11 @@ class S3Store:
         self._client: Any = boto3.session.Session().client("s3", config=config)
 
     def read(self, name: str) -> bytes:
-        """The object's content."""
+        """Return the object's content."""
         return b"".join(self._chunks(name))
 
     def head(self, name: str, most: int) -> bytes:
-        """The object's first bytes, at most so many."""
+        """Return the object's first bytes, at most `most`."""
         content = bytearray()
         for chunk in self._chunks(name):
             content += chunk
@@ -69,11 +68,11 @@ class S3Store:
         return bytes(content[:most])
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a file; each read from another place than the last one's end is a request."""
+        """Open the object as a file; each non-sequential read is a request."""
         return BufferedReader(_S3File(self, name), CHUNK_BYTES)
 
     def part(self, name: str, start: int, most: int) -> bytes:
-        """At most so many bytes from `start` on, of which there is at least one."""
+        """Return at most `most` bytes from offset `start`, which must be inside the object."""
         key = self._key(name)
         with self._translated(name):
             answer = self._client.get_object(
@@ -83,11 +82,11 @@ class S3Store:
         return content
 
     def fetch(self, name: str, destination: Path) -> None:
-        """Copy the object to ``destination``, which appears whole or not at all."""
+        """Copy the object to `destination`, atomically."""
         write_aside(destination, self._chunks(name))
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object."""
+        """Return True if the object exists."""
         try:
             self._head(name)
         except LocatorError as error:
@@ -97,29 +96,29 @@ class S3Store:
         return True
 
     def size(self, name: str) -> int:
-        """Bytes of the object."""
+        """Return the bytes of the object."""
         return int(self._head(name)["ContentLength"])
 
     def version(self, name: str) -> str:
-        """Changes when the object's content does: an ETag, or size and time of change."""
+        """Return the ETag, which changes with the content."""
         return str(self._head(name)["ETag"]).strip('"')
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Names that start with ``prefix``, in order."""
+        """Yield names that start with `prefix`, sorted."""
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(prefix):
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._root + prefix):
                 yield from (item["Key"].removeprefix(self._root) for item in page.get("Contents", []))
 
     def has_folder(self, name: str) -> bool:
-        """Whether there are objects below ``name``."""
+        """Return True if there are objects below `name`."""
         prefix = f"{self._key(name)}/"
         with self._translated(name):
             found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
         return bool(found.get("KeyCount"))
 
     def in_folder(self, name: str) -> Iterator[str]:
-        """Names of the objects that lie directly below ``name`` (empty: the root), in order."""
+        """Yield names of objects directly below `name`, sorted; "" is the root."""
         prefix = f"{self._key(name)}/" if name else self._root
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(name):
@@ -128,7 +127,7 @@ class S3Store:
                 yield from (key.removeprefix(self._root) for key in keys if not key.endswith("/"))
 
     def folders(self, name: str) -> Iterator[str]:
-        """Names of the folders that lie directly below ``name``, in order."""
+        """Yield names of folders directly below `name`, sorted."""
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(name):
             for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(name)}/", Delimiter="/"):
@@ -155,9 +154,9 @@ class S3Store:
             return self._client.head_object(Bucket=self._bucket, Key=key)
 
     def _chunks(self, name: str) -> Iterator[bytes]:
-        """The content. botocore retries the start; a transfer that breaks off goes on where it was."""
+        """Yield the content. botocore retries the start; a broken transfer continues at its offset."""
         key, done, version = self._key(name), 0, ""
-        for left in reversed(range(_ATTEMPTS)):
+        for remaining_attempts in reversed(range(_ATTEMPTS)):
             condition = {"Range": f"bytes={done}-", "IfMatch": version} if done else {}
             with self._translated(name):
                 answer = self._client.get_object(Bucket=self._bucket, Key=key, **condition)
@@ -168,7 +167,7 @@ class S3Store:
                         yield chunk
                     return
                 except _broken_transfers():
-                    if left == 0:
+                    if remaining_attempts == 0:
                         raise
 
     @contextmanager
@@ -190,11 +189,13 @@ class S3Store:
                 raise ObjectStoreError(f"{where}: the store answered {code}: try again later") from error
             raise LocatorError(f"{where} cannot be read ({code}): check locator and credentials") from error
         except (exceptions.BotoCoreError, *_broken_transfers()) as error:
-            raise ObjectStoreError(f"{where} cannot be reached ({_told(error)}): try again later") from error
+            raise ObjectStoreError(
+                f"{where} cannot be reached ({_safe_text(error)}): try again later"
+            ) from error
 
 
 class _S3File(RawIOBase):
-    """An object that is read in parts, from any place."""
+    """An object as a file that reads ranges."""
 
     def __init__(self, store: S3Store, name: str) -> None:
         self._store, self._name, self._at = store, name, 0
@@ -224,14 +225,14 @@ class _S3File(RawIOBase):
 
 
 def is_absent(error: LocatorError) -> bool:
-    """Whether an address names nothing, whoever asks: it is malformed, or the store says that nothing is there."""
+    """Return True if an address is malformed, or the store says the object does not exist."""
     return error.__cause__ is None or _status(error.__cause__) == _NOT_FOUND
 
 
-def _told(error: Exception) -> str:
+def _safe_text(error: Exception) -> str:
     from botocore.exceptions import HTTPClientError
 
-    # Of a header that cannot be sent the text has the value, which may be a session token.
+    # The message of a header error contains the header's value, which may be a session token.
     wrapped = getattr(error, "kwargs", {}).get("error")
     return type(wrapped).__name__ if type(error) is HTTPClientError else str(error)
 

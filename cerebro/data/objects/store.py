@@ -1,4 +1,4 @@
-"""What an object store is, and the rules all kinds share: names stay under the root, copies appear whole."""
+"""The interface of object stores, and common rules: names stay under the root, copies are atomic."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from typing import BinaryIO, Protocol
 from cerebro.errors import LocatorError
 
 CHUNK_BYTES = 1 << 20
-"""Objects are copied in pieces of this size."""
+"""Bytes per piece of a copy."""
 
 
 class ObjectStore(Protocol):
     """Objects under one root. Safe to use from several threads; never writes to the store.
 
-    Every method raises LocatorError for what asking again cannot mend (absent, forbidden, a name that leaves
-    the root) and ObjectStoreError when the store did not answer properly after bounded retries.
+    Every method raises LocatorError for permanent faults (missing, forbidden, a name that leaves the root) and
+    ObjectStoreError if the store fails after a limited number of retries.
     """
 
     uri: str
 
     def read(self, name: str) -> bytes:
-        """The object's content."""
+        """Return the object's content."""
 
     def head(self, name: str, most: int) -> bytes:
-        """The object's first bytes, at most so many; of the rest next to nothing is transferred."""
+        """Return the object's first bytes, at most `most`, with little further transfer."""
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a file that is read from any place; raises OSError beside the errors of the others."""
+        """Open the object as a seekable file. Raises OSError in addition to the class's errors."""
 
     def fetch(self, name: str, destination: Path) -> None:
-        """Copy the object to ``destination``, which appears whole or not at all; folders are made."""
+        """Copy the object to `destination`, atomically; create missing folders."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object."""
+        """Return True if the object exists."""
 
     def size(self, name: str) -> int:
-        """Bytes of the object."""
+        """Return the bytes of the object."""
 
     def version(self, name: str) -> str:
-        """Changes when the object's content does: an ETag, or size and time of change."""
+        """Return a text that changes with the content: an ETag, or size and modification time."""
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Names that start with ``prefix``, in order."""
+        """Yield names that start with `prefix`, sorted."""
 
     def has_folder(self, name: str) -> bool:
-        """Whether ``name`` is a folder: for a bucket, whether there are objects below it."""
+        """Return True if `name` is a folder; in a bucket, if there are objects below it."""
 
     def in_folder(self, name: str) -> Iterator[str]:
-        """Names of the objects that lie directly in a folder (empty: the root), in order; none below its folders."""
+        """Yield names of objects directly in a folder, sorted; "" is the root."""
 
     def folders(self, name: str) -> Iterator[str]:
-        """Names of the folders that lie directly in a folder, in order."""
+        """Yield names of folders directly in a folder, sorted."""
 
     def check(self) -> None:
-        """Raise unless the root is there and may be read."""
+        """Require a readable root."""
 
     def local_root(self) -> Path | None:
-        """The folder the objects lie in, where no copy is needed to read them as files."""
+        """Return the folder of the objects, or `None` if reading them as files needs a copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectInfo:
-    """One object: its address, size in bytes, and a version that changes with its content."""
+    """One object: address, size in bytes, and a version that changes with the content."""
 
     uri: str
     num_bytes: int
@@ -74,9 +74,13 @@ class ObjectInfo:
 
 
 def object_name(name: str) -> str:
-    """``name`` if it stays under a root, LocatorError otherwise."""
+    """Return `name`, after checking that it stays under a root.
+
+    Raises:
+        LocatorError: it does not.
+    """
     if ".." not in name and "\\" not in name and "\0" not in name and name[:1] not in ("", "/"):
-        return name  # nearly always, and asked for every row
+        return name  # fast path for nearly all names; called for every row
     parts = name.split("/")
     if not any(parts) or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise LocatorError(
@@ -86,7 +90,7 @@ def object_name(name: str) -> str:
 
 
 def write_aside(destination: Path, chunks: Iterable[bytes]) -> None:
-    """Write ``chunks`` to a file that appears under ``destination`` when all of them are there."""
+    """Write the chunks to a temporary file, then rename it to `destination`."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     aside = destination.with_name(f".{destination.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:

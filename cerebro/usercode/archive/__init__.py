@@ -1,13 +1,12 @@
-"""Code archives: how user code travels as one file, and how it is opened without trusting it.
+"""Code archives: user code as one file, opened without trusting it.
 
-    inspect(content)               what is in it, and that it is harmless
-    pack(folder_or_file)           a folder as a zip, the same bytes for the same files
-    extract(content, destination)  unpacked, all or nothing
+    inspect(content)               list the content and check that it is harmless
+    pack(folder_or_file)           a folder as a zip, with equal bytes for equal files
+    extract(content, destination)  unpack, all or nothing
 
-Kinds: zip, tar, tar.gz. An archive comes from whoever can reach the web page, so nothing that it says of
-    itself is believed: sizes are measured while unpacking, names are checked one by one, and only plain
-    files and folders exist. Must not know experiments, the store, or where archives are kept. Nothing here
-    runs or imports what it unpacks.
+Kinds: zip, tar, tar.gz. Anyone who can reach the web page may send an archive, so its headers are not trusted: sizes
+are measured while unpacking, every name is checked, and only plain files and folders are accepted. The package does not
+know experiments, the store or the archives' locations, and it does not run or import their content.
 """
 
 from __future__ import annotations

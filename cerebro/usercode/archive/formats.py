@@ -1,7 +1,7 @@
-"""Reads zip, tar and tar.gz as one stream of members, front to back, under an `UnpackMeter` and `Names`.
+"""Reader of zip, tar and tar.gz as a stream of members, limited by an `UnpackMeter` and `Names`.
 
-The only module that touches `zipfile` and `tarfile`, and it touches no file system. Both libraries trust
-headers with memory and time; each place where that would hurt is closed here and says why.
+Only this module uses `zipfile` and `tarfile`, without a file system. Both libraries trust headers, which costs memory
+and time; comments mark each place that prevents it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ _UTF8_NAME = 0x800
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One file or folder; `chunks` yields the file's bytes and is used up before the next member is asked
-    for."""
+    """One file or folder. `chunks` yields the file's bytes; the next member consumes the rest."""
 
     path: PurePosixPath
     is_folder: bool
@@ -49,10 +48,10 @@ class Member:
 
 
 def kind_of(content: bytes, archive: str) -> Kind:
-    """The archive's kind by its first bytes; its name proves nothing.
+    """Return the archive's kind by its first bytes, because its name proves nothing.
 
     Raises:
-        ArchiveError: it is none of the known kinds.
+        ArchiveError: the kind is unknown.
     """
     if not content:
         raise ArchiveError(f"{archive} is empty: choose the file again")
@@ -68,10 +67,10 @@ def kind_of(content: bytes, archive: str) -> Kind:
 
 
 def members(content: bytes, meter: UnpackMeter) -> Iterator[Member]:
-    """All members in the archive's order, each checked before it is handed out.
+    """Yield all members in the archive's order, each checked first.
 
     Raises:
-        ArchiveError: at the first member, or byte, that breaks a rule.
+        ArchiveError: a member breaks a rule.
     """
     meter.check_packed()
     kind = kind_of(content, meter.archive)
@@ -94,8 +93,7 @@ def _foreign_errors(archive: str) -> Iterator[None]:
         zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, struct.error,
         ValueError, OverflowError, NotImplementedError, RuntimeError, KeyError,
     ) as cause:  # fmt: skip
-        # What zipfile and tarfile raise at damaged input is not documented; RuntimeError includes
-        # RecursionError.
+        # zipfile and tarfile do not document their errors for damaged input; RuntimeError includes RecursionError.
         raise ArchiveError(
             f"{archive} is damaged ({type(cause).__name__}: {cause}): pack it again"
         ) from cause
@@ -105,8 +103,8 @@ def _foreign_errors(archive: str) -> Iterator[None]:
 
 
 def _zip_members(content: bytes, meter: UnpackMeter, names: Names) -> Iterator[Member]:
-    # zipfile builds an object per entry before anybody can count them: 32 MiB hold 700,000 entries, half a
-    # GiB of them. Counted here is also what only looks like an entry: archives inside this one.
+    # zipfile builds an object per entry before the number is known: 32 MiB hold 700,000 entries, half a GiB of objects.
+    # This also counts entries of nested archives.
     if content.count(_ZIP_ENTRY) > _ENTRIES_PER_MEMBER * meter.limits.members:
         raise too_many_members(meter.archive, meter.limits)
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
@@ -127,10 +125,10 @@ def _zip_members(content: bytes, meter: UnpackMeter, names: Names) -> Iterator[M
 
 
 def _zip_name(info: zipfile.ZipInfo, archive: str) -> str:
-    name = info.orig_filename  # `filename` ends at a NUL; the rules shall see what was there
+    name = info.orig_filename  # `filename` ends at a NUL, so check the original name
     if info.flag_bits & _UTF8_NAME or name.isascii():
         return name
-    try:  # macOS writes UTF-8 without saying so; zipfile then reads code page 437
+    try:  # macOS writes UTF-8 without the flag; zipfile then reads code page 437
         return name.encode("cp437").decode("utf-8")
     except UnicodeError as cause:
         raise ArchiveError(
@@ -142,7 +140,7 @@ def _check_zip_member(info: zipfile.ZipInfo, mode: int, name: str, archive: str)
     if info.flag_bits & _ENCRYPTED:
         raise ArchiveError(f"{archive}: member {name!r} is encrypted: pack it without a password")
     if info.compress_type not in _ZIP_METHODS:
-        # bzip2 and LZMA reserve what the header asks for before the first byte can be measured.
+        # bzip2 and LZMA allocate the header's size before the first byte is measured.
         raise ArchiveError(
             f"{archive}: member {name!r} is neither stored nor deflated: pack it with plain zip"
         )
@@ -168,8 +166,7 @@ class _Readable(Protocol):
 
 
 class _TarStream:
-    """The unpacked tar, forward only. Measures every byte, and bounds what tarfile may read at once for a
-    header."""
+    """The unpacked tar, forward only. Measures every byte and limits tarfile's header reads."""
 
     def __init__(self, raw: _Readable, meter: UnpackMeter) -> None:
         self._raw, self._meter, self._at, self._headers_bytes = raw, meter, 0, 0
@@ -179,7 +176,7 @@ class _TarStream:
         return self._at
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        # tarfile goes back only for negative sizes, with which it would go round forever.
+        # tarfile seeks back only for negative sizes, which would loop forever.
         if whence != io.SEEK_SET or position < self._at:
             raise tarfile.ReadError("a header points backwards")
         while self._at < position and self.take(min(CHUNK_BYTES, position - self._at)):
@@ -187,7 +184,7 @@ class _TarStream:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """What tarfile calls, for headers only: file contents go through `take`."""
+        """Read for tarfile's headers; file contents use `take`."""
         if size > tarfile.BLOCKSIZE:
             self._headers_bytes += size
         if not 0 <= size <= _MAX_HEADER_BYTES or self._headers_bytes > _MAX_HEADERS_BYTES:
@@ -202,7 +199,7 @@ class _TarStream:
         return self.last
 
     def take(self, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end."""
+        """Return up to `size` bytes, fewer only before the end of the file."""
         chunk = self._raw.read(size)
         self._at += len(chunk)
         self._meter.add(len(chunk))
@@ -224,9 +221,9 @@ def _tar_members(raw: _Readable, meter: UnpackMeter, names: Names) -> Iterator[M
         )
         _drain(chunks)
     if stream.last.strip(b"\0"):
-        # tarfile takes a broken header in the middle for the end, and the rest would be lost without a word.
+        # tarfile treats a broken header as the end and would silently lose the rest.
         raise tarfile.ReadError("a header in the middle is broken or cut short")
-    while stream.take(CHUNK_BYTES):  # to the end, where gzip has its checksum
+    while stream.take(CHUNK_BYTES):  # read everything, because gzip has its checksum last
         pass
 
 
@@ -242,22 +239,22 @@ def _check_tar_member(info: tarfile.TarInfo, archive: str) -> None:
 
 
 def _tar_chunks(stream: _TarStream, info: tarfile.TarInfo, archive: str) -> Iterator[bytes]:
-    left = info.size
-    while left > 0:
+    remaining = info.size
+    while remaining > 0:
         with _foreign_errors(archive):
-            chunk = stream.take(min(CHUNK_BYTES, left))
+            chunk = stream.take(min(CHUNK_BYTES, remaining))
         if not chunk:
             raise ArchiveError(f"{archive}: member {info.name!r} is cut short: pack or send it again")
-        left -= len(chunk)
+        remaining -= len(chunk)
         yield chunk
 
 
 # --- both ---------------------------------------------------------------------------------------
 
 
-def _not_a_file(archive: str, name: str, what: str) -> ArchiveError:
+def _not_a_file(archive: str, name: str, kind: str) -> ArchiveError:
     return ArchiveError(
-        f"{archive}: member {name!r} is a {what}, not a file or folder: put a copy of the file there"
+        f"{archive}: member {name!r} is a {kind}, not a file or folder: put a copy of the file there"
     )
 
 

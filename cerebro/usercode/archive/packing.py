@@ -1,7 +1,7 @@
-"""Packs user code for sending: a folder, a single file, or an archive that exists already.
+"""Packing of user code: a folder, a single file, or an existing archive.
 
-The bytes depend on names, contents and executable bits alone, so that the same code is the same archive,
-and an experiment made again is found again.
+The bytes depend only on names, contents and executable bits. So equal code gives an equal archive, and a recreated
+experiment is recognised.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cerebro.usercode.archive.unpacking import inspect
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 _ENVIRONMENT_MARK = "pyvenv.cfg"
-_FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can say
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time of the format
 _STORED_UP_TO_BYTES = 4 * MIB
 _UNIX = 3
 
 
 def pack(folder_or_file: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> bytes:
-    """Bytes of a code archive.
+    """Return the bytes of a code archive.
 
-    A folder becomes a zip of its files: sorted, with fixed times, without ``__pycache__``, hidden files and
-    folders, virtual environments and ``node_modules``. A single file becomes a zip of one member. A file
-    that is an archive by its suffix is checked and returned as it is.
+    A folder becomes a zip of its files, sorted and with fixed times, without `__pycache__`, hidden files and folders,
+    virtual environments and `node_modules`. A single file becomes a zip with one member. A file with an archive's
+    suffix is checked and returned unchanged.
 
     Raises:
-        ArchiveError: missing, unreadable, empty, too large, or with links; the message names the file.
+        ArchiveError: the code is missing, unreadable, empty or too large, or has links; the message names the file.
     """
     if folder_or_file.is_file():
         if folder_or_file.name.endswith(_ARCHIVE_SUFFIXES):
@@ -75,7 +75,7 @@ def _files(folder: Path) -> Iterator[Path]:
         elif stat.S_ISREG(mode):
             yield path
         else:
-            # Followed, a link could carry off what lies outside; skipped, an import would fail far away.
+            # Following a link could include files from outside; skipping it would fail later, at the import.
             raise ArchiveError(
                 f"{path} is a link or a device, which archives do not carry: copy the file, or move it"
             )
@@ -83,7 +83,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _zip(files: list[tuple[str, Path]]) -> bytes:
     contents = [(name, path, _read(path)) for name, path in sorted(files)]
-    # Deflate gives other bytes with another zlib; code is small, so its hash need not depend on that.
+    # Deflate's output depends on the zlib version; storing small archives makes their hash independent.
     is_small = sum(len(content) for _, _, content in contents) <= _STORED_UP_TO_BYTES
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as opened:

@@ -1,7 +1,7 @@
-"""What an archive may hold: bounds on sizes and counts, and which names are safe.
+"""Limits of an archive: sizes, counts and safe names.
 
-Knows no archive format. `UnpackMeter` and `Names` are fed while an archive is read and raise `ArchiveError` at
-the first breach, so that a bomb costs what the bounds allow and not what it would unpack to.
+The module knows no archive format. `UnpackMeter` and `Names` are updated while an archive is read and raise
+`ArchiveError` at the first violation, so a bomb costs only what the limits allow.
 """
 
 from __future__ import annotations
@@ -46,17 +46,25 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 def human_bytes(size: int) -> str:
     """`size` with a binary sub-epoch: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
-    value, sub_epoch = float(size), "B"
+    value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
             break
-        value, sub_epoch = value / 1024, larger
-    return f"{value:.1f}".removesuffix(".0") + f" {sub_epoch}"
+        value, unit = value / 1024, larger
+    return f"{value:.1f}".removesuffix(".0") + f" {unit}"
 
 
 @dataclass(kw_only=True)
 class UnpackMeter:
-    """Counts unpacked bytes of the archive called `archive`; `member` is being read, for messages."""
+    """Counts the unpacked bytes of an archive.
+
+    Attributes:
+        archive: name of the archive, for messages.
+        packed_bytes: size of the archive.
+        limits: the limits.
+        member: name of the current member, for messages.
+        unpacked_bytes: bytes unpacked until now.
+    """
 
     archive: str
     packed_bytes: int
@@ -65,10 +73,10 @@ class UnpackMeter:
     unpacked_bytes: int = 0
 
     def check_packed(self) -> None:
-        """Refuse an archive that is too large as it came.
+        """Require that the archive itself is small enough.
 
         Raises:
-            ArchiveError: with the size, the limit and what to do.
+            ArchiveError: it is too large; the message has size and limit.
         """
         if self.packed_bytes > self.limits.archive_bytes:
             raise ArchiveError(
@@ -77,10 +85,10 @@ class UnpackMeter:
             )
 
     def add(self, num_bytes: int) -> None:
-        """Account for `num_bytes` more.
+        """Count unpacked bytes.
 
         Raises:
-            ArchiveError: the archive unpacks to too much, or to too much for its size.
+            ArchiveError: the unpacked size, or its ratio to the archive's size, is above the limit.
         """
         self.unpacked_bytes += num_bytes
         if self.unpacked_bytes > self.limits.unpacked_bytes:
@@ -98,15 +106,15 @@ class UnpackMeter:
 
 @dataclass(kw_only=True)
 class Names:
-    """The tree of names seen so far; refuses what leaves the archive's folder or meets itself there."""
+    """The tree of member names; refuses names that leave the archive's folder or collide."""
 
     archive: str
     limits: ArchiveLimits
     members: int = 0
-    _seen: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    _paths: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
     def take(self, name: str, *, is_folder: bool) -> PurePosixPath | None:
-        """The relative path of a member, or None for the archive's own root (``./``).
+        """Add a member and return its relative path, or `None` for the archive's root (`./`).
 
         Raises:
             ArchiveError: the name is absolute, climbs, is not portable, or collides with an earlier member.
@@ -143,10 +151,10 @@ class Names:
         return parts
 
     def _place(self, path: str, is_folder: bool, *, is_last: bool) -> None:
-        # Compared as a file system that ignores case and Unicode form would: the same archive must unpack
-        # to the same files everywhere, and one member must never overwrite another.
+        # Compare like a file system that ignores case and Unicode form: an archive must unpack to the same files
+        # everywhere, and members must not overwrite each other.
         key = unicodedata.normalize("NFC", path).casefold()
-        earlier = self._seen.setdefault(key, (path, is_folder))
+        earlier = self._paths.setdefault(key, (path, is_folder))
         if earlier[0] != path:
             raise self._refused(path, f"differs from {earlier[0]!r} only in case or accents: rename one")
         if earlier[1] != is_folder:
@@ -163,7 +171,7 @@ class Names:
 
 
 def too_many_members(archive: str, limits: ArchiveLimits) -> ArchiveError:
-    """The error of an archive with more members than `limits` allow."""
+    """Return the error for an archive with too many members."""
     return ArchiveError(
         f"{archive} has more than {limits.members:,} files and folders: leave out environments and data"
     )

@@ -1,7 +1,7 @@
-"""Looks into archives and unpacks them.
+"""Inspection and unpacking of archives.
 
-Unpacking is atomic: into a folder beside the destination, then one rename. Modes, owners and times of the
-archive are not taken over; a file is 0644, or 0755 where its owner could run it.
+Unpacking is atomic: into a temporary folder, then one rename. Modes, owners and times are not copied; a file gets 0644,
+or 0755 if its owner could execute it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, UnpackMeter
 
 if TYPE_CHECKING:
-    # Imported where archives are opened: services that only show sizes do without the libraries.
+    # Imported only for opening archives, so that services which show sizes do not load the libraries.
     from cerebro.usercode.archive.formats import Kind, Member
 
 _ABANDONED_S = 3600.0
@@ -30,7 +30,7 @@ _ABANDONED_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMember:
-    """One file: path within the archive with ``/``, and its size in bytes as measured."""
+    """One file: path within the archive with `/`, and measured size in bytes."""
 
     name: str
     size: int
@@ -38,14 +38,14 @@ class ArchiveMember:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveListing:
-    """What `inspect` found.
+    """Result of `inspect`.
 
     Attributes:
-        kind: ``zip``, ``tar`` or ``tar.gz``.
-        sha256: of the archive's bytes; its name in the store.
-        archive_bytes: size as it travels.
-        unpacked_bytes: sum of the files' sizes.
-        members: files, by name.
+        kind: `zip`, `tar` or `tar.gz`.
+        sha256: hash of the archive's bytes, and its name in the store.
+        archive_bytes: size of the archive.
+        unpacked_bytes: total size of the files.
+        members: files, sorted by name.
     """
 
     kind: Kind
@@ -58,15 +58,15 @@ class ArchiveListing:
 def inspect(
     content: bytes, *, name: str = "the archive", limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> ArchiveListing:
-    """List an archive after reading all of it under `limits`; writes nothing.
+    """Read the full archive under `limits` and list it, without writing anything.
 
     Args:
         content: the archive's bytes.
-        name: what messages call it.
-        limits: bounds on size, count and ratio.
+        name: name of the archive for messages.
+        limits: limits of size, count and ratio.
 
     Raises:
-        ArchiveError: unknown kind, damaged, empty, too large, or with a member that is not harmless.
+        ArchiveError: the archive has an unknown kind, is damaged, empty or too large, or has a harmful member.
     """
     from cerebro.usercode.archive.formats import kind_of, members
 
@@ -90,14 +90,14 @@ def inspect(
 def extract(
     content: bytes, destination: Path, *, name: str = "the archive", limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> None:
-    """Unpack into the folder `destination`, which appears complete or not at all.
+    """Unpack into the folder `destination`, all or nothing.
 
-    Calling again is safe and does nothing: an existing folder is taken for this archive's, so `destination`
-    must be named for its content (`Volumes.archive`). Several processes may call at once; one of them wins.
+    Calling again does nothing, because an existing folder counts as complete. So `destination` must be named after the
+    content (`Volumes.archive`). Several processes may call this at the same time; one of them wins.
 
     Raises:
         ArchiveError: as `inspect`.
-        StorageFullError: the volume is full; nothing is left behind.
+        StorageFullError: the volume is full; nothing remains.
     """
     if destination.is_dir():
         return
@@ -118,7 +118,7 @@ def extract(
 
 
 def _write(member: Member, root: Path) -> None:
-    # `root` is new, holds no links and only what was written here; every path was checked to stay below it.
+    # `root` is new and has no links, and every path was checked to stay below it.
     path = root / member.path
     if member.is_folder:
         path.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _write(member: Member, root: Path) -> None:
         for chunk in member.chunks:
             file.write(chunk)
         file.flush()
-        os.fsync(file.fileno())  # else a power cut leaves empty files in a folder that looks complete
+        os.fsync(file.fileno())  # a power cut could otherwise leave empty files in a complete folder
     path.chmod(0o755 if member.is_executable else 0o644)
 
 
@@ -138,7 +138,7 @@ def _publish(aside: Path, destination: Path) -> None:
     except OSError:
         if not destination.is_dir():
             raise
-        # Another process was first, with the same bytes.
+        # Another process published the same bytes first.
 
 
 def _aside_prefix(destination: Path) -> str:
@@ -146,7 +146,7 @@ def _aside_prefix(destination: Path) -> str:
 
 
 def _sweep(destination: Path) -> None:
-    # What a killed process left; younger ones may belong to a process that still unpacks.
+    # Remove folders of killed processes; newer ones may be in use.
     oldest = time.time() - _ABANDONED_S
     for aside in destination.parent.glob(_aside_prefix(destination) + "*"):
         with suppress(FileNotFoundError):  # another process has just published or removed it

@@ -248,7 +248,7 @@ def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
     path = served.volumes.checkpoints / reference.name
     path.write_bytes(path.read_bytes()[1:])
     assert served.ask("GET", f"/api/volumes/checkpoints/{reference.name}").status == 422
-    with pytest.raises(errors.CheckpointCorruptError, match="how it is put together cannot be read"):
+    with pytest.raises(errors.CheckpointCorruptError, match="its layout is damaged"):
         fetched.whole(reference)
 
 

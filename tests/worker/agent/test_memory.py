@@ -28,7 +28,7 @@ from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 pytestmark = pytest.mark.processes
 
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")
-CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
+CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 died with signal SIGKILL")
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

@@ -20,8 +20,8 @@ from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.child import failure_of
 from cerebro.worker.training.sub_epoch import create
-from model_hopper.reach import reaches
-from model_hopper.together import Placed
+from model_hopper.memory_fallback import fallback_settings
+from model_hopper.rank_setup import RankSetup
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, Linear, handler_of, learn_from, volumes_in, write_split
 
@@ -59,9 +59,9 @@ def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind:
     """Lack of memory is not: the technique cannot."""
     spec = Linear()
     trainee = create(spec, {"batch_size": 4}, seed=0, model="m00", device=CPU)
-    placed = Placed(ParallelPlan(technique="failing"), Failing(error), Alone(("cpu",)))
+    placed = RankSetup(ParallelPlan(technique="failing"), Failing(error), Alone(("cpu",)))
     with pytest.raises(Exception) as caught:
-        placed.ready(spec, trainee)
+        placed.prepare_model(spec, trainee)
     assert failure_of(caught.value).kind is kind
 
 
@@ -182,7 +182,7 @@ def test_what_no_batch_is_small_enough_for_is_told(tmp_path: Path) -> None:
     with handler_of(spec, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError) as caught:
         handler.handle(validation(checkpoint), 1)
     assert (
-        "It was done once more in batches of 1 rows, and failed there, too" in failure_of(caught.value).text
+        "The evaluation was repeated in batches of 1 rows and failed again" in failure_of(caught.value).text
     )
 
 
@@ -226,7 +226,7 @@ def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
     failure = failure_of(caught.value)
     assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
     assert failure.message == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert "It was done once more on the host, and failed there, too" in failure.traceback
+    assert "The evaluation was repeated on the host and failed again" in failure.traceback
     assert str(error) in failure.traceback
 
 
@@ -263,4 +263,6 @@ def test_an_evaluation_on_a_share_of_cores_is_charged_for_what_it_has_and_not_fo
     gc.collect()
     with handler_of(Large(), volumes, memory_bytes=limit_mib << 20) as handler:
         assert handler.handle(validation(checkpoint), 1).metrics == expected
-    assert len(caplog.records) == (0 if places == ["device"] else len(reaches(CPU, 40, is_limited=True)) - 1)
+    assert len(caplog.records) == (
+        0 if places == ["device"] else len(fallback_settings(CPU, 40, is_limited=True)) - 1
+    )

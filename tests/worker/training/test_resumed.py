@@ -177,7 +177,7 @@ def test_a_sub_epoch_computes_with_the_threads_that_it_began_with(volumes: Volum
 def test_a_savepoint_that_cannot_be_read_costs_itself_alone(
     volumes: Volumes, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    """The sub-epoch is done from its beginning, and the log says why."""
+    """The sub-epoch restarts from its first batch, and the log says why."""
     savepoint = left(volumes, 6)
     path = volumes.checkpoint(savepoint.checkpoint.name)
     data = bytearray(path.read_bytes())
@@ -192,4 +192,4 @@ def test_a_savepoint_that_cannot_be_read_costs_itself_alone(
         result = other.handler.handle(task(savepoint), 2)
     assert same(result, whole(volumes))
     assert result.resumed_rows == 0
-    assert ["done from its beginning" in record.getMessage() for record in caplog.records] == [True]
+    assert ["restarts from its first batch" in record.getMessage() for record in caplog.records] == [True]

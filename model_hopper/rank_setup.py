@@ -1,6 +1,6 @@
-"""A sub-epoch by a way: this process's place among those that train the model together, and what they do at its begin.
+"""Setup of a sub-epoch with a parallel plan: join the rank group and restore the model on each rank.
 
-Imports what only ways need, so it is imported when the first of them comes.
+Only parallel plans need these imports, so the handler imports the module at the first such task.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from cerebro.worker.training.reading_together import Unchecked, load_together
 from cerebro.worker.training.sub_epoch import Trainee
 
 _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
-"""Of a collective call. A hang is the agent's to find, which names the rank: torch only ends what nobody waits for."""
+"""Limits of a collective call's timeout. The agent detects hangs and names the rank; torch must not end a call
+earlier."""
 
-_NOTE_S = 0.5
-"""Pause between two notes of how many operations of all ranks this one has begun."""
+_PUBLISH_S = 0.5
+"""Seconds between two published operation counts."""
 
 
-class Placed:
-    """How this process trains one sub-epoch.
+class RankSetup:
+    """This process's part in one sub-epoch.
 
     Attributes:
-        device: that the model is created and restored on.
+        device: device for creating and restoring the model.
     """
 
     def __init__(self, parallel_plan: ParallelPlan, technique: Technique, group: Group) -> None:
         self.parallel_plan, self.technique, self.group = parallel_plan, technique, group
         self.device = torch.device(technique.made_on(group, parallel_plan.params))
 
-    def ready(self, spec: SubEpochSpec, trainee: Trainee) -> GroupTrainee:
-        """The model, ready to train by the way. Collective.
+    def prepare_model(self, spec: SubEpochSpec, trainee: Trainee) -> GroupTrainee:
+        """Prepare the model for training with the technique. Collective.
 
         Raises:
-            NotApplicableError: the technique cannot, or failed. Not for lack of memory, which is told as it is.
+            NotApplicableError: the technique refused the model or failed. A lack of memory is raised unchanged.
         """
         try:
             return prepare(spec, trainee, self.technique, self.parallel_plan.params, self.group)
@@ -62,12 +63,12 @@ class Placed:
             ) from error
 
     def load(self, find: Callable[[], CheckedFile | Unchecked], *, is_optional: bool = False) -> State:
-        """See `load_together`."""
+        """Load the checkpoint on all ranks; see `load_together`."""
         return load_together(find, self.group, self.device, is_optional=is_optional)
 
 
-def placed_by(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: float) -> Placed:
-    """Join a sub-epoch's ranks, and wait until all have joined.
+def join_plan(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: float) -> RankSetup:
+    """Join the sub-epoch's ranks and wait until all have joined.
 
     Raises:
         NotApplicableError: the technique is unknown or refuses its parameters.
@@ -76,36 +77,37 @@ def placed_by(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: flo
         technique = resolve(parallel_plan, context.opened)
     except SpecError as error:
         raise NotApplicableError(str(error)) from error
-    return Placed(parallel_plan, technique, _joined(context, parallel_plan, hang_timeout_s))
+    return RankSetup(parallel_plan, technique, _join_group(context, parallel_plan, hang_timeout_s))
 
 
-def _joined(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: float) -> Group:
+def _join_group(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: float) -> Group:
     ranks = context.ranks
     if ranks is None:
         gpus = torch.cuda.device_count()
         return Alone(
             tuple(f"cuda:{number}" for number in range(gpus)) if gpus else ("cpu",) * parallel_plan.size
         )
-    group = _met(context, ranks, "cuda:0" if torch.cuda.is_available() else "cpu", hang_timeout_s)
-    threading.Thread(target=_note, args=(context, group), name="operations", daemon=True).start()
+    group = _join_ranks(context, ranks, "cuda:0" if torch.cuda.is_available() else "cpu", hang_timeout_s)
+    threading.Thread(
+        target=_publish_operations, args=(context, group), name="operations", daemon=True
+    ).start()
     return group
 
 
-def _met(context: Context, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
-    """Join a new group; wait for all ranks."""
+def _join_ranks(context: Context, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
     timeout_s = min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S)
-    place: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
+    arguments: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
     if not ranks.address:
-        return RankGroup.join(ranks.folder, **place)
+        return RankGroup.join(ranks.folder, **arguments)
     group = RankGroup.join_several_workers(
-        ranks.address, **place, say_where=context.say_where, hear_where=context.hear_where
+        ranks.address, **arguments, say_where=context.say_where, hear_where=context.hear_where
     )
     context.vote = group.largest
     return group
 
 
-def _note(context: Context, group: RankGroup) -> None:
+def _publish_operations(context: Context, group: RankGroup) -> None:
     """Publish this rank's operation count regularly, so that the agent can name a rank that hangs."""
     while True:
         context.note_operations(group.operations())
-        time.sleep(_NOTE_S)
+        time.sleep(_PUBLISH_S)

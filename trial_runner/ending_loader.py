@@ -1,4 +1,4 @@
-"""A loader for trials: it hands out what a sub-epoch would, in its order, but ends when the trial has seen enough."""
+"""A loader that ends when a trial has timed enough batches."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cerebro.ragged_rows import Ragged
 
 
 class EndingLoader(PartitionLoader):
-    """A `PartitionLoader` that asks before each batch whether another one is wanted, and ends at the first no.
+    """A `PartitionLoader` that ends when `should_continue` returns False.
 
-    User code sees the length and the rows of the partition, as ever. Once it has ended it hands out nothing more, in no
-    further pass.
+    User code sees the length and the rows of the whole partition. After the end, further passes are empty.
 
     Args:
-        goes_on: called with the number of batches that were handed out; not after the last one of the partition.
-        permuted: the rows of each batch come in another order, drawn from this seed; `None`: in their own.
+        should_continue: called before each batch with the number of earlier batches; not called after the last batch of
+            the partition.
+        permuted: seed that permutes the rows of each batch; `None` keeps their order.
     """
 
     def __init__(
         self,
         rows: MappedRows,
-        goes_on: Callable[[int], bool],
+        should_continue: Callable[[int], bool],
         *,
         batch_size: int,
         seed: int,
@@ -37,7 +37,7 @@ class EndingLoader(PartitionLoader):
         permuted: int | None = None,
     ) -> None:
         super().__init__(rows, batch_size=batch_size, seed=seed, device=device, share=share)
-        self._goes_on, self._permuted = goes_on, permuted
+        self._should_continue, self._permuted = should_continue, permuted
         self._permutation: list[int] | None = None
         self.handed, self.has_ended = 0, False
 
@@ -45,7 +45,7 @@ class EndingLoader(PartitionLoader):
         if self.has_ended:
             return
         for batch in super().__iter__():
-            self.has_ended = not self._goes_on(self.handed)
+            self.has_ended = not self._should_continue(self.handed)
             if self.has_ended:
                 return
             self.handed += 1
@@ -53,9 +53,9 @@ class EndingLoader(PartitionLoader):
 
     @property
     def ids(self) -> list[RowId]:
-        """Ids of the rows of the current batch, in its order."""
-        found = super().ids
-        return found if self._permutation is None else [found[row] for row in self._permutation]
+        """Ids of the current batch's rows, in their order."""
+        row_ids = super().ids
+        return row_ids if self._permutation is None else [row_ids[row] for row in self._permutation]
 
     def _reordered(self, batch: Batch) -> Batch:
         if self._permuted is None:
@@ -65,11 +65,11 @@ class EndingLoader(PartitionLoader):
         self._permutation = order.tolist()
         index = torch.from_numpy(order)
         inputs, outputs = batch
-        return _taken(inputs, index), _taken(outputs, index)
+        return _select(inputs, index), _select(outputs, index)
 
 
-def _taken(tree: Any, index: torch.Tensor) -> Any:
-    def taken(leaf: torch.Tensor | Ragged) -> torch.Tensor | Ragged:
+def _select(tree: Any, index: torch.Tensor) -> Any:
+    def select(leaf: torch.Tensor | Ragged) -> torch.Tensor | Ragged:
         return leaf[index] if isinstance(leaf, Ragged) else leaf.index_select(0, index.to(leaf.device))
 
-    return map_leaves(taken, tree)
+    return map_leaves(select, tree)

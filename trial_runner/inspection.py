@@ -1,4 +1,7 @@
-"""Which models of a run are alike, and which ways each group of them could be trained by. Trains nothing."""
+"""Groups of similar models in a run, and the possible parallel plans of each group.
+
+Models are built on torch's meta device; nothing is trained.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,12 @@ from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 20.0
-"""Making models may take so long; from then on those whose hyper-parameters differ in nothing that matters are taken to
-be alike without a look."""
+"""Seconds for building models; after them, models with equal relevant hyperparameters count as similar unseen."""
 
 
 @dataclass(kw_only=True)
-class _Found:
-    """Models that are alike, as they are found."""
+class _Group:
+    """A group of similar models."""
 
     name: str = ""
     facts: ModelFacts | None = None
@@ -44,19 +46,21 @@ def inspect(
     opened: Callable[[str], object] | None = None,
     keyed_by: Mapping[str, str] | None = None,
 ) -> Inspection:
-    """Group the models of a run, and tell of each group and way whether a trial of it is worth its time.
+    """Group the models of a run and list the parallel plans of each group.
 
-    A model that cannot be made is in a group of its own kind, with the reason: sub-epochs will show it, too.
+    A model that cannot be built goes into a group with the reason. Its sub-epochs will report the same error.
 
     Args:
-        opened: gives a user's own technique by its hash.
-        keyed_by: what outcomes of trials depend on, beside what is found here; `None`: they are not to be kept.
+        spec: the user's spec.
+        body: the task.
+        opened: returns a user's technique by its hash.
+        keyed_by: facts that decide the outcome of a trial, other than the model's; `None` disables the cache.
     """
     groups = grouped(spec, body.models, seed=body.seed)
     offers = offered(body.techniques, opened)
     return Inspection(
         groups=tuple(
-            _group(
+            _model_group(
                 f"g{number:02}",
                 each,
                 known_parallel_plans(each.facts, offers, body.places, gpus=body.gpus, keyed_by=keyed_by)
@@ -73,41 +77,41 @@ def inspect(
 def offered(
     techniques: Sequence[TechniqueChoice] | None, opened: Callable[[str], object] | None = None
 ) -> list[Offer]:
-    """The techniques that a run may use; all that are built in if none are named."""
+    """Return the techniques that a run may use; `None` selects all built-in ones."""
     built_in = (TechniqueChoice(name=kind.name, version=kind.version) for kind in KINDS.values())
     choices = built_in if techniques is None else techniques
     return [Offer(resolve(choice, opened), choice) for choice in choices]
 
 
-def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int) -> list[_Found]:
-    """Models that are alike, in the order of their first ones."""
-    found: dict[str, _Found] = {}
-    by_hyperparams: dict[str, _Found] = {}
+def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int) -> list[_Group]:
+    """Group similar models, in the order of their first members."""
+    found: dict[str, _Group] = {}
+    by_hyperparams: dict[str, _Group] = {}
     began = time.monotonic()
     for model, hyperparams in models.items():
         alike = repr(sorted(mattering(hyperparams).items()))
         if alike in by_hyperparams and time.monotonic() - began > _PATIENCE_S:
             by_hyperparams[alike].models.append(model)
             continue
-        one = _look(spec, hyperparams, seed=seed, model=model)
+        one = _inspect_model(spec, hyperparams, seed=seed, model=model)
         group = found.setdefault(one.facts.signature if one.facts else one.problem, one)
         group.models.append(model)
         by_hyperparams.setdefault(alike, group)
     return list(found.values())
 
 
-def _look(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Found:
+def _inspect_model(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Group:
     try:
         trainee = made_on_meta(spec, hyperparams, seed=seed, model=model)
         hints = hints_of(spec, trainee.modules, hyperparams)
         facts = facts_of(trainee.modules, hyperparams, hints=hints)
-    except Exception as error:  # noqa: BLE001 - user code: what it raises is told with its models
-        log.info("%s cannot be made: %s", model, line_of(error))
-        return _Found(problem=line_of(error))
-    return _Found(name=named(trainee.modules), facts=facts)
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; the group has the reason
+        log.info("model %s cannot be built: %s", model, line_of(error))
+        return _Group(problem=line_of(error))
+    return _Group(name=named(trainee.modules), facts=facts)
 
 
-def _group(identity: str, found: _Found, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:
+def _model_group(identity: str, found: _Group, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:
     if found.facts is None:
         return ModelGroup(id=identity, models=tuple(found.models), problem=found.problem)
     facts = found.facts

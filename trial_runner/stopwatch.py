@@ -1,7 +1,7 @@
-"""How long a batch takes: measured in blocks of batches, until both halves of them agree.
+"""Measurement of the time per batch, in blocks of batches, until both halves agree.
 
-All ranks end at the same batch: rank 0 decides at the end of each block, and the others are told. Between two blocks
-the devices are waited for, and the clock stands still while ranks speak.
+Rank 0 decides after each block, so all ranks stop after the same batch. Devices are synchronized between two
+blocks, and the clock stops while ranks communicate.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 WARM_UP = 3
-"""Batches that are not timed: memory is allocated, kernels are chosen. Fewer, where they take longer than all else."""
-LEAST, MOST = 5, 30
-"""Batches that are timed; more of those that take less than `SHORTEST_S` together."""
+"""Batches before timing starts, for memory allocation and kernel selection; fewer after `LONGEST_S`."""
+MIN_BATCHES, MAX_BATCHES = 5, 30
+"""Minimum and maximum of timed batches; more if they take less than `SHORTEST_S` in total."""
 LONGEST_S, SHORTEST_S = 10.0, 0.3
-"""Of a measurement, with its warm-up; and of the timed batches."""
-_AGREED = 0.05
-"""Relative difference of the halves."""
+"""Maximum seconds of a measurement with its warm-up; minimum seconds of the timed batches."""
+_MAX_DIFFERENCE = 0.05
+"""Largest relative difference of two halves that agree."""
 _BLOCK_S = 0.05
-LEAST_SIGMA = 0.03
+MIN_SIGMA = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What was measured.
+    """Measured time per batch.
 
     Attributes:
-        batch_s: seconds of a batch on average, as a sub-epoch takes the sum of its batches.
-        sigma: of the logarithm of what a sub-epoch's batches take, as far as the two halves tell.
-        batches: that were timed.
+        batch_s: average seconds of a batch.
+        sigma: standard deviation of the logarithm of a sub-epoch's time, estimated from the two halves.
+        batches: number of timed batches.
     """
 
     batch_s: float
@@ -40,31 +40,35 @@ class Pace:
 
 @dataclass(kw_only=True)
 class Stopwatch:
-    """Asked by `EndingLoader` before each batch whether another one is wanted.
+    """Times batches and decides whether `EndingLoader` returns another one.
 
     Args:
-        synchronize: waits until the device has done what it was given.
-        together: hands on what rank 0 gives, on all ranks.
-        clock: seconds.
+        synchronize: waits until the device has finished its work.
+        together: returns rank 0's value on all ranks.
+        clock: returns seconds.
     """
 
     synchronize: Callable[[], None] = lambda: None
     together: Callable[[int], int] = lambda value: value
     clock: Callable[[], float] = time.monotonic
     blocks: list[tuple[int, float]] = field(default_factory=list)
-    """(batches, seconds)."""
+    """Timed blocks: (batches, seconds)."""
     is_over: bool = False
-    """Whether enough was seen."""
+    """True after enough batches were timed."""
     _began: float | None = None
     _is_warm: bool = False
     _is_paused: bool = False
     _block: tuple[int, float] = (0, 0.0)
-    """Batch that the present block began with, and when."""
+    """First batch of the current block, and its start time."""
     _next: int = 1
-    """Batch at which it ends."""
+    """Batch that ends the current block."""
 
-    def goes_on(self, batches: int) -> bool:
-        """Whether another batch is wanted after so many."""
+    def should_continue(self, batches: int) -> bool:
+        """Return True if another batch is wanted.
+
+        Args:
+            batches: number of earlier batches.
+        """
         if self._began is None:
             self._began = self.clock()
         if self._is_paused:
@@ -75,7 +79,7 @@ class Stopwatch:
         return not self.is_over
 
     def pause(self, batches: int) -> None:
-        """There are no more batches for now; the clock stands still until `goes_on` is asked again."""
+        """Stop the clock after a pass over the partition, until the next `should_continue`."""
         if self._began is None or batches == 0:
             self.is_over = True  # user code does not read the data
             return
@@ -89,45 +93,45 @@ class Stopwatch:
             self.blocks.append((batches - first, now - began))
         is_late = self._began is not None and now - self._began >= LONGEST_S
         self._is_warm = self._is_warm or batches >= WARM_UP or is_late
-        length = self.together(self._wanted(now, batches))
+        length = self.together(self._next_length(now, batches))
         self.is_over, self._next = length == 0, batches + length
 
     def pace(self) -> Pace:
-        """What was measured; a `batch_s` of 0 if nothing was."""
+        """Return the measurement; `batch_s` is 0 if no batch was timed."""
         if not self.blocks:
-            return Pace(batch_s=0.0, sigma=LEAST_SIGMA, batches=0)
+            return Pace(batch_s=0.0, sigma=MIN_SIGMA, batches=0)
         batches = sum(count for count, _ in self.blocks)
         return Pace(
             batch_s=sum(seconds for _, seconds in self.blocks) / batches,
-            sigma=max(LEAST_SIGMA, self._apart() / math.sqrt(2)),
+            sigma=max(MIN_SIGMA, self._half_difference() / math.sqrt(2)),
             batches=batches,
         )
 
-    def _wanted(self, now: float, batches: int) -> int:
-        """Length of the next block; 0: enough was seen."""
+    def _next_length(self, now: float, batches: int) -> int:
+        """Return the length of the next block, or 0 after enough batches."""
         assert self._began is not None
         is_late = now - self._began >= LONGEST_S
         if not self._is_warm:
             return 1
         if not self.blocks:
-            # One block at least, of a batch if batches are that long.
-            return 1 if is_late else self._length(now, batches)
+            # Time at least one block, of one batch if the time is over.
+            return 1 if is_late else self._block_length(now, batches)
         timed, seconds = sum(count for count, _ in self.blocks), sum(s for _, s in self.blocks)
-        is_enough = timed >= LEAST and seconds >= SHORTEST_S and len(self.blocks) >= 2
-        if is_late or (is_enough and (timed >= MOST or self._apart() <= _AGREED)):
+        is_enough = timed >= MIN_BATCHES and seconds >= SHORTEST_S and len(self.blocks) >= 2
+        if is_late or (is_enough and (timed >= MAX_BATCHES or self._half_difference() <= _MAX_DIFFERENCE)):
             return 0
-        return self._length(now, batches)
+        return self._block_length(now, batches)
 
-    def _length(self, now: float, batches: int) -> int:
-        """So many batches that looking at the clock between them costs nothing."""
+    def _block_length(self, now: float, batches: int) -> int:
+        """Return the batches of a block that makes the cost of reading the clock negligible."""
         assert self._began is not None
         timed = sum(count for count, _ in self.blocks)
         seconds = sum(s for _, s in self.blocks)
         batch_s = seconds / timed if timed else (now - self._began) / max(1, batches)
         return max(1, min(1_000, round(_BLOCK_S / batch_s))) if batch_s > 0 else 1_000
 
-    def _apart(self) -> float:
-        """The logarithm of the ratio of the two halves' rates."""
+    def _half_difference(self) -> float:
+        """Return the absolute logarithm of the ratio of both halves' rates."""
         half = len(self.blocks) // 2
         if not half:
             return math.inf

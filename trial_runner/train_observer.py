@@ -1,5 +1,7 @@
-"""The user's `train` seen from outside: its gradients at the first step of each optimizer, how often it steps, with
-which numbers. Dropout and clipping are off meanwhile: the one differs from rank to rank, the other hides a wrong scale.
+"""Observation of the user's `train`: gradients at the first step of each optimizer, and step counts.
+
+Dropout and gradient clipping are off during the observation, because dropout differs between ranks and clipping hides a
+wrong scale.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ from torch.overrides import TorchFunctionMode
 
 from trial_runner.gradients import Mark, mark_of
 
-MOST_BATCHES = 64
-"""Without a step of an optimizer after so many, there is none."""
+MAX_BATCHES = 64
+"""Batches without a step before `train` counts as using no optimizer of torch."""
 
 
 @dataclass(kw_only=True)
-class Seen:
-    """What was seen of a call of `train`.
+class Observed:
+    """Observations of one call of `train`.
 
     Attributes:
-        gradients: at the first step of each optimizer: parameter -> gradient.
-        numbers: of each parameter group of each optimizer at that step.
-        steps, batches: how many there were.
+        gradients: parameter name -> gradient summary at the first step of its optimizer.
+        numbers: settings of each optimizer's parameter groups at that step.
+        steps: number of optimizer steps.
+        batches: number of batches.
     """
 
     gradients: dict[str, Mark | None] = field(default_factory=dict)
@@ -37,17 +40,19 @@ class Seen:
     steps: int = 0
     batches: int = 0
 
-    def goes_on(self, batches: int) -> bool:
-        """For `EndingLoader`: until an optimizer has stepped."""
+    def should_continue(self, batches: int) -> bool:
+        """Return True until an optimizer has stepped or `MAX_BATCHES` is reached; for `EndingLoader`."""
         self.batches = batches
-        return self.steps == 0 and batches < MOST_BATCHES
+        return self.steps == 0 and batches < MAX_BATCHES
 
 
 @contextmanager
-def observing(modules: Sequence[nn.Module]) -> Iterator[Seen]:
-    """Watch the first step of each optimizer over these modules. Where parameters are in parts, this is collective: all
-    ranks step together."""
-    seen, optimizers = Seen(), list[Optimizer]()
+def observe(modules: Sequence[nn.Module]) -> Iterator[Observed]:
+    """Observe the first step of each optimizer over these modules.
+
+    Collective if parameters are sharded: all ranks step together.
+    """
+    observed, optimizers = Observed(), list[Optimizer]()
     names = {
         id(parameter): f"{number}/{name}"
         for number, module in enumerate(modules)
@@ -55,20 +60,20 @@ def observing(modules: Sequence[nn.Module]) -> Iterator[Seen]:
     }
 
     def step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        seen.steps += 1
+        observed.steps += 1
         if any(each is optimizer for each in optimizers):
             return
         optimizers.append(optimizer)
         for group in optimizer.param_groups:
-            seen.numbers.append({key: _plain(value) for key, value in group.items() if key != "params"})
+            observed.numbers.append({key: _plain(value) for key, value in group.items() if key != "params"})
             for number, parameter in enumerate(group["params"]):
                 name = names.get(id(parameter), f"optimizer {len(optimizers)}, parameter {number}")
-                seen.gradients[name] = _mark(name, parameter.grad)
+                observed.gradients[name] = _mark(name, parameter.grad)
 
     handle = register_optimizer_step_pre_hook(step)
     try:
         with _without_dropout(modules), _without_clipping():
-            yield seen
+            yield observed
     finally:
         handle.remove()
 
@@ -106,22 +111,22 @@ _DROPPING = {
 
 
 class _NoDropout(TorchFunctionMode):
-    """Functions that drop something drop nothing."""
+    """Makes dropout functions return their input."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
+        arguments = dict(kwargs or {})
         if func in _DROPPING:
-            return args[0] if args else given["input"]
+            return args[0] if args else arguments["input"]
         if func is functional.scaled_dot_product_attention:
             # (query, key, value, attn_mask, dropout_p, ...)
             args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
-            given.update({"dropout_p": 0.0} if "dropout_p" in given else {})
-        return func(*args, **given)
+            arguments.update({"dropout_p": 0.0} if "dropout_p" in arguments else {})
+        return func(*args, **arguments)
 
 
 @contextmanager
 def _without_dropout(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Modules that drop within a kernel, such as recurrent ones and attention, are told not to."""
+    """Set `dropout` to 0 on modules that drop inside a kernel, such as RNNs and attention."""
     changed: list[tuple[nn.Module, float]] = []
     for module in (each for root in modules for each in root.modules()):
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout:
@@ -140,13 +145,15 @@ def _without_dropout(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _without_clipping() -> Iterator[None]:
-    """`torch.nn.utils.clip_grad_norm_` tells the norm, and changes nothing. User code may have imported it by name, so
-    it is what it calls that is replaced; a test says whether torch still does. Clipping by value hides nothing that is
-    not at its limit."""
+    """Make `torch.nn.utils.clip_grad_norm_` return the norm without clipping.
+
+    User code may have imported the function by name, so an inner function of torch is replaced; a test checks that
+    torch still calls it. Clipping by value needs no replacement, because it only hides values at its limit.
+    """
     clipping, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
     with ExitStack() as stack:
-        before = getattr(clipping, name, None)
-        if before is not None:
+        original = getattr(clipping, name, None)
+        if original is not None:
             setattr(clipping, name, lambda *args, **kwargs: None)
-            stack.callback(setattr, clipping, name, before)
+            stack.callback(setattr, clipping, name, original)
         yield

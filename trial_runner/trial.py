@@ -1,8 +1,8 @@
-"""One trial: the user's `train` on some batches by one way. Whether its gradient is that of one device, how long a
-batch takes, how much memory it needs, and how long its checkpoints take.
+"""One trial: the user's `train` on some batches by one parallel plan.
 
-Runs on every rank of a way of several, each with its device; rank 0 also computes the gradient of one device, by itself
-and before the others begin, on the same weights and rows.
+A trial verifies that the gradient equals a single device's, and measures the time of a batch, memory and the time of a
+checkpoint. It runs on every rank of the plan. Before the others start, rank 0 also computes the gradient on a single
+device, with the same weights and rows.
 """
 
 from __future__ import annotations
@@ -39,31 +39,35 @@ from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
 from cerebro.worker.training.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, create
 from cerebro.worker.training.tracking import Checkpoint
-from trial_runner.clocking import Stopwatch
-from trial_runner.ending import EndingLoader
+from trial_runner.ending_loader import EndingLoader
 from trial_runner.gradients import differences, is_rounding
-from trial_runner.observing import MOST_BATCHES, Seen, observing
+from trial_runner.stopwatch import Stopwatch
+from trial_runner.train_observer import MAX_BATCHES, Observed, observe
 
 log = logging.getLogger(__name__)
 
 TOLERANCE, NOISES = 1e-4, 10.0
-"""The gradient of a parameter is the same if it differs by less than so much, or by less than so many times what the
-order of a batch's rows changes of it."""
-MOST_NOISE = 5e-4
-"""Where the order of rows changes more, a gradient that is wrong by a per cent could pass as the same, so none is
-verified."""
+"""A gradient is equal if it differs by less than `TOLERANCE`, or `NOISES` times the effect of the row order."""
+MAX_NOISE = 5e-4
+"""Largest effect of the row order at which gradients are verified; more could hide an error of 1 %."""
 INEXACT = 0.2
-"""By so much the gradient may differ where a technique that the user has named computes in another precision: less than
-what a wrong scale or share of a batch makes."""
-_MOST_CALLS = 30
-"""Of `train`, for partitions of few batches."""
+"""Allowed difference for a technique with another precision, below the effect of a wrong scale."""
+_MAX_CALLS = 30
+"""Maximum number of calls of `train`, for partitions with few batches."""
 FILE_BYTES = 1 << 30
-"""At most so much is written and read to learn how long that takes."""
+"""Maximum bytes written and read to measure checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Of a gradient. `reason`: why the way is ruled out; `unverified`: why nothing is known."""
+class Comparison:
+    """Comparison of a gradient with a single device's.
+
+    Attributes:
+        is_verified: True if the gradients are equal.
+        reason: why the plan is ruled out, or "".
+        unverified: why the comparison is inconclusive, or "".
+        error: largest relative difference.
+    """
 
     is_verified: bool = False
     reason: str = ""
@@ -73,21 +77,21 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reference:
-    """What one device computes."""
+    """Gradient of a single device."""
 
-    seen: Seen
+    observed: Observed
     noises: Mapping[str, float]
-    """Parameter -> what another order of the batch's rows changes of its gradient."""
+    """Parameter name -> effect of another row order on its gradient."""
     unverified: str = ""
-    """Why no gradient is verified by it: another one may be told from it only if it is far from it."""
+    """Why it verifies no gradient; it can still show that one is far off."""
 
 
 class Trial:
     """One trial, on one rank.
 
     Args:
-        rows: of a partition.
-        device_memory: where that of the device is counted.
+        rows: rows of one partition.
+        device_memory: counter of the device's memory.
     """
 
     def __init__(
@@ -102,19 +106,21 @@ class Trial:
     ) -> None:
         self._device_memory = device_memory or DeviceMemory()
         self._spec, self._body, self._technique, self._group, self._rows = spec, body, technique, group, rows
-        given = body.hyperparams["batch_size"]
-        assert isinstance(given, int)
-        self._batch_size = given
+        batch_size = body.hyperparams["batch_size"]
+        assert isinstance(batch_size, int)
+        self._batch_size = batch_size
         self._seed = sub_epoch_seed(body.seed, body.model, 1, body.partition)
 
     def run(self, root: Path, name: str) -> TrialOutcome:
-        """Try it. Collective; the result counts on rank 0.
+        """Run the trial. Collective; only rank 0's result counts.
 
         Args:
-            root, name: of a file on the checkpoint volume, in a folder that is there; it is removed again.
+            root: folder of the checkpoint volume; must exist.
+            name: name of a temporary file in it.
 
         Raises:
-            NotApplicableError: the technique cannot train the model. Whatever else: user code's, or lack of memory.
+            NotApplicableError: the technique cannot train the model.
+            Exception: an error of user code, or a lack of memory.
         """
         began = time.monotonic()
         is_single = self._technique.name == "single"
@@ -122,18 +128,23 @@ class Trial:
         self._group.barrier()
         self._settle_memory()
         trainee = self._trainee(self._technique, self._group)
-        verdict = Verdict(is_verified=True)
+        comparison = Comparison(is_verified=True)
         if not is_single:
-            seen = self._observed(trainee)
-            verdict = self._group.gathered(self._judged(reference, seen) if not self._group.rank else None)[0]
-        if verdict.reason:
+            observed = self._observe(trainee)
+            comparison = self._group.gathered(
+                self._compare(reference, observed) if not self._group.rank else None
+            )[0]
+        if comparison.reason:
             return TrialOutcome(
-                reason=verdict.reason, cause="gradient", error=verdict.error, seconds=time.monotonic() - began
+                reason=comparison.reason,
+                cause="gradient",
+                error=comparison.error,
+                seconds=time.monotonic() - began,
             )
-        stopwatch = self._timed(trainee)
+        stopwatch = self._measure_time(trainee)
         device_bytes, host = self._peaks()
         trainee.checkpoint.settle()
-        files = self._files(trainee, root, name)
+        files = self._measure_checkpoint(trainee, root, name)
         pace = stopwatch.pace()
         return TrialOutcome(
             reason="" if pace.batches else "train() ended before a batch was timed",
@@ -143,9 +154,9 @@ class Trial:
             batches=pace.batches,
             device_bytes=device_bytes,
             host_bytes=host,
-            is_verified=verdict.is_verified,
-            unverified=verdict.unverified,
-            error=verdict.error,
+            is_verified=comparison.is_verified,
+            unverified=comparison.unverified,
+            error=comparison.error,
             seconds=time.monotonic() - began,
             **files,
         )
@@ -153,7 +164,7 @@ class Trial:
     # --- the gradient --------------------------------------------------------------------------------
 
     def _reference(self) -> _Reference | str:
-        """What one device computes, or why that is not known. On one rank, by itself."""
+        """Compute the gradient on a single device, or return why that fails. Runs on one rank."""
         for technique in (KINDS["single"](), KINDS["offload"]()):
             alone = Alone((self._group.device,))
             try:
@@ -161,20 +172,24 @@ class Trial:
             except Exception as error:
                 if whose_memory(error) is None:
                     raise
-                log.info("one device holds no reference by %s: %s", technique.name, line_of(error))
+                log.info(
+                    "one device has too little memory for a reference with %s: %s",
+                    technique.name,
+                    line_of(error),
+                )
             finally:
                 alone.leave()
                 self._settle_memory()
         return "no single device holds the model, so there is nothing to compare its gradient with"
 
     def _reference_by(self, technique: Technique, alone: Group) -> _Reference | str:
-        seen = self._observed(self._trainee(technique, alone))
-        if not seen.gradients:
-            return f"no optimizer of torch took a step in {MOST_BATCHES} batches"
-        again = self._observed(self._trainee(technique, alone), permuted=1)
-        noises = differences(again.gradients, seen.gradients)
-        noisy = [name for name, noise in noises.items() if noise > MOST_NOISE]
-        of_note = [name for name in noisy if not is_rounding(name, seen.gradients)]
+        observed = self._observe(self._trainee(technique, alone))
+        if not observed.gradients:
+            return f"no optimizer of torch took a step in {MAX_BATCHES} batches"
+        again = self._observe(self._trainee(technique, alone), permuted=1)
+        noises = differences(again.gradients, observed.gradients)
+        noisy = [name for name, noise in noises.items() if noise > MAX_NOISE]
+        of_note = [name for name in noisy if not is_rounding(name, observed.gradients)]
         reason = ""
         if noisy:
             which = max(of_note or noisy, key=noises.__getitem__)
@@ -182,25 +197,25 @@ class Trial:
                 f"the gradient of {which} depends on the order of a batch's rows (it changes by {noises[which]:.2g}), "
                 "so it cannot be compared"
             )
-        return reason if of_note else _Reference(seen=seen, noises=noises, unverified=reason)
+        return reason if of_note else _Reference(observed=observed, noises=noises, unverified=reason)
 
-    def _judged(self, reference: _Reference | str, seen: Seen) -> Verdict:
-        """What the comparison says; on rank 0."""
+    def _compare(self, reference: _Reference | str, observed: Observed) -> Comparison:
+        """Compare with the reference, on rank 0."""
         label = self._body.parallel_plan.label
         if isinstance(reference, str):
-            return Verdict(unverified=reference)
-        expected = reference.seen
-        if (seen.steps, seen.batches) != (expected.steps, expected.batches):
-            return Verdict(
-                reason=f"by {label}, optimizers step {seen.steps} times in {seen.batches} batches; on one device "
-                f"{expected.steps} times in {expected.batches}"
+            return Comparison(unverified=reference)
+        expected = reference.observed
+        if (observed.steps, observed.batches) != (expected.steps, expected.batches):
+            return Comparison(
+                reason=f"with {label}, optimizers step {observed.steps} times in {observed.batches} batches; on one "
+                f"device {expected.steps} times in {expected.batches}"
             )
-        if not _are_same(seen.numbers, expected.numbers):
-            return Verdict(
-                reason=f"by {label}, an optimizer has {_first_other(seen.numbers, expected.numbers)}: what is computed "
-                "from the number of rows or batches must be computed from those of the whole batch"
+        if not _are_same(observed.numbers, expected.numbers):
+            return Comparison(
+                reason=f"with {label}, an optimizer has {_first_difference(observed.numbers, expected.numbers)}. "
+                "Compute settings from the rows of the global batch, not of a rank's share."
             )
-        errors = differences(seen.gradients, expected.gradients)
+        errors = differences(observed.gradients, expected.gradients)
         is_exact = self._technique.is_exact(self._body.parallel_plan.params)
         least = TOLERANCE if is_exact else INEXACT
         over = {
@@ -211,27 +226,27 @@ class Trial:
         which = max(over or errors, key=errors.__getitem__)
         error = errors[which]
         if over:
-            return Verdict(
+            return Comparison(
                 error=error if math.isfinite(error) else None,
-                reason=f"by {label}, the gradient of {which} differs from that of one device by {error:.2g} of it: see "
-                "Hints.loss and Hints.terms, and whether the loss of a row depends on other rows",
+                reason=f"with {label}, the gradient of {which} differs from one device's by {error:.2g} (relative). "
+                "See Hints.loss and Hints.terms, and check whether the loss of a row depends on other rows.",
             )
         if not is_exact:
-            return Verdict(
+            return Comparison(
                 error=error,
-                unverified=f"it computes in another precision: the gradient of {which} differs by {error:.2g}",
+                unverified=f"it computes in another precision; the gradient of {which} differs by {error:.2g}",
             )
-        return Verdict(is_verified=not reference.unverified, unverified=reference.unverified, error=error)
+        return Comparison(is_verified=not reference.unverified, unverified=reference.unverified, error=error)
 
-    def _observed(self, trainee: Trainee, *, permuted: int | None = None) -> Seen:
-        with observing(trainee.modules) as seen:
-            loader = self._loader(trainee, seen.goes_on, self._uneven, permuted)
+    def _observe(self, trainee: Trainee, *, permuted: int | None = None) -> Observed:
+        with observe(trainee.modules) as observed:
+            loader = self._loader(trainee, observed.should_continue, self._comparison_batch_size, permuted)
             self._train(trainee, loader)
-        return seen
+        return observed
 
     # --- time, memory, files -------------------------------------------------------------------------
 
-    def _timed(self, trainee: Trainee) -> Stopwatch:
+    def _measure_time(self, trainee: Trainee) -> Stopwatch:
         group = self._group
         device = torch.device(group.device)
         self._reset_peaks()
@@ -240,22 +255,21 @@ class Trial:
             together=lambda value: int(group.gathered(value)[0]),
         )
         handed, calls = 0, 0
-        while not stopwatch.is_over and calls < _MOST_CALLS:
-            trainee.checkpoint = Checkpoint()  # as a sub-epoch that knows of none before it
-            goes_on = partial(_from, stopwatch.goes_on, handed)
-            loader = self._loader(trainee, goes_on, self._batch_size)
+        while not stopwatch.is_over and calls < _MAX_CALLS:
+            trainee.checkpoint = Checkpoint()  # as in a model's first sub-epoch
+            should_continue = partial(_continue_from, stopwatch.should_continue, handed)
+            loader = self._loader(trainee, should_continue, self._batch_size)
             self._train(trainee, loader)
             handed, calls = handed + loader.handed, calls + 1
             if not stopwatch.is_over:
-                stopwatch.pause(handed)  # the partition has no more
+                stopwatch.pause(handed)  # end of the partition
         return stopwatch
 
-    def _files(self, trainee: Trainee, root: Path, name: str) -> dict[str, Any]:
-        """Seconds that a checkpoint takes to be written and to be read as a sub-epoch does it, and its size.
-        Collective."""
+    def _measure_checkpoint(self, trainee: Trainee, root: Path, name: str) -> dict[str, Any]:
+        """Measure the seconds for writing and reading a checkpoint, and its size. Collective."""
         group, state = self._group, trainee.local_state()
         size = state_bytes(state)
-        part = _part(state, FILE_BYTES)
+        part = _first_tensors(state, FILE_BYTES)
         share = state_bytes(part) / size if size else 1.0
         device = self._technique.made_on(group, self._body.parallel_plan.params)
         try:
@@ -264,7 +278,7 @@ class Trial:
             saved = time.monotonic()
 
             def find() -> Unchecked:
-                assert reference is not None  # this is rank 0, which knows the file
+                assert reference is not None  # only rank 0 calls this
                 return Unchecked(root / name, reference)
 
             load_together(find, group, device)
@@ -287,21 +301,27 @@ class Trial:
         return prepare(self._spec, trainee, technique, params, group)
 
     @property
-    def _uneven(self) -> int:
-        """Rows of the batches that gradients are compared on: where sub-epochs have batches that cannot be shared
-        evenly, as a last one is, such a one shows what equal shares would hide. Of fewer rows than ranks, too: one is
-        lent one."""
+    def _comparison_batch_size(self) -> int:
+        """Batch size for comparing gradients.
+
+        If the partition's last batch cannot be divided evenly between ranks, this size cannot either, so that the
+        comparison shows errors that equal shares hide. A rank may get no row and then borrows one.
+        """
         size, ranks = self._batch_size, self._group.size
         is_ragged = self._rows.num_rows % size != 0
         return size - 1 if ranks > 1 and is_ragged and size % ranks == 0 else size
 
     def _loader(
-        self, trainee: Trainee, goes_on: Callable[[int], bool], batch_size: int, permuted: int | None = None
+        self,
+        trainee: Trainee,
+        should_continue: Callable[[int], bool],
+        batch_size: int,
+        permuted: int | None = None,
     ) -> EndingLoader:
         share = trainee.share if isinstance(trainee, GroupTrainee) else (0, 1)
         return EndingLoader(
             self._rows,
-            goes_on,
+            should_continue,
             batch_size=batch_size,
             seed=self._seed,
             device=self._group.device,
@@ -310,8 +330,10 @@ class Trial:
         )
 
     def _train(self, trainee: Trainee, loader: EndingLoader) -> None:
-        """The user's `train`, as a sub-epoch has it; what it makes of having seen only some of the rows is not asked
-        for."""
+        """Call the user's `train` as in a sub-epoch.
+
+        Errors after the loader's early end are ignored, because `train` has seen only some rows.
+        """
         feed = InstrumentedLoader(loader)
         seed_everything(self._seed)
         for module in trainee.modules:
@@ -343,8 +365,7 @@ class Trial:
                 torch.cuda.reset_peak_memory_stats(device)
 
     def _peaks(self) -> tuple[int, int]:
-        """Most bytes of a device that were in use at once, over all devices; and of the host, over all ranks together.
-        Collective."""
+        """Return the peak bytes of the fullest device, and of the host over all ranks. Collective."""
         group = self._group
         used = self._device_memory.taken()
         if group.device.startswith("cuda"):
@@ -353,16 +374,16 @@ class Trial:
         return max(each[0] for each in found), sum(each[1] for each in found)
 
 
-def _from(goes_on: Callable[[int], bool], before: int, batches: int) -> bool:
-    return goes_on(before + batches)
+def _continue_from(should_continue: Callable[[int], bool], earlier: int, batches: int) -> bool:
+    return should_continue(earlier + batches)
 
 
 def _are_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    return len(one) == len(other) and not _first_other(one, other)
+    return len(one) == len(other) and not _first_difference(one, other)
 
 
-def _first_other(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str:
-    """The first number that two optimizers do not have in common, in words; empty if there is none."""
+def _first_difference(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str:
+    """Describe the first setting that differs between the optimizers, or return ""."""
     for one, other in zip(found, expected, strict=False):
         for name in {**one, **other}:
             a, b = one.get(name), other.get(name)
@@ -374,22 +395,24 @@ def _first_other(found: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
     return ""
 
 
-def _part(state: State, limit: int) -> State:
-    """As many of a state's tensors as have no more bytes than the limit; at least one. The same ones on all ranks: of
-    what is in parts, the whole counts."""
-    left = limit
+def _first_tensors(state: State, limit: int) -> State:
+    """Return the first tensors of a state, up to `limit` bytes and at least one.
 
-    def kept(value: Any) -> Any:
-        nonlocal left
+    All ranks return the same tensors; a sharded tensor counts with its full size.
+    """
+    remaining = limit
+
+    def truncate(value: Any) -> Any:
+        nonlocal remaining
         if isinstance(value, torch.Tensor):
-            if left <= 0:
+            if remaining <= 0:
                 return None
-            left -= value.numel() * value.element_size()
+            remaining -= value.numel() * value.element_size()
             return value
         if isinstance(value, Mapping):
-            return {key: kept(item) for key, item in value.items()}
+            return {key: truncate(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [kept(item) for item in value]
+            return [truncate(item) for item in value]
         return value
 
-    return {"models": kept(state["models"]), "checkpoint": kept(state["checkpoint"])}
+    return {"models": truncate(state["models"]), "checkpoint": truncate(state["checkpoint"])}

@@ -1,0 +1,34 @@
+"""Comparison of a re-executed sub-epoch with the committed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from cerebro.contract.tasks import MAX_DIFFERENCES, AuditOutcome
+from cerebro.state.audits import apart
+from cerebro.worker.training import comparing
+from cerebro.worker.training.checkpoint import State
+
+_MAX_NAME = 200
+"""Maximum length of a difference's name."""
+
+
+def compare_states(state: State, saved: State) -> AuditOutcome:
+    """Compare two states bit by bit."""
+    here, there = comparing.trained(state), comparing.trained(saved)
+    found = islice(comparing.differences(here, there), MAX_DIFFERENCES)
+    return AuditOutcome(
+        is_exact=True, differences=tuple(name[:_MAX_NAME] for name in found), digest=comparing.digest(here)
+    )
+
+
+def compare_metrics(metrics: Mapping[str, float], committed: Mapping[str, float]) -> AuditOutcome:
+    """Compare metrics within a tolerance."""
+    found = [
+        f"{name}: committed {committed.get(name, 'nothing')}, re-executed {metrics.get(name, 'nothing')}"
+        for name in apart(metrics, committed)
+    ]
+    return AuditOutcome(
+        is_exact=False, differences=tuple(name[:_MAX_NAME] for name in found[:MAX_DIFFERENCES])
+    )
