@@ -184,8 +184,8 @@ class _File(NamedTuple):
 class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
-    Immutable and safe to share between threads. Files may be deleted while it exists. Opening reads no rows, except of a
-    shard that is newer than its partition's manifest: its checksum must still match.
+    Immutable and safe to share between threads. Files may be deleted while it exists. Opening reads no rows,
+    except of a shard that is newer than its partition's manifest: its checksum must still match.
     """
 
     def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk], files: Sequence[_File] = ()) -> None:
