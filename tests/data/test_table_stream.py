@@ -265,7 +265,9 @@ def test_a_header_alone_has_no_rows(tmp_path: Path, first: str) -> None:
 def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
     """A misspelt column would keep the type that it was told by."""
     (tmp_path / "t.csv").write_text("id,zip\n1,0123\n")
-    with pytest.raises(MetadataError, match=r"types for 'Zip', but .*t\.csv lacks these columns.*'id', 'zip'"):
+    with pytest.raises(
+        MetadataError, match=r"types for 'Zip', but .*t\.csv lacks these columns.*'id', 'zip'"
+    ):
         read(str(tmp_path / "t.csv"), {"Zip": "int64", "id": "string"})
     pq.write_table(pa.table({"id": [1]}), tmp_path / "t.parquet")
     with pytest.raises(MetadataError, match=r"t\.parquet is Parquet.*leave `types` out"):

@@ -208,7 +208,5 @@ def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pyte
 def test_a_helper_of_an_older_spec_is_not_taken_for_fit(helper: Any) -> None:
     """The template has had the method for less long than there are specs; what to do is said before a run."""
     members = {"row_preprocessor": lambda self, row, mode, object_dir: (0, 0), "fit": helper}
-    with pytest.raises(
-        SpecError, match=r"Mine\.fit .*expected .*fit\(.*rename it if it is your own helper"
-    ):
+    with pytest.raises(SpecError, match=r"Mine\.fit .*expected .*fit\(.*rename it if it is your own helper"):
         check_etl_spec(type("Mine", (ETLSpec,), members)(), "run_etl")
