@@ -26,7 +26,7 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Replica
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import EvaluateTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
@@ -224,6 +224,27 @@ def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
     assert failure is not None
     assert "metric 'loss' was not returned" in failure.message
     assert "returned: accuracy" in failure.message
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NON_FINITE, FailureKind.USER_ERROR, FailureKind.CRASH])
+def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKind) -> None:
+    """It has the reason and its rank by the epochs before: a NaN, a wrong type, and an ended process."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_bad = isinstance(body, EvaluateTask) and body.model == "m01" and body.epoch == 2
+        return Failure(kind=kind, message="loss became nan in evaluation") if is_bad else None
+
+    scenario = Scenario(replicas=own_partition(2), outcome=outcome)
+    run = fold(EXPERIMENT, simulate(scenario, models=3, partitions=2, epochs=3, validated=True).log).runs[
+        "fit-1"
+    ]
+    assert run.state is RunState.FINISHED
+    states = {m.id: m.state for m in run.models.values()}
+    assert states == {"m00": ModelState.FINISHED, "m01": ModelState.FAILED, "m02": ModelState.FINISHED}
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert "loss became nan" in failure.message
+    assert run.best_epoch(run.models["m01"]) == 1
 
 
 def test_a_run_whose_models_all_lack_the_metric_says_so() -> None:
