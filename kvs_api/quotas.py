@@ -129,4 +129,4 @@ def _read(content: bytes) -> Quota | None:
     try:
         return Quota.model_validate_json(content)
     except ValidationError:
-        return None  # of a newer version: it is enforced as far as the script knows it
+        return None  # damaged: the script enforces what it can read

@@ -41,8 +41,8 @@ class Remade:
 
     Attributes:
         folder: where it lies.
-        is_same: whether it is known to be, to the bit, what `run_etl` made. It is not where the log is of an older
-            version, or where this machine cannot cut the rows into as many shards.
+        is_same: True if its files are known to equal those of `run_etl`. Not known where this machine cuts the rows
+            into another number of shards.
     """
 
     folder: Path

@@ -123,7 +123,7 @@ class History(LateContract):
 
     sub_epochs: dict[Key, SubEpochHistory] = Field(default_factory=dict)
     unreadable: int = 0
-    """Rows that are damaged, or that a newer version wrote: they are left out."""
+    """Number of damaged rows, which are left out."""
 
 
 class HistoryRequest(LateContract):

@@ -100,9 +100,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
 def _answer(result: TaskResult, run: Run, search: SearchLog, task: Task) -> None:
     if not search.answer(task.key.question or "", result.answer or SearchAnswer()):
         task.reopen()
-        message = (
-            f"{task.attempts[-1].worker} answered something else than it was asked: is it of another version?"
-        )
+        message = f"{task.attempts[-1].worker} did not answer the question that it was asked"
         search.failures[str(task.key)] = Failure(kind=FailureKind.USER_ERROR, message=message)
 
 

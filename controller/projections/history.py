@@ -202,7 +202,7 @@ class RunHistory:
         except ConflictError:
             raise
         except PermanentError as error:
-            # The experiment is gone, or the store is of a version that keeps no history: nobody waits for it.
+            # The experiment is gone, or the store refuses: nobody waits for it.
             log.info("what sub-epochs of %s have shown is not kept: %s", experiment, error)
             self._logs.pop(experiment, None)
             return

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro.client.goals import Budget, goal
-from cerebro.contract.runs import FitRequest, Goal
+from cerebro.contract.runs import Goal
 from cerebro.errors import DataError
 
 NOW = 1_800_000_000.0
@@ -53,12 +53,3 @@ def test_a_goal_is_what_was_asked_for() -> None:
     span = goal(datetime.timedelta(hours=1), None, None, now=NOW)
     assert span == Goal(finish_by=NOW + 3600)
     assert goal(None, None, None, now=NOW) == Goal()
-
-
-def test_a_fit_without_a_goal_is_written_as_before() -> None:
-    """So that older versions read it."""
-    asked = FitRequest(code="0" * 64, models=({"lr": 1},), epochs=1, metric="loss", mode="min")
-    assert "goal" not in asked.model_dump_json()
-    kept = asked.model_copy(update={"goal": Goal(worker_hours=4)})
-    assert '"goal":{"worker_hours":4.0}' in kept.model_dump_json()
-    assert FitRequest.model_validate_json(kept.model_dump_json()).goal == Goal(worker_hours=4)

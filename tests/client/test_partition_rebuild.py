@@ -17,7 +17,7 @@ LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
         (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b"}), False),
         # Another machine has cut the rows otherwise: then checksums say nothing of the rows.
         (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b", "shards": 8}), None),
-        # The log is of an older version.
+        # The log does not tell the shards.
         (TaskResult(rows=10), LOGGED, None),
     ],
 )

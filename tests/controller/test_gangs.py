@@ -136,7 +136,7 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
 
 
 def test_workers_that_train_with_no_others_are_in_no_gang() -> None:
-    """They have registered no address, as those of older versions."""
+    """They have registered no address."""
     simulation = simulation_of(Scenario(replicas=own_partition(2), is_apart=True), 1, 1, 2, 2)
     assert fit_of(simulation).state == "finished"
     assert {len(partitions) for _, partitions in sets_of(simulation)} == {1}

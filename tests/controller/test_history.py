@@ -204,7 +204,7 @@ def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: 
 
 @pytest.mark.parametrize("error", [NotFoundError("no route"), BadRequestError("what?")])
 def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], error: Exception) -> None:
-    """It is of an earlier version, or refuses; runs begin without one."""
+    """Runs begin without a history."""
     store = Store()
     store.error = error
     controller = Controller(store)

@@ -245,7 +245,7 @@ def test_an_edit_of_any_file_is_another_data_set(bench: Bench, tmp_path: Path) -
 
 
 def test_the_fingerprint_of_a_file_stays(bench: Bench) -> None:
-    """Data sets of earlier versions are found again: of what they came from, the SHA-256 of the file's bytes counts."""
+    """The SHA-256 of the file counts, so equal files make equal data sets."""
     facts = {
         "code": SHA,
         "archive": None,

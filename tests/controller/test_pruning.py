@@ -131,7 +131,7 @@ def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, ke
 
 
 def test_without_a_number_every_model_keeps_its_checkpoints() -> None:
-    """As in logs of an earlier version, and with `keep=None`."""
+    """The default, and `keep=None`."""
     made = simulation(search_of(ASHA(), samples=8), epochs=4)
     fit_of(made)
     assert not any(isinstance(event, CheckpointsPruned) for event in made.log)

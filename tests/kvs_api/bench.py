@@ -132,7 +132,7 @@ def requested(run: str, *, seed: int = 0) -> RunRequested:
 
 
 def worker(incarnation: str, name: str = "worker-0", *, devices: int = 0) -> WorkerRecord:
-    """A registration; without `devices`, as an older version makes it."""
+    """A registration, by default without devices."""
     named = tuple(Device(kind="cpu", name="cpu", threads=1) for _ in range(devices))
     return WorkerRecord(
         worker=name, incarnation=incarnation, weight=1.0, cores=1, kinds=("etl",), devices=named

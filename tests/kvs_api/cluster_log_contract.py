@@ -112,7 +112,7 @@ class ClusterLogContract:
         assert bench.store.watch({"one": 2}, 0, 0.0).events == {}
 
     def test_a_task_goes_only_to_a_worker_that_the_clusters_log_says_is_there(self, bench: Bench) -> None:
-        """By its incarnation. Of one that is not named nothing is said: the log of an older version may name it."""
+        """The incarnation has to match. The store does not check workers that the log never named."""
         bench.store.register(worker("a"))
         assert bench.assign(task="etl-1/etl/train/p7") == "done"
         tell(bench, JOINED)

@@ -87,7 +87,7 @@ class OccupancyContract:
         assert bench.types() == ["TaskAssigned"] * (3 * QUEUE_DEPTH)
 
     def test_a_worker_that_registered_no_devices_has_one(self, bench: Bench) -> None:
-        """So an older version did, and what it is given names none but the first."""
+        """Its tasks can name the first device only."""
         bench.store.register(worker("a"))
         assert bench.assign(task=A, devices=(1,)) == "refused"
         assert bench.assign(task=A, devices=(0,)) == "done"

@@ -103,8 +103,7 @@ def hang(story: Story, *, is_idle: bool) -> None:
 
 
 def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
-    """One that computed is not; nor is one that an earlier version told of, so that its log reads as it did. A user who
-    retries the model has it tried anew."""
+    """A hang that computed is final at once. After a retry by a user the count starts again."""
     story = Story()
     story.fit()
     for _ in range(2):

@@ -127,8 +127,8 @@ def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
     assert event == TrialsRecalled(run="fit-1")
 
 
-def test_a_store_that_knows_no_outcomes_is_done_without() -> None:
-    """Of an older version, during an upgrade."""
+def test_a_store_that_refuses_is_done_without() -> None:
+    """Trials run again then."""
     cache = TrialCache(Memory(is_older=True))
     assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
     cache.keep("one", inspected(OUTCOME).run)

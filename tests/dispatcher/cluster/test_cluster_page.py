@@ -424,7 +424,7 @@ def test_slow_workers_are_labelled() -> None:
 
 
 def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
-    """It may be of an older version, or away for the moment."""
+    """It may be away for the moment."""
     bench = Bench()
     bench.store.statuses = [worker("worker-0")]
     bench.store.problems["workers_health"] = NotFoundError("no such route")

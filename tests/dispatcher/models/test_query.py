@@ -115,7 +115,7 @@ def test_a_mistake_is_named_with_its_place(sentence: str, place: int, words: str
 
 @pytest.mark.parametrize("seed", [2**53, 2**53 + 1, 2**60 + 3])
 def test_large_integers_are_compared_exactly(seed: int) -> None:
-    """Runs of earlier versions have some; a float would be equal to its neighbours."""
+    """A float would be equal to its neighbours."""
     rows = [row(n, hyperparams={"seed": seed + n}) for n in range(3)]
     columns = Columns(hyperparameters=("seed",), metrics=())
     asked = {f"= {seed + 1}": ["m01"], f"> {seed + 1}": ["m02"], f"in {seed}..{seed + 1}": ["m00", "m01"]}

@@ -106,13 +106,6 @@ def test_what_else_has_a_name_in_it_is_known_here() -> None:
     }
 
 
-def test_what_only_users_have_is_not_written_without(place: Place) -> None:
-    """So that programs of earlier versions read all records of a cluster without users."""
-    record = ExperimentRecord(name="one", locators=LOCATORS)
-    assert not {"project", "owner"} & record.model_dump().keys()
-    assert place.create(OPERATOR).json.keys() >= {"owner"}  # type: ignore[union-attr]
-
-
 def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
     """Whoever is in none has experiments all the same; others read them."""
     ada, bob = place.person("ada"), place.person("bob")
