@@ -370,7 +370,8 @@ def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
     """The warning does not depend on the number of rows tried. `drop_last` avoids it."""
     found = experiment(locators).dry_run(Arrays(), Normalised(), CONFIGURATION)
     (warning,) = found.warnings
-    assert "batch normalization cannot train on one row" in warning
+    assert "batch normalization cannot train on one row: a partition fails if its last batch" in warning
+    assert f"batch_size {CONFIGURATION['batch_size']}" in warning
     assert f"warning: {warning}" in repr(found)
     dropping = experiment(locators).dry_run(Arrays(), Normalised(), {**CONFIGURATION, "drop_last": True})
     assert dropping.warnings == ()

@@ -161,7 +161,11 @@ class TrainingTrial:
             )
         except SpecError as error:
             if isinstance(error.__cause__, ValueError):
-                self.warnings.append(str(error))
+                self.warnings.append(
+                    "batch normalization cannot train on one row: a partition fails if its last batch has one row with "
+                    f"batch_size {self._hyperparams['batch_size']}. Leave such a batch out with the hyperparameter "
+                    "'drop_last': [True], or choose another batch_size"
+                )
 
     def _reloaded(self, trainee: Trainee) -> Trainee:
         with self._step("checkpoint") as found:
