@@ -1,7 +1,8 @@
 """Cerebro: model selection for deep learning by model hopping.
 
-What a notebook needs is here; everything else is a service's. Importing this loads nothing: every service and the
-supervisor import the package, few need what a notebook needs.
+The package exports the API for notebooks: experiments, specs, searches, stop rules and data helpers. Names are
+imported on first access, because services import this package too. A new public name goes into
+`_MODULES`, `__all__` and the type-checking imports.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ __all__ = [
     "uniform",
 ]
 
-_HOMES = {
+_MODULES = {
     "ASHA": "cerebro.contract.search",
     "CMA": "cerebro.contract.search",
     "GP": "cerebro.contract.search",
@@ -100,8 +101,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'cerebro' has no attribute {name!r}")
 
 

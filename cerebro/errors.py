@@ -1,7 +1,8 @@
-"""Every error Cerebro raises on purpose.
+"""All errors that Cerebro raises on purpose.
 
-Whether trying again can help is a type (`RetryableError` or `PermanentError`), never a phrase in the message. A message
-names the object, what was expected and what to do next. Adapters translate foreign errors with ``raise ... from``.
+`RetryableError` and `PermanentError` say whether a retry can help; callers never parse messages. A message names
+the problem, the object and the next step. Adapters translate foreign errors with ``raise ... from``. To add an
+error, derive it from one of the two classes, in the section below that names its cause.
 """
 
 from __future__ import annotations
@@ -12,175 +13,175 @@ from typing import Any, Self
 
 
 class CerebroError(Exception):
-    """Root of all errors that Cerebro raises on purpose.
+    """Base class of all errors that Cerebro raises on purpose.
 
     Attributes:
-        user_traceback: of user code, where it raised in another process than the one that raises this.
+        user_traceback: traceback of user code that failed in another process; otherwise empty.
     """
 
     user_traceback: str = ""
 
 
 class PermanentError(CerebroError):
-    """Trying again without a change by the user gives the same error."""
+    """An error that a retry without a change repeats."""
 
 
 class RetryableError(CerebroError):
-    """Trying again, later or elsewhere, may succeed."""
+    """An error that may disappear if the caller retries, later or elsewhere."""
 
 
-# --- what a user gave us ------------------------------------------------------------------------
+# --- user input ---------------------------------------------------------------------------------
 
 
 class LocatorError(PermanentError):
-    """A dataset locator names something that is missing, unreadable or of an unknown kind."""
+    """A dataset locator that names a missing, unreadable or unsupported file."""
 
 
 class MetadataError(PermanentError):
-    """A metadata table cannot be used: no ``id``, duplicate ids, no rows, fewer rows than workers."""
+    """A metadata table without ``id``, with duplicate ids, or with too few rows."""
 
 
 class SpecError(PermanentError):
-    """An ETLSpec or SubEpochSpec cannot be used, sent to a worker or restored there."""
+    """An ETLSpec or SubEpochSpec that cannot be used, sent to a worker or restored there."""
 
 
 class NotApplicableError(PermanentError):
-    """A technique cannot train this model here; the message is the reason, for people. Another one may."""
+    """A technique that cannot train this model on these devices; the message has the reason."""
 
 
 class SearchSpaceError(PermanentError):
-    """A search space is empty, has a value of a wrong type, or lacks ``batch_size``."""
+    """A search space that is empty, has an invalid value, or lacks ``batch_size``."""
 
 
 class SearchError(PermanentError, ValueError):
-    """A search cannot begin or go on: an argument is wrong, or the procedure is unknown or ordered what cannot be."""
+    """A search with invalid arguments, or a procedure that requests an impossible action."""
 
 
 class RowError(PermanentError):
-    """A row function raised too often, or returned fields that differ from row to row.
+    """A row function that failed too often, or returned different fields for different rows.
 
     Attributes:
-        rows_failed: of how many rows it is known that they failed, if that is the reason.
+        rows_failed: number of failed rows, if that is the reason; otherwise 0.
     """
 
     rows_failed = 0
 
 
 class InstanceError(PermanentError):
-    """A scheduling instance cannot be read or has no schedule: a time that is no time, a partition nobody holds."""
+    """A scheduling instance that cannot be read or has no feasible schedule."""
 
 
 class ScheduleError(PermanentError):
-    """A schedule breaks an invariant: a sub-epoch twice or never, a model in two places, GPUs overbooked."""
+    """A schedule that breaks an invariant, such as two sub-epochs on one device at the same time."""
 
 
 class DataError(PermanentError):
-    """A data set on disk does not fit what is asked of it (batch too large, split absent, rows missing)."""
+    """An argument or request that does not fit the data set, such as a missing split."""
 
 
 class MetricError(PermanentError):
-    """A metric was not returned by the user's code, has no direction, or is not a number."""
+    """A metric that user code does not return, without a direction, or not a number."""
 
 
 class RanksDifferError(NotApplicableError, SpecError, MetricError):
-    """Processes that train one model together ended with different states or metrics: it is no model for several."""
+    """Ranks of one model ended with different states or metrics, so the model cannot use several."""
 
 
 class ArchiveError(PermanentError):
-    """A code archive is too large, of an unknown kind, or has members that leave its folder."""
+    """A code archive that is too large, of an unknown format, or has paths outside its folder."""
 
 
 class RequirementsError(PermanentError):
-    """pip could not install the user's requirements; the message carries what pip said."""
+    """User requirements that pip could not install; the message has pip's output."""
 
 
 class NonFiniteMetricError(PermanentError):
-    """A metric became NaN or infinite."""
+    """A metric that became NaN or infinite."""
 
 
 class ExperimentFileError(PermanentError):
-    """An experiment file cannot be read or has mistakes, or names code that cannot be had; a line for each."""
+    """An experiment file with mistakes, or with code that cannot be imported; one line for each."""
 
 
 class ClusterFileError(PermanentError):
-    """A cluster file has mistakes; the message has a line for each, with the file's line and the field."""
+    """A cluster file with mistakes; the message has line number and field of each."""
 
 
-# --- what the store or the services answer ------------------------------------------------------
+# --- store and services ------------------------------------------------------------------------
 
 
 class UnauthorizedError(PermanentError):
-    """The bearer token is missing or wrong."""
+    """A missing or wrong bearer token."""
 
 
 class ForbiddenError(PermanentError):
-    """Who asks is known, and may not: its role or token lacks the scope, or it is not in the project."""
+    """A known caller without permission: its role, token scope or project does not allow the request."""
 
 
 class NotFoundError(PermanentError):
-    """No such experiment, run, worker or code in the store."""
+    """An experiment, run, model, worker or code that the store does not have."""
 
 
 class ConflictError(PermanentError):
-    """The store holds something else under this name, or the state does not allow the change."""
+    """A change that the current state does not allow, or a name that is already used."""
 
 
 class PartlyDoneError(ConflictError):
-    """Of what was asked for, a part had its effect; the message says which, and why the rest had none."""
+    """A request that succeeded in part; the message lists both parts and the reasons."""
 
 
 class BadRequestError(PermanentError):
-    """The store refused a request as malformed."""
+    """A malformed request, refused by the store."""
 
 
 class StoreUnavailableError(RetryableError):
-    """kvs_api or the database behind it did not answer in time."""
+    """kvs_api, or the database behind it, did not answer in time."""
 
 
 class ClusterError(PermanentError):
-    """The local cluster cannot be started, joined or stopped."""
+    """A cluster that cannot be started, reached or stopped."""
 
 
 class ProvisionError(PermanentError):
-    """A step of making or removing a cluster failed; the same command goes on from there."""
+    """A failed step of creating or deleting a cluster; the same command continues from there."""
 
 
 class ExportError(PermanentError):
-    """A tracker refuses what is exported to it, or is none.
+    """An export that a tracker refused, or an address that is not a tracker.
 
     Attributes:
-        code: the tracker's own name for the error, where it has one.
+        code: error code of the tracker, if it returned one.
     """
 
     code: str = ""
 
 
 class TrackerUnavailableError(RetryableError):
-    """A tracker does not answer, or has too much to do.
+    """A tracker that does not answer or is overloaded.
 
     Attributes:
-        retry_after_s: for how long it asks to be left alone, in seconds.
+        retry_after_s: seconds to wait before the next request, as the tracker demands. Default 0.
     """
 
     retry_after_s: float = 0.0
 
 
 class RunFailedError(PermanentError):
-    """A run ended without a result; the message says why."""
+    """A run that ended without a result; the message has the reason."""
 
 
 class IllegalEventError(PermanentError):
-    """An event does not fit the state it is applied to; the state is unchanged, or says that it is torn."""
+    """An event that does not fit the state. The state is unchanged, or marked as torn."""
 
 
 class UnreadableError(IllegalEventError):
-    """An event or a record in the store cannot be read: it is damaged, or another version wrote it; or it does not fit.
+    """A stored event or record that is damaged, from another version, or inconsistent.
 
     Attributes:
-        experiment: whose.
-        seq: of the event; 0: it is the record.
-        reason: what is wrong with it.
-        readable: events that were read with it and come before it.
+        experiment: name of the experiment.
+        seq: number of the event; 0 for the experiment's record.
+        reason: description of the problem.
+        readable: events of the same read that precede it.
     """
 
     experiment = ""
@@ -189,119 +190,126 @@ class UnreadableError(IllegalEventError):
     readable: Sequence[Any] = ()
 
     @classmethod
-    def of(cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()) -> UnreadableError:
-        """With what is wrong, and what can be done."""
-        what = (
-            f"event {seq} of experiment {experiment!r}" if seq else f"the record of experiment {experiment!r}"
-        )
+    def for_event(
+        cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()
+    ) -> UnreadableError:
+        """Create the error with advice for the user."""
+        subject = f"event {seq}" if seq else "the record"
         error = cls(
-            f"{what} cannot be read ({reason}): it is damaged, or another version of Cerebro wrote it. Nothing of the "
-            f"experiment runs; other experiments go on. Where a newer version is installed, `cerebro restore "
-            f"{experiment}` lets it go on, and `cerebro delete {experiment}` deletes it with its data"
+            f"{subject} of experiment {experiment!r} cannot be read ({reason}): it is damaged, or another version of "
+            f"Cerebro wrote it. The experiment is paused; other experiments go on. Install the newer version and run "
+            f"`cerebro restore {experiment}`, or delete the experiment and its data with `cerebro delete {experiment}`"
         )
         error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
         return error
 
 
 class UnreadableClusterLogError(UnreadableError):
-    """An event of the cluster's log cannot be read, or does not fit. Every experiment has it among its events."""
+    """An event of the cluster log that cannot be read or applied; it affects all experiments."""
 
     @classmethod
-    def of(
+    def for_event(
         cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()
     ) -> UnreadableClusterLogError:
-        """With what is wrong, and what can be done.
+        """Create the error with advice for the user.
 
         Args:
-            experiment: among whose events it was found; empty: in the cluster's log itself.
-            seq: its number there.
+            experiment: experiment among whose events it was found; empty for the cluster log itself.
+            seq: number of the event there.
+            reason: description of the problem.
+            readable: events of the same read that precede it.
         """
         where = f", event {seq} of experiment {experiment!r}," if experiment else f", event {seq},"
         error = cls(
-            f"an event of the cluster's log{where} cannot be read ({reason}): a newer version of Cerebro wrote it, or "
-            "it is damaged. Nothing goes on in the cluster, and nothing is lost. Install the newer version again"
+            f"an event of the cluster log{where} cannot be read ({reason}): a newer version of Cerebro wrote it, or "
+            "it is damaged. All runs are paused and no data is lost. Install the newer version again"
         )
         error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
         return error
 
 
 class LostEventsError(UnreadableError):
-    """Events that were moved out of the database are in a file that is gone, damaged or of another version."""
+    """Archived events whose file is missing, damaged or from another version."""
 
     @classmethod
-    def of(cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()) -> LostEventsError:
-        """With what can be done; `seq` is the first of them."""
-        whose = f"experiment {experiment!r}" if not experiment.startswith(".") else "the cluster"
-        error = cls(f"a part of the log of {whose} cannot be read: {reason}")
+    def for_event(
+        cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()
+    ) -> LostEventsError:
+        """Create the error; `seq` is the first lost event."""
+        owner = f"experiment {experiment!r}" if not experiment.startswith(".") else "the cluster"
+        error = cls(f"a part of the log of {owner} cannot be read: {reason}")
         error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
         return error
 
 
-def found_in(problems: Iterable[Mapping[str, Any]]) -> str:
-    """What pydantic found, in one line: where, and what. Not what was given: that may be long, or secret."""
+def validation_summary(problems: Iterable[Mapping[str, Any]]) -> str:
+    """Summarise up to five pydantic errors in one line, without the invalid values.
+
+    Values are omitted because they may be long or secret.
+    """
     return "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in itertools.islice(problems, 5)
+        f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in itertools.islice(problems, 5)
     )
 
 
 class ServerError(RetryableError):
-    """kvs_api met an error of its own; its log has the traceback."""
+    """An internal error of kvs_api; its log has the traceback."""
 
 
-# --- what machines do ---------------------------------------------------------------------------
+# --- machines ------------------------------------------------------------------------------------
 
 
 class ObjectStoreError(RetryableError):
-    """An object store did not answer properly although the object should exist."""
+    """An object store that failed to deliver an existing object."""
 
 
-class _OfVolumeError(RetryableError):
-    """An error of a volume.
+class _VolumePathError(RetryableError):
+    """Base class of errors of a volume.
 
     Attributes:
-        path: file or folder on the volume; empty if it is not known.
+        path: file or folder on the volume; empty when unknown.
     """
 
     path = ""
 
     @classmethod
     def at(cls, message: str, path: object) -> Self:
-        """Make an error that names its path."""
+        """Create the error for a path."""
         error = cls(message)
         error.path = str(path)
         return error
 
 
-class VolumeError(_OfVolumeError):
-    """A volume cannot be read or written now: it is read-only, away, or refuses access."""
+class VolumeError(_VolumePathError):
+    """A volume that is read-only, missing, or denies access."""
 
 
-class ShardCorruptError(_OfVolumeError):
-    """A data shard's bytes do not match its checksum. Another copy, or preprocessing again, gives the rows."""
+class ShardCorruptError(_VolumePathError):
+    """A data shard whose bytes do not match its checksum; another replica, or preprocessing, restores it."""
 
 
 class CheckpointCorruptError(RetryableError):
-    """A checkpoint is missing or its bytes do not match its checksum."""
+    """A checkpoint that is missing or does not match its checksum."""
 
 
-class StorageFullError(_OfVolumeError):
-    """A volume is full; what was there before is unchanged."""
+class StorageFullError(_VolumePathError):
+    """A full volume; existing files are unchanged."""
 
 
 class DeviceError(RetryableError):
-    """A device that the worker has registered is not there, or does not work: the machine's fault."""
+    """A registered device of a worker that is missing or broken."""
 
 
 class WorkerCrashedError(RetryableError):
-    """A child process ended by itself in the middle of a task."""
+    """A child process that died during a task."""
 
 
-# --- no error -----------------------------------------------------------------------------------
+# --- preemption ---------------------------------------------------------------------------------
 
 
 class PreemptedError(BaseException):
-    """Ends user code at a batch or row boundary because its worker was asked to end.
+    """Ends user code at a batch or row boundary because its worker must release the task.
 
-    No `CerebroError`, and not even an `Exception`: nothing went wrong, and a user's ``except Exception`` must not keep
+    Not a `CerebroError` and not an `Exception`: nothing failed, and ``except Exception`` in user code must not catch
     it.
     """

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.identity import PersonRole
-from cerebro.errors import ClusterError, found_in
+from cerebro.errors import ClusterError, validation_summary
 from cerebro.runtime.addresses import bracketed, split_bind
 from cerebro.runtime.volumes import Volumes
 
@@ -187,7 +187,7 @@ def _oidc(environment: Mapping[str, str]) -> Oidc | None:
         groups = _GROUPS.validate_json(environment.get("CEREBRO_OIDC_GROUPS", "") or "{}")
     except ValidationError as cause:
         raise ClusterError(
-            f"CEREBRO_OIDC_GROUPS: {found_in(cause.errors())}; expected groups with role and projects, like "
+            f"CEREBRO_OIDC_GROUPS: {validation_summary(cause.errors())}; expected groups with role and projects, like "
             '{"researchers": {"role": "member", "projects": ["vision"]}}'
         ) from cause
     if not groups:

@@ -68,7 +68,7 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.errorhandler(ValidationError)
     def on_invalid(error: ValidationError) -> Response:
-        found = errors.found_in(error.errors())
+        found = errors.validation_summary(error.errors())
         return _problem(errors.BadRequestError(f"{request.method} {request.path}: {found}"))
 
     @app.errorhandler(HTTPException)

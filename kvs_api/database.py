@@ -132,8 +132,8 @@ class Database:
             return model.model_validate_json(content)
         except ValidationError as cause:
             raise errors.UnreadableError(
-                f"the record of {what} cannot be read ({errors.found_in(cause.errors())}): it is damaged, or was "
-                "written by a newer version of Cerebro. Run that version, or delete it"
+                f"the record of {what} cannot be read ({errors.validation_summary(cause.errors())}): it is damaged, "
+                "or was written by a newer version of Cerebro. Run that version, or delete it"
             ) from cause
 
     def _now(self) -> int:

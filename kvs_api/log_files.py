@@ -135,7 +135,7 @@ class LogFiles:
                     self._decoded[segment.sha256] = decode(content)
                 except DamagedSegmentError as cause:
                     reason = f"{what} are in {segment.file}: {cause}. Run the version that wrote it"
-                    raise LostEventsError.of(name, segment.first, reason) from cause
+                    raise LostEventsError.for_event(name, segment.first, reason) from cause
                 while len(self._decoded) > _DECODED:
                     self._decoded.popitem(last=False)
             self._decoded.move_to_end(segment.sha256)
@@ -153,13 +153,13 @@ class LogFiles:
             reason = (
                 f"{what} are in {found.file}, and this kvs_api has no shared volume: give it CEREBRO_VOLUMES"
             )
-            raise LostEventsError.of(name, number, reason)
+            raise LostEventsError.for_event(name, number, reason)
         path = self.folder / name / found.file
         try:
             content = path.read_bytes()
         except FileNotFoundError as cause:
             reason = f"{what} were in {path}, which is gone: restore it from a backup of the shared volume"
-            raise LostEventsError.of(name, number, reason) from cause
+            raise LostEventsError.for_event(name, number, reason) from cause
         except OSError as cause:
             raise StoreUnavailableError(f"{path} cannot be read: {cause}") from cause
         if hashlib.sha256(content).hexdigest() != found.sha256:
@@ -167,7 +167,7 @@ class LogFiles:
                 f"{what} are in {path}, which is damaged: its checksum is not the one it was written with. Restore "
                 "it from a backup of the shared volume"
             )
-            raise LostEventsError.of(name, number, reason)
+            raise LostEventsError.for_event(name, number, reason)
         return content
 
     # --- writing ---------------------------------------------------------------------------------

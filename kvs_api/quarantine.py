@@ -59,7 +59,7 @@ def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentReco
     try:
         return ExperimentRecord.model_validate_json(content), None
     except ValidationError as cause:
-        why = errors.found_in(cause.errors())
+        why = errors.validation_summary(cause.errors())
         return ExperimentRecord(name=name, locators=_UNKNOWN, created=created), Unreadable(seq=0, reason=why)
 
 

@@ -21,7 +21,7 @@ def refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> erro
         return errors.NotFoundError(f"no run {run!r} in experiment {experiment!r}")
     if "unreadable" in answer:
         problem = Unreadable.model_validate_json(answer["unreadable"])
-        return errors.UnreadableError.of(experiment, problem.seq, problem.reason)
+        return errors.UnreadableError.for_event(experiment, problem.seq, problem.reason)
     if "conflict" in answer:
         return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
     if "moved" in answer:

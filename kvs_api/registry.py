@@ -176,7 +176,11 @@ def _read(name: str, version: int, content: bytes) -> ModelVersion:
     try:
         return ModelVersion.model_validate({**json.loads(content), "name": name, "version": version})
     except (ValueError, TypeError) as cause:  # also what is no JSON, or no object
-        found = errors.found_in(cause.errors()) if isinstance(cause, ValidationError) else "it is no record"
+        found = (
+            errors.validation_summary(cause.errors())
+            if isinstance(cause, ValidationError)
+            else "it is no record"
+        )
         raise errors.UnreadableError(
             f"version {version} of the registered model {name!r} cannot be read ({found}): "
             "it is damaged, or a newer version of Cerebro wrote it. Install that version"

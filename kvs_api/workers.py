@@ -229,7 +229,7 @@ class WorkerStore(QuotaStore):
         try:
             return Troubles() if content is None else Troubles.model_validate_json(content)
         except ValidationError as error:
-            log.warning("the stored troubles are damaged: %s", errors.found_in(error.errors()))
+            log.warning("the stored troubles are damaged: %s", errors.validation_summary(error.errors()))
             return Troubles()
 
     def set_troubles(self, troubles: Troubles) -> None:

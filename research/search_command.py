@@ -14,7 +14,7 @@ from cerebro.cli.text import aligned
 from cerebro.errors import InstanceError
 
 if TYPE_CHECKING:
-    from cerebro.client.search.requests import ProcedureOfUser
+    from cerebro.client.search.requests import UserProcedure
     from cerebro.contract.search import SearchRequest
     from research.searches import Outcome, Row
 
@@ -134,7 +134,7 @@ def _space() -> Mapping[str, Any]:
     }
 
 
-def _procedure(name: str, sampler: str, samples: int | None) -> ProcedureOfUser:
+def _procedure(name: str, sampler: str, samples: int | None) -> UserProcedure:
     from cerebro.contract.search import ASHA, CMA, GP, PBT, TPE, Hyperband, Random, RandomSampler
 
     draws = {"random": RandomSampler, "tpe": TPE, "gp": GP, "cma": CMA}[sampler]()

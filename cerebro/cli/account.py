@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cerebro.cli.scale import cluster_client
 from cerebro.cli.text import bytes_of, size, table
 from cerebro.contract.quotas import DEFAULT
-from cerebro.errors import BadRequestError, found_in
+from cerebro.errors import BadRequestError, validation_summary
 
 if TYPE_CHECKING:
     from cerebro.contract.identity import TokenRecord, TokenRequest
@@ -123,7 +123,7 @@ def run_quota(options: argparse.Namespace) -> int:
         try:
             kvs.set_quota(options.project, Quota.model_validate(asked))
         except ValidationError as cause:
-            raise BadRequestError(found_in(cause.errors())) from cause
+            raise BadRequestError(validation_summary(cause.errors())) from cause
     elif options.project:
         raise BadRequestError(
             "say what the project may have: --open-runs, --models, --worker-hours, --bytes or --none"
@@ -181,7 +181,7 @@ def _request(options: argparse.Namespace) -> TokenRequest:
     try:
         return TokenRequest.model_validate({k: v for k, v in given.items() if v is not None} | split)
     except ValidationError as cause:
-        raise BadRequestError(found_in(cause.errors())) from cause
+        raise BadRequestError(validation_summary(cause.errors())) from cause
 
 
 def _row(record: TokenRecord, now: float) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def load_readable(
             if not events:
                 break
     except IllegalEventError as cause:
-        problem = UnreadableError.of(name, state.seq + 1, str(cause))
+        problem = UnreadableError.for_event(name, state.seq + 1, str(cause))
         state = whole(state, lambda after: kvs.events(name, after), lambda name: restored(kvs, name))
     return state, problem
 

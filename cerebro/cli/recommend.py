@@ -9,7 +9,7 @@ from cerebro.cli.scale import cluster_client
 from cerebro.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from cerebro.client.recommendation import Recommendation, Role, Seen
+    from cerebro.client.recommendation import ContainerUsage, Recommendation, Role
     from cerebro.runtime.kvs import KvsClient
 
 
@@ -31,18 +31,18 @@ def _run(options: argparse.Namespace) -> int:
     from cerebro.client.recommendation import recommend
 
     kvs = cluster_client(options.home)
-    seen = _seen(kvs)
-    if not seen:
+    usages = _container_usages(kvs)
+    if not usages:
         print("no worker is there whose use could be looked at: see `cerebro status`")
         return 1
-    for role, found in recommend(seen, _peaks(kvs)).items():
+    for role, found in recommend(usages, _peaks(kvs)).items():
         for line in lines(role, found):
             print(line)
     return 0
 
 
-def _seen(kvs: KvsClient) -> list[Seen]:
-    from cerebro.client.recommendation import Seen
+def _container_usages(kvs: KvsClient) -> list[ContainerUsage]:
+    from cerebro.client.recommendation import ContainerUsage
 
     found = []
     for status in kvs.workers():
@@ -50,7 +50,7 @@ def _seen(kvs: KvsClient) -> list[Seen]:
             samples = kvs.usage(status.record.worker)
         except NotFoundError:
             continue  # it has told nothing yet
-        found.append(Seen(record=status.record, samples=samples))
+        found.append(ContainerUsage(record=status.record, samples=samples))
     return found
 
 
@@ -65,14 +65,14 @@ def _peaks(kvs: KvsClient) -> list[int]:
 
 def lines(role: Role, found: Recommendation | None) -> list[str]:
     """A recommendation for people, and for the chart's values."""
-    from cerebro.client.recommendation import LEAST_ATTEMPTS
+    from cerebro.client.recommendation import MIN_SAMPLES
 
     what = "containers that train" if role == "worker" else "containers that preprocess"
     if found is None:
-        return [f"{what}: too little was measured, less than {LEAST_ATTEMPTS} sub-epochs or samples at work"]
-    now = "no limit" if found.limit_now is None else f"a limit of {_size(found.limit_now)}"
+        return [f"{what}: too little was measured, less than {MIN_SAMPLES} sub-epochs or samples at work"]
+    now = "no limit" if found.current_limit is None else f"a limit of {_size(found.current_limit)}"
     told = [
-        f"{what}: at most {_size(found.most_bytes)} of memory were used, and there is {now} "
+        f"{what}: at most {_size(found.peak_bytes)} of memory were used, and there is {now} "
         f"({found.attempts} sub-epochs, {found.samples} samples at work)"
     ]
     if found.is_near:

@@ -29,7 +29,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.home:
         os.environ["CEREBRO_HOME"] = options.home  # user code may look for the cluster, too
-    from cerebro.client.experiment_file.running import Study
+    from cerebro.client.experiment_file.study import Study
 
     study = Study.open(options.file, output=options.output)
     if options.dry_run:

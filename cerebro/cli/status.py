@@ -325,5 +325,5 @@ def experiment_lines(
     lines = table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
     for summary in experiments:
         if (found := summary.unreadable) and not summary.is_deleting:
-            lines += ["", f"  {UnreadableError.of(summary.experiment.name, found.seq, found.reason)}."]
+            lines += ["", f"  {UnreadableError.for_event(summary.experiment.name, found.seq, found.reason)}."]
     return lines

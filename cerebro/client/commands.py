@@ -1,8 +1,7 @@
-"""The part of `cerebro.Experiment` by which users steer what goes on: stop, resume and retry, add, clone and change
-models, reschedule, archive, delete.
+"""Commands of `cerebro.Experiment`: stop, resume, retry, add, clone, change, prioritize, archive, delete.
 
-All of it returns as soon as the command is in the experiment's log, with the name of who gave it; `watch` and `status`
-show what becomes of it. Which command is allowed when, and what is said otherwise, says `cerebro.commands.rules`.
+A command returns when it is in the experiment's log, with its author; `watch` and `status` show its effect. When a
+command is allowed, and the error otherwise, is defined in `cerebro.commands.rules`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.search import configurations
-from cerebro.client.search.requests import packed_procedure
+from cerebro.client.search.requests import pack_procedure
 from cerebro.client.session import Session, author
 from cerebro.client.warm_clone import check_shapes
 from cerebro.commands.command import Command, events_of
@@ -23,88 +22,108 @@ if TYPE_CHECKING:
 
 
 class CommandsMixin:
-    """An experiment that can be steered."""
+    """Commands to a running or ended experiment."""
 
     _session: Session
 
     def result(self, run: str | None = None) -> FitResult:
-        """As `cerebro.Experiment` has it."""
+        """Return the result of a fit run; see `cerebro.Experiment.result`."""
         raise NotImplementedError
 
     def stop(self, run: str | None = None) -> None:
-        """End a run (the open one); committed work stays, and `resume` goes on from there.
-
-        Raises:
-            ConflictError: it has ended.
-        """
-        self._session.steer(Command(kind=CommandKind.STOP_RUN, run=run))
-
-    def resume(self, run: str | None = None, *, search: Procedure | None = None) -> None:
-        """Let a paused or stopped run (the newest of them) go on from its last checkpoints.
+        """Stop a run. Committed sub-epochs are kept; `resume` continues from them.
 
         Args:
-            search: of a run that searches by a procedure of your own, the mended one, which takes its place. It has to
-                order what is in the log already, when it is told the same.
+            run: run id. Default: the open run.
 
         Raises:
-            ConflictError: it is neither, or another run is open; or it has no procedure that could be replaced.
-            SearchError: `search` is no procedure, or cannot be sent.
+            ConflictError: the run has ended.
         """
-        own, code = packed_procedure(search, author=author()) if search is not None else (None, None)
-        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=own), code=code)
+        self._session.send(Command(kind=CommandKind.STOP_RUN, run=run))
+
+    def resume(self, run: str | None = None, *, search: Procedure | None = None) -> None:
+        """Continue a paused or stopped run from its last checkpoints.
+
+        Args:
+            run: run id. Default: the newest paused or stopped run.
+            search: corrected version of the run's own search procedure. For the events in the log it must make the same
+                decisions as the old version.
+
+        Raises:
+            ConflictError: the run is neither paused nor stopped, another run is open, or the run has no procedure of
+                yours.
+            SearchError: `search` is not a procedure, or cannot be pickled.
+        """
+        procedure, code = pack_procedure(search, author=author()) if search is not None else (None, None)
+        self._session.send(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=procedure), code=code)
 
     def stop_model(self, model: str, run: str | None = None) -> None:
-        """Train a model of a fit run (the newest) no further; the others go on, `resume_model` takes it up again.
+        """Stop one model of a fit run; the others continue.
+
+        Args:
+            model: model id, such as ``"m03"``.
+            run: fit run. Default: the newest.
 
         Raises:
-            NotFoundError: there is no such model; the message names similar ones.
-            ConflictError: it trains no more anyway.
+            NotFoundError: the model does not exist; the message lists similar ids.
+            ConflictError: the model is not training.
         """
-        self._session.steer(Command(kind=CommandKind.STOP_MODEL, run=run, models=(model,)))
+        self._session.send(Command(kind=CommandKind.STOP_MODEL, run=run, models=(model,)))
 
     def resume_model(self, model: str, run: str | None = None) -> None:
-        """Let a stopped model go on from its last checkpoint, as if it had not been stopped.
+        """Continue a stopped model from its last checkpoint. An ended run is opened again.
 
-        A run that has ended is open again, for this model.
+        Args:
+            model: model id.
+            run: fit run. Default: the newest.
 
         Raises:
-            NotFoundError, ConflictError: as `stop_model`.
+            NotFoundError: the model does not exist.
+            ConflictError: the model was not stopped.
         """
-        self._session.steer(Command(kind=CommandKind.RESUME_MODEL, run=run, models=(model,)))
+        self._session.send(Command(kind=CommandKind.RESUME_MODEL, run=run, models=(model,)))
 
     def retry_model(self, model: str, run: str | None = None) -> None:
-        """Let a model that failed go on from its last checkpoint, with as many attempts as at first.
+        """Continue a failed model from its last checkpoint, with a fresh set of attempts.
 
-        A run that has ended is open again, for this model.
+        An ended run is opened again.
+
+        Args:
+            model: model id.
+            run: fit run. Default: the newest.
 
         Raises:
-            NotFoundError, ConflictError: as `stop_model`.
+            NotFoundError: the model does not exist.
+            ConflictError: the model did not fail.
         """
-        self._session.steer(Command(kind=CommandKind.RETRY_MODEL, run=run, models=(model,)))
+        self._session.send(Command(kind=CommandKind.RETRY_MODEL, run=run, models=(model,)))
 
     def add_models(
         self, models: Sequence[Mapping[str, Any]], *, epochs: int | None = None, run: str | None = None
     ) -> list[str]:
-        """Have a fit run (the newest) train more models, from nothing.
-
-        A run that has ended is open again, for them.
+        """Add models to a fit run. They train from random weights. An ended run is opened again.
 
         Args:
-            models: hyper-parameters of each.
-            epochs: for which they are trained; as the run was asked for, if left out.
+            models: hyperparameters of each new model.
+            epochs: epochs of the new models. Default: as in `run_fit`.
+            run: fit run. Default: the newest.
 
         Returns:
-            Their ids.
+            Ids of the new models.
 
         Raises:
-            SearchSpaceError: what one of them has cannot be, such as a batch size above the smallest partition.
-            ConflictError: the run has not begun, is stopping, or failed for a reason that concerns all its models.
+            SearchSpaceError: a hyperparameter is invalid, such as a batch size above the smallest partition.
+            ConflictError: the run has not started, is stopping, or failed for a reason that affects all models.
+
+        Example::
+
+            experiment.add_models([{"lr": 0.02, "batch_size": 32}], epochs=8)
         """
-        found = configurations(list(models))
-        (told,) = self._session.steer_and_see(
-            Command(kind=CommandKind.ADD_MODELS, run=run, configurations=tuple(found), epochs=epochs)
+        checked = configurations(list(models))
+        (outcome,) = self._session.send_and_check(
+            Command(kind=CommandKind.ADD_MODELS, run=run, configurations=tuple(checked), epochs=epochs)
         )
-        return list(told.added)
+        return list(outcome.added)
 
     def clone(
         self,
@@ -116,22 +135,30 @@ class CommandsMixin:
         epochs: int | None = None,
         run: str | None = None,
     ) -> str:
-        """Add a model with the hyper-parameters of another one, but for those that are given.
+        """Add a copy of a model, with some hyperparameters changed.
 
         Args:
-            warm: whether it goes on from the other one's weights, optimizer and place in the epoch; else it is trained
-                from nothing. Hyper-parameters that shape the network can only differ in a cold clone.
-            at: of a warm one, from which state: the newest, that of the best epoch, or that of an epoch by its number.
-                Each model keeps few checkpoints: `ConflictError` names those that there are.
-            epochs: for which it is trained in all, those of the other one included; as the other one, if left out.
+            model: id of the parent.
+            hyperparams: values to change. Default: none.
+            at: state of the parent that a warm clone starts from: ``"last"`` (default), ``"best"`` (its best epoch) or
+                an epoch number. Old checkpoints are deleted; the error lists the remaining ones.
+            warm: True to start from the parent's weights and optimizer state. Default False: random weights.
+                Hyperparameters that change the network require False.
+            epochs: epochs in all, including those of the parent. Default: as the parent.
+            run: fit run. Default: the newest.
 
         Returns:
-            Its id.
+            Id of the clone.
 
         Raises:
-            NotFoundError: there is no such model, or it has no such hyper-parameter.
-            SearchSpaceError, ConflictError: as `add_models`; and the checkpoint is gone, or was never written; or its
-                weights do not fit a network with these hyper-parameters, if user code can make it in this process.
+            NotFoundError: the model or a hyperparameter does not exist.
+            SearchSpaceError: a hyperparameter is invalid.
+            ConflictError: the run cannot take models (see `add_models`), the checkpoint is missing, or its weights do
+                not fit the changed network.
+
+        Example::
+
+            experiment.clone("m03", {"lr": 0.001}, warm=True, epochs=12)
         """
         command = Command(
             kind=CommandKind.CLONE_MODEL,
@@ -145,114 +172,138 @@ class CommandsMixin:
         if warm and hyperparams:
             events_of(command, self._session.state(), by=author())
             self._check_warm(model, hyperparams, run)
-        (told,) = self._session.steer_and_see(command)
-        return told.added[0]
+        (outcome,) = self._session.send_and_check(command)
+        return outcome.added[0]
 
     def _check_warm(self, model: str, hyperparams: Mapping[str, Any], run: str | None) -> None:
-        """Raise `ConflictError` if the model's weights do not fit a network with these hyper-parameters."""
-        found = self.result(run)
-        code, encoded = found.user_code
+        fit = self.result(run)
+        code, encoded = fit.user_code
         if code is not None and encoded is not None:
-            before = self._session.state().runs[found.run].models[model].hyperparams
-            check_shapes(model, code, encoded, before, {**before, **hyperparams})
+            current = self._session.state().runs[fit.run].models[model].hyperparams
+            check_shapes(model, code, encoded, current, {**current, **hyperparams})
 
     def change_model(self, model: str, hyperparams: Mapping[str, Any], *, run: str | None = None) -> None:
-        """Change hyper-parameters of a model that is being trained, from its next sub-epoch that has not started.
+        """Change hyperparameters of a training model, from its next sub-epoch on.
 
-        The sub-epoch that runs ends with the old values. An optimizer's learning rate changes if it is restored by
-        ``checkpoint.track``: its own `load_state_dict` would put the old one back, and the sub-epoch fails with a
-        sentence that says so.
+        The running sub-epoch keeps the old values. A new learning rate requires that the optimizer is restored by
+        ``checkpoint.track``: its own `load_state_dict` restores the old rate, and the sub-epoch fails with an
+        explanation.
+
+        Args:
+            model: model id.
+            hyperparams: values to change, by name.
+            run: fit run. Default: the newest.
 
         Raises:
-            NotFoundError: there is no such model, or it has no such hyper-parameter.
-            SearchSpaceError: a batch size above the smallest partition.
-            ConflictError: it trains no more, or has these values already.
+            NotFoundError: the model or a hyperparameter does not exist.
+            SearchSpaceError: the batch size exceeds the smallest partition.
+            ConflictError: the model is not training, or has these values already.
+
+        Example::
+
+            experiment.change_model("m03", {"lr": 0.0005})
         """
-        self._session.steer_and_see(
+        self._session.send_and_check(
             Command(kind=CommandKind.CHANGE_MODEL, run=run, models=(model,), hyperparams=hyperparams)
         )
 
     def extend_model(self, model: str, *, epochs: int, run: str | None = None) -> None:
-        """Have a model trained for so many epochs in all: more than before, or fewer, but not below what it has begun.
+        """Change the number of epochs of a model. An ended run is opened again if necessary.
 
-        A run that has ended is open again, for a model that is to be trained further.
+        Args:
+            model: model id.
+            epochs: epochs in all; at least the epochs that have begun.
+            run: fit run. Default: the newest.
 
         Raises:
-            NotFoundError: there is no such model.
-            ConflictError: it was stopped or failed, has begun a later epoch, or is trained for so many already.
+            NotFoundError: the model does not exist.
+            ConflictError: the model was stopped or failed, has begun a later epoch, or has this number of epochs
+                already.
         """
-        self._session.steer_and_see(
+        self._session.send_and_check(
             Command(kind=CommandKind.EXTEND_MODEL, run=run, models=(model,), epochs=epochs)
         )
 
     def prioritize(self, priority: str | int, *, model: str | None = None, run: str | None = None) -> None:
-        """Give an open run more, or less, of the cluster beside others; or have sub-epochs of one of its models go
-        first.
+        """Change the priority of an open run, or of one model within its fit run.
 
-        Of a run, one that has a priority higher by 1 is due four times as much; nobody starves. Of a model of a fit run
-        (the newest), its sub-epochs go before those of all models of a lower priority, wherever they can; its run gets
-        no more of the cluster for it. What runs is not interrupted, and no worker waits.
+        A run whose priority is higher by 1 gets four times the share of the cluster; no run starves. Sub-epochs of a
+        model with higher priority start before those of other models of its run, whose share stays the same. Running
+        sub-epochs are not interrupted, and no worker idles.
 
         Args:
-            priority: ``low``, ``normal`` (that of each run and model) or ``high``; or a whole number from -9 to 9, of
-                which these are -1, 0 and 1.
+            priority: ``"low"``, ``"normal"`` or ``"high"`` (-1, 0, 1), or an integer from -9 to 9.
+            model: model id. Default: the whole run.
+            run: run id. Default: the open run; with `model`, the newest fit run.
 
         Raises:
-            BadRequestError: there is no such priority.
-            NotFoundError: there is no such model.
-            ConflictError: the run has ended, or the model trains no more.
+            BadRequestError: the priority is invalid.
+            NotFoundError: the model does not exist.
+            ConflictError: the run has ended, or the model is not training.
+
+        Example::
+
+            experiment.prioritize("high", model="m03")
         """
         models = () if model is None else (model,)
-        self._session.steer_and_see(
+        self._session.send_and_check(
             Command(kind=CommandKind.PRIORITIZE, run=run, models=models, priority=priority)
         )
 
     def stop_search(self, run: str | None = None) -> None:
-        """Have a search (of the newest fit run) add no more models and extend none. What it has granted goes on.
+        """End the search of a fit run: it adds and extends no more models. Its models train on.
+
+        Args:
+            run: fit run. Default: the newest.
 
         Raises:
-            ConflictError: the run has ended or has no search, or that was stopped already.
+            ConflictError: the run has ended or has no active search.
         """
-        self._session.steer_and_see(Command(kind=CommandKind.STOP_SEARCH, run=run))
+        self._session.send_and_check(Command(kind=CommandKind.STOP_SEARCH, run=run))
 
     def set_scheduler(self, name: str, planner: bool = True, run: str | None = None) -> None:
-        """Have the sub-epochs that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.
+        """Change the dispatch policy for the remaining sub-epochs of a fit run.
+
+        Args:
+            name: policy, as of `run_fit`.
+            planner: True (default) to let a planner search for a better order.
+            run: fit run. Default: the newest.
 
         Raises:
-            SearchSpaceError: there is no such policy.
+            SearchSpaceError: the policy does not exist.
             ConflictError: the run has ended.
         """
-        self._session.steer(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
+        self._session.send(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
 
     def archive(self) -> None:
-        """Take the experiment out of the list that is shown at first. Nothing else changes."""
-        self._session.steer(Command(kind=CommandKind.ARCHIVE))
+        """Hide the experiment from the default list. Nothing else changes."""
+        self._session.send(Command(kind=CommandKind.ARCHIVE))
 
     def unarchive(self) -> None:
-        """Put an archived experiment back into the list."""
-        self._session.steer(Command(kind=CommandKind.UNARCHIVE))
+        """Show an archived experiment in the list again."""
+        self._session.send(Command(kind=CommandKind.UNARCHIVE))
 
     def restore(self) -> None:
-        """Let the experiment go on whose log could not be read, for example once a newer version is installed.
+        """Read the log of a quarantined experiment again, for example after an upgrade.
 
-        Its log is read anew. What still cannot be read quarantines it again a moment later; `status` says why.
+        If the log still cannot be read, the experiment is quarantined again; `status` shows the reason.
 
         Raises:
-            ConflictError: it was not quarantined.
+            ConflictError: the experiment is not quarantined.
         """
         self._session.restore()
 
     def delete(self, *, confirm: str) -> None:
-        """Delete the experiment with its checkpoints, metrics, logs, predictions and partitions, for good.
+        """Delete the experiment with checkpoints, metrics, logs, predictions and partitions.
 
-        It is gone a moment later; its name is free then. Two things stay: metadata and objects that its locators name,
-        as they are; and the code it ran (specs and archives), kept by its hash in the store and on the volumes, because
-        other experiments may run the same. So do not count on this to remove a secret that was written into code.
+        The name can be used again a moment later. Metadata and objects of the locators stay. The code of specs and
+        archives stays too, in the store and on the volumes, because other experiments may share it: deletion does not
+        remove secrets from code.
 
         Args:
-            confirm: the experiment's name once more.
+            confirm: the name of the experiment.
 
         Raises:
-            ConflictError: a run has not ended, or `confirm` is another name.
+            ConflictError: a run is open, or `confirm` is another name.
         """
-        self._session.steer(Command(kind=CommandKind.DELETE, confirm=confirm))
+        self._session.send(Command(kind=CommandKind.DELETE, confirm=confirm))

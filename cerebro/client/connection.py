@@ -1,7 +1,7 @@
-"""Which cluster a client talks to: an address it was given, the environment's, or the local one, started if need be.
+"""Connection of a client to a cluster: a given address, the environment's, or the local cluster.
 
-An address may be kvs_api's, in the cluster, where the volumes are mounted; or the dispatcher's, from anywhere, which
-hands the store's API on and serves files. Which of both it is, its ``/health`` says.
+Inside the cluster, with mounted volumes, the address is kvs_api's. From anywhere else it is the dispatcher's, which
+forwards the store's API and serves files. ``/health`` distinguishes them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 
 _CONTACT_S, _CONTACT_TRY_S = 6.0, 3.0
-"""How long an address that was given is tried, and a single try of these: a wrong one is told within ten seconds."""
+"""Time limit of the first contact and of each try, so a wrong address is reported within ten seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A client of kvs_api, and what a person may open in a browser."""
+    """A client of kvs_api, access to files, and addresses for a browser.
+
+    Attributes:
+        kvs: client of the store.
+        volumes: mount points on this machine.
+        files: access to files of the cluster.
+        page: address of the web page; empty when unknown.
+        tensorboard: address of TensorBoard; empty without one.
+        token: access token.
+        is_local: True if the whole cluster runs on this machine.
+    """
 
     kvs: KvsClient
     volumes: Volumes
@@ -33,38 +43,43 @@ class Connection:
     tensorboard: str = ""
     token: str = field(default="", repr=False)
     is_local: bool = False
-    """Whether all of the cluster runs on this machine."""
 
     @property
     def is_outside(self) -> bool:
-        """Whether the cluster is reached through its dispatcher: nothing of this machine is known to be there."""
+        """True if the cluster is reached through its dispatcher, so local files are not visible there."""
         return isinstance(self.files, FetchedFiles)
 
 
 def connect(
     server: str | None = None, token: str | None = None, *, home: str | None = None, start: bool = True
 ) -> Connection:
-    """Connect to `server`, else to ``CEREBRO_SERVER``, else join the local cluster; with `start`, start it if need be.
+    """Connect to `server`, to ``CEREBRO_SERVER``, or to the local cluster, in this order.
 
-    Certificates of ``https://`` are checked against the system's authorities, or those in the file that
-    ``SSL_CERT_FILE`` or ``REQUESTS_CA_BUNDLE`` names.
+    Certificates of ``https://`` are checked against the system's authorities, or the file in ``SSL_CERT_FILE`` or
+    ``REQUESTS_CA_BUNDLE``.
+
+    Args:
+        server: address of the web page or of kvs_api.
+        token: access token. Default: ``CEREBRO_TOKEN``, or the local cluster's.
+        home: folder of the local cluster. Default: ``CEREBRO_HOME`` or ``~/.cerebro``.
+        start: True to start the local cluster if necessary.
 
     Raises:
-        ClusterError: a server without a token, no Cerebro behind it, or the local cluster does not run or start.
+        ClusterError: no token, no answer, not a Cerebro server, or the local cluster does not start.
         UnauthorizedError: the token is wrong.
     """
     address = server or os.environ.get("CEREBRO_SERVER")
     if address:
         secret = token or os.environ.get("CEREBRO_TOKEN")
         if not secret:
-            raise ClusterError(f"there is no token for {address}: pass token=..., or set CEREBRO_TOKEN")
+            raise ClusterError(f"no token for {address}: pass token=... or set CEREBRO_TOKEN")
         return _checked(_at(address, secret, os.environ))
     info = cluster.start(home) if start else cluster.join(home)
     secret = token or info.token()
     volumes = _local_volumes(info.home)
     return _checked(
         Connection(
-            kvs=KvsClient(info.kvs, secret, gone=lambda: _stopped(info.home)),
+            kvs=KvsClient(info.kvs, secret, gone=lambda: _stopped_text(info.home)),
             volumes=volumes,
             files=MountedFiles(volumes),
             page=info.dispatcher,
@@ -76,7 +91,7 @@ def connect(
 
 
 def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
-    # OpenSSL knows SSL_CERT_FILE by itself, but not the name that other Python programs use.
+    # OpenSSL reads SSL_CERT_FILE, but not this variable, which other Python programs use.
     ca_file = environment.get("REQUESTS_CA_BUNDLE") or None
     volumes = Volumes.from_environment(environment)
     prefix = _prefix(address, token, ca_file)
@@ -95,48 +110,47 @@ def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
 
 
 def _prefix(address: str, token: str, ca_file: str | None) -> str:
-    """The path below which the store's API is at an address (`KvsClient.api_prefix`).
+    """Return the path prefix of the store's API at an address (`KvsClient.api_prefix`).
 
-    A user who has just typed an address learns soon that nothing answers there. Once something has
-    answered, an outage is waited for.
+    The first contact fails fast, because the address may be mistyped. Later outages are waited for.
 
     Raises:
-        ClusterError: nothing answers, or no Cerebro.
+        ClusterError: no answer, or not a Cerebro server.
     """
     kvs = KvsClient(address, token, retry_for_s=_CONTACT_S, timeout_s=_CONTACT_TRY_S, ca_file=ca_file)
     try:
         return kvs.api_prefix()
     except StoreUnavailableError as cause:
-        why = cause.__cause__ or "its store is away"
+        reason = cause.__cause__ or "its store does not answer"
         raise ClusterError(
-            f"no Cerebro answers at {address} ({why}): give the address of its web page, with http:// or https://, as "
-            "server=... or in CEREBRO_SERVER. A cluster on Kubernetes that is not open to the "
-            "outside is reached with `kubectl -n NAMESPACE port-forward service/RELEASE-dispatcher 7080:80` (`helm "
-            'status RELEASE` prints that line) and server="http://127.0.0.1:7080". If it is being started, try again'
+            f"no Cerebro answers at {address} ({reason}): set server=... or CEREBRO_SERVER to the address of its web "
+            "page, with http:// or https://, or try again if it is starting. For a Kubernetes cluster without an "
+            "external address, run `kubectl -n NAMESPACE port-forward service/RELEASE-dispatcher 7080:80` (printed by "
+            '`helm status RELEASE`) and use server="http://127.0.0.1:7080"'
         ) from cause
     finally:
         kvs.close()
 
 
-def _stopped(home: Path) -> str:
-    """What to tell somebody whose local cluster does not answer because it was stopped; empty if it runs."""
+def _stopped_text(home: Path) -> str:
+    """Explain that the local cluster was stopped. Empty text for a running cluster."""
     if find_running(ClusterHome(home)) is not None:
         return ""
     return (
-        f"the local cluster at {home} was stopped, and its runs wait: start it with `cerebro up`, then "
-        "Experiment.attach(NAME).watch() follows them"
+        f"the local cluster at {home} was stopped and its runs are paused: start it with `cerebro up`, then follow "
+        "them with Experiment.attach(NAME).watch()"
     )
 
 
 def _checked(connection: Connection) -> Connection:
     connection.kvs.health()
-    # Health needs no token: this call tells a wrong one at once.
+    # `health` works without a token, so make a call that checks it.
     connection.kvs.queue()
     return connection
 
 
 def _local_volumes(home: Path) -> Volumes:
-    place = ClusterHome(home)
+    folders = ClusterHome(home)
     return Volumes.from_environment(
-        {"CEREBRO_VOLUMES": str(place.volumes), "CEREBRO_VOLUME_LOGS": str(place.logs)}
+        {"CEREBRO_VOLUMES": str(folders.volumes), "CEREBRO_VOLUME_LOGS": str(folders.logs)}
     )

@@ -1,7 +1,7 @@
-"""An experiment comes into being: what its locators name is looked at, then its name is taken.
+"""Creation of experiments: check that workers can read the data, then reserve the name.
 
-Of an experiment that is there already nothing is looked at: its data may be preprocessed, and what they were made from
-gone. One whose locators never led to a data set holds nothing worth its name, so it is given other ones.
+For an existing experiment nothing is checked, because its data may be preprocessed and its sources deleted. Locators of
+an experiment without a data set may be replaced.
 """
 
 from __future__ import annotations
@@ -17,44 +17,49 @@ from cerebro.commands.rules import may_relocate
 from cerebro.contract.events import LocatorsChanged
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.errors import ConflictError, LocatorError, NotFoundError
-from cerebro.usercode import archive
+from cerebro.usercode import archive as archives
 
 
-def created(
+def open_or_create(
     connection: Connection,
     name: str,
     locators: Locators,
-    given: Locators,
-    packed: bytes | None,
+    original: Locators,
+    archive: bytes | None,
     *,
     project: str = "",
 ) -> ExperimentRecord:
-    """The experiment: made, found again, or found again and given these locators.
+    """Create the experiment, or return the existing one, with new locators if allowed.
 
     Args:
-        project: whose members steer it, where there are users; of one that is there already it stays as it is.
-        given: the locators as the user wrote them: a relative path tells which machine was meant.
-        packed: the archive of what user code may import, if there is one; it is stored.
+        connection: connection to the cluster.
+        name: name of the experiment.
+        locators: locators with absolute paths.
+        original: locators as the user wrote them; relative paths refer to this machine.
+        archive: archive of importable files, stored first; `None` without code.
+        project: project whose members may change the experiment. Ignored if it exists.
 
     Raises:
-        LocatorError: workers cannot see what a new locator names.
-        ConflictError: it cannot have that name; or an experiment of this name has other locators, with which data were
-            preprocessed, or other code.
+        LocatorError: workers cannot read the data.
+        ConflictError: the name is invalid, or the experiment exists with other code, or with other locators and
+            preprocessed data.
     """
     kvs = connection.kvs
     sha256 = None
-    if packed is not None:
-        sha256 = hashlib.sha256(packed).hexdigest()
-        kvs.put_archive(sha256, packed)
+    if archive is not None:
+        sha256 = hashlib.sha256(archive).hexdigest()
+        kvs.put_archive(sha256, archive)
     record = _record(name, locators, sha256, project)
-    known: ExperimentRecord | None = None
+    existing: ExperimentRecord | None = None
     with contextlib.suppress(NotFoundError):
-        known = kvs.experiment(record.name)
-    is_moved = known is not None and known.archive == record.archive and known.locators != record.locators
-    if known is None or is_moved:
-        _check_reach(connection, record.locators, given)
-    if known is not None and is_moved:
-        state = Session(connection, known).state()
+        existing = kvs.experiment(record.name)
+    is_moved = (
+        existing is not None and existing.archive == record.archive and existing.locators != record.locators
+    )
+    if existing is None or is_moved:
+        _check_visibility(connection, record.locators, original)
+    if existing is not None and is_moved:
+        state = Session(connection, existing).state()
         if may_relocate(state):
             event = LocatorsChanged(locators=record.locators, after=state.seq, by=record.author)
             kvs.append(record.name, event)
@@ -63,18 +68,16 @@ def created(
         return kvs.create_experiment(record)
     except ConflictError as error:
         if is_moved:
-            raise ConflictError(
-                f"{error}. Locators can change only until the data have been preprocessed"
-            ) from error
+            raise ConflictError(f"{error}. Locators cannot change after data were preprocessed") from error
         raise
 
 
-def _check_reach(connection: Connection, locators: Locators, given: Locators) -> None:
+def _check_visibility(connection: Connection, locators: Locators, original: Locators) -> None:
     shared = connection.volumes.shared
     if connection.is_local:
         visibility.check_here(locators)
     elif connection.is_outside:
-        visibility.check_outside(given, connection.page)
+        visibility.check_outside(original, connection.page)
     elif shared.is_dir():
         visibility.check_inside(locators, shared)
 
@@ -87,23 +90,23 @@ def _record(name: str, locators: Locators, sha256: str | None, project: str) -> 
         )
     except ValueError as cause:
         raise ConflictError(
-            f"{name!r} is not a valid name of an experiment: use at most 50 lower-case letters, digits and dashes"
+            f"{name!r} is not a valid experiment name: use at most 50 lower-case letters, digits and dashes"
         ) from cause
 
 
-def packed_code(path: Path) -> bytes:
-    """The archive of a folder, or the one that a file is; looked into.
+def pack_code(path: Path) -> bytes:
+    """Return the archive of a folder, or the content of an archive file, after inspection.
 
     Raises:
-        LocatorError: it cannot be read.
-        ArchiveError: workers would not unpack it.
+        LocatorError: `path` cannot be read.
+        ArchiveError: workers would refuse to unpack it.
     """
     if path.is_dir():
-        packed = archive.pack(path)
+        content = archives.pack(path)
     else:
         try:
-            packed = path.read_bytes()
+            content = path.read_bytes()
         except OSError as cause:
             raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause
-    archive.inspect(packed)
-    return packed
+    archives.inspect(content)
+    return content

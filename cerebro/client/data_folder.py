@@ -1,4 +1,4 @@
-"""Where to put data so that the cluster's workers see them, too."""
+"""A folder for data files that both this process and the workers can read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from cerebro.runtime.volumes import Volumes
 
 
 def data_folder(name: str) -> Path:
-    """A folder for files that locators are to name: this process and the workers see it under the same path.
+    """Return a folder for data files, with the same path here and on the workers.
 
-    In a cluster it is on the shared volume, if that is mounted here and may be written to; else beside the local
-    cluster. Nothing is made.
+    Inside a cluster with a writable shared volume it is on that volume, otherwise in the folder of the local cluster.
+    The folder is not created.
 
     Args:
-        name: of the folder there, such as ``examples/digits``.
+        name: relative path, such as ``"examples/digits"``.
+
+    Example::
+
+        folder = data_folder("digits")
+        folder.mkdir(parents=True, exist_ok=True)
     """
     shared = Volumes.from_environment(os.environ).shared
     is_inside = bool(os.environ.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)

@@ -1,6 +1,8 @@
-"""The user's handle on an experiment: a notebook's whole vocabulary.
+"""`Experiment`, the entry point of notebooks and scripts.
 
-Checks what the user gave and shapes what comes back. Runs belong to the cluster: any number of notebooks may attach.
+It validates arguments, sends requests to the cluster, follows runs and returns results. Runs belong to the cluster:
+they continue when the notebook closes, and several notebooks may attach to one experiment. Commands such as `stop` are
+in `commands.py`, registered models in `registry.py`, the protocol with the store in `session.py`.
 """
 
 from __future__ import annotations
@@ -12,18 +14,24 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import asked_fit, check_dry_run, check_etl, fit_request, rules_of_run
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
-from cerebro.client.creation import created, packed_code
+from cerebro.client.creation import open_or_create, pack_code
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.files import cache_folder
 from cerebro.client.goals import Budget
 from cerebro.client.registry import RegistryMixin
+from cerebro.client.run_requests import (
+    check_dry_run,
+    check_etl,
+    checked_failure_rules,
+    fit_request,
+    resolve_fit,
+)
 from cerebro.client.search import SearchSpace
-from cerebro.client.search.requests import KEEP, ProcedureOfUser, RuleOfUser
+from cerebro.client.search.requests import KEEP, UserProcedure, UserStopRule
 from cerebro.client.session import Session, author
-from cerebro.client.techniques import Named, chosen, to_try
+from cerebro.client.techniques import TechniqueNames, dry_run_plans, resolve_techniques
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Locators
@@ -48,26 +56,44 @@ _Split = Literal["train", "valid", "test", "predict"]
 
 
 class Experiment(CommandsMixin, RegistryMixin):
-    """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
+    """An experiment on a cluster: create one, or open an existing one by name.
 
-    One whose locators never led to a data set may be given other ones under the same name.
+    If an experiment with this name exists, it is opened; locators and code must be equal. Locators may change until
+    data were preprocessed with them.
 
-    Without `server` (and without ``CEREBRO_SERVER``) the local cluster is joined, and started if it does not run.
+    Without `server` and ``CEREBRO_SERVER``, the experiment uses the local cluster, and starts it if necessary.
 
     Args:
-        name: lower-case letters, digits and dashes, at most 50.
-        locators: per split a metadata file and an object root, and optionally miscellaneous files:
-            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``.
-            Addresses are paths, ``file://`` or ``s3://``.
-        code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
-        folder: that relative paths of the locators are in; left out: the working directory.
-        project: whose members steer it, where there are users; by default the one that you are in, or none.
-        server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
+        name: lower-case letters, digits and dashes, at most 50 characters.
+        locators: for each split a metadata table and a root folder of objects, and optionally further files:
+            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``. Addresses
+            are paths, ``file://`` or ``s3://``. Splits are ``train``, ``valid``, ``test`` and ``predict``.
+        code: folder or archive (zip, tar) of files that user code imports, optionally with a requirements.txt. Default:
+            none.
+        folder: base folder of relative paths in `locators`. Default: the working directory.
+        project: project whose members may change the experiment, on clusters with users. Default: the user's project.
+        server: address of the cluster's web page, or of kvs_api. Default: ``CEREBRO_SERVER``.
+        token: access token for `server`. Default: ``CEREBRO_TOKEN``.
 
     Raises:
-        LocatorError: the locators are malformed, or name what does not exist or workers cannot see.
-        ConflictError: an experiment of this name has other locators, with which data were preprocessed, or other code.
-        ClusterError: the local cluster does not start.
+        LocatorError: the locators are malformed, or name files that do not exist or that workers cannot read.
+        ConflictError: the experiment exists with other code, or with other locators and preprocessed data.
+        ClusterError: the local cluster does not start, or `server` does not answer.
+
+    Example::
+
+        experiment = Experiment(
+            "digits",
+            locators={
+                "train": {"metadata": "s3://bucket/train.csv", "objects": "s3://bucket/images"},
+                "valid": {"metadata": "s3://bucket/valid.csv", "objects": "s3://bucket/images"},
+            },
+        )
+        experiment.run_etl(MyETLSpec())
+        result = experiment.run_fit(
+            MySubEpochSpec(), {"lr": [0.003, 0.01], "batch_size": [32]}, epochs=4, metric="accuracy", mode="max"
+        )
+        print(result.leaderboard())
     """
 
     def __init__(
@@ -81,52 +107,81 @@ class Experiment(CommandsMixin, RegistryMixin):
         server: str | None = None,
         token: str | None = None,
     ) -> None:
-        given = parse_locators(locators)
-        parsed = absolute(given, Path(folder))
-        packed = packed_code(Path(code)) if code is not None else None
+        original = parse_locators(locators)
+        resolved = absolute(original, Path(folder))
+        archive = pack_code(Path(code)) if code is not None else None
         connection = connect(server, token)
-        self._session = Session(connection, created(connection, name, parsed, given, packed, project=project))
+        record = open_or_create(connection, name, resolved, original, archive, project=project)
+        self._session = Session(connection, record)
 
     @classmethod
     def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
-        """An existing experiment, by name, from any kernel: its runs go on meanwhile.
+        """Open an existing experiment by name, for example from another notebook.
+
+        Args:
+            name: name of the experiment.
+            server: as of `Experiment`.
+            token: as of `Experiment`.
+
+        Returns:
+            The experiment. Its runs are not affected.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no experiment has this name.
+
+        Example::
+
+            Experiment.attach("digits").watch()
         """
         experiment = cls.__new__(cls)
         connection = connect(server, token)
         experiment._session = Session(connection, connection.kvs.experiment(name))
         return experiment
 
-    # --- what it is ------------------------------------------------------------------------------
+    # --- properties and state --------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the experiment."""
         return self._session.name
 
     @property
     def locators(self) -> Locators:
-        """Its dataset locators."""
+        """Dataset locators with absolute paths."""
         return self._session.record.locators
 
     @property
     def connection(self) -> Connection:
-        """The cluster it lives on, with the addresses of page and TensorBoard."""
+        """Connection to the cluster, with the addresses of its web page and TensorBoard."""
         return self._session.connection
 
     def state(self) -> ExperimentState:
-        """Everything that has happened, up to now."""
+        """Return the current state: data sets, runs, models and workers.
+
+        Returns:
+            The state after the newest event of the log. Later calls update and return the same object.
+
+        Raises:
+            UnreadableError: the log has an event that cannot be read.
+        """
         return self._session.state()
 
     def status(self) -> str:
-        """What happens now, in a few lines."""
+        """Return a short text about runs and workers, as `cerebro status NAME` prints it."""
         return self._session.status()
 
     def queue_position(self, run: str | None = None) -> QueuePosition | None:
-        """Where a run (the open one) stands beside all that are open: its share of the cluster, what it has of it now,
-        its place in the queue, and why it waits. `None` of a run that has ended."""
+        """Return where a run stands among all open runs of the cluster.
+
+        Args:
+            run: run id, such as ``"fit-1"``. Default: the open run, or the newest.
+
+        Returns:
+            Queue position, fair share, current devices and the reason for waiting; `None` if the run has ended.
+
+        Raises:
+            NotFoundError: the run does not exist.
+        """
         return self._session.queue_position(self._session.chosen(run))
 
     # --- runs ------------------------------------------------------------------------------------
@@ -143,25 +198,36 @@ class Experiment(CommandsMixin, RegistryMixin):
         project: str = "",
         progress: bool = True,
     ) -> EtlResult:
-        """Preprocess every located split over all workers; returns when done.
+        """Preprocess all splits on the workers, and return when done.
 
-        The same spec, locators, seed and fraction again recompute nothing; an interrupted run goes on where it was.
+        A call with the same spec, locators, seed and fraction reuses the data set. An interrupted run continues where
+        it stopped.
 
         Args:
-            fraction: share of each split's rows to use, drawn by `seed`.
-            seed: of the shuffle that deals rows to workers.
-            max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
-            failure_rules: as of `run_fit`: what follows when the log of a partition that failed has something in it.
-            priority: how much of the cluster the run gets beside other open runs: ``low``, ``normal``, ``high`` or a
-                number, as in `prioritize`.
-            project: a name; the runs of one project share the cluster as one.
-            progress: whether bars are drawn, one per split.
+            spec: your `ETLSpec`.
+            fraction: fraction of the rows of each split to use, sampled with `seed`; above 0, at most 1. Default 1.
+            seed: seed of the shuffle that assigns rows to workers. Default 0.
+            max_failed: fraction of rows that may fail before the run stops, 0 to 1. Default 0. Failed rows are
+                recorded; see `failed_rows`.
+            failure_rules: reactions to patterns in the log of a failed partition; see `FailureRule`.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            Row counts of each split.
 
         Raises:
-            SpecError: the spec is no ETLSpec object, lacks a method or has one with other parameters, names columns
-                that the metadata has not, or cannot be sent.
-            DataError: a number is out of range, or a failure rule cannot be.
-            RunFailedError: the run failed; the message says why.
+            SpecError: `spec` is not an `ETLSpec`, lacks a method, names unknown columns, or cannot be pickled.
+            DataError: a number is out of range, or a failure rule is invalid.
+            ConflictError: another run of the experiment is open.
+            RunFailedError: the run failed; the message has the reason.
+
+        Example::
+
+            etl = experiment.run_etl(MyETLSpec(), fraction=0.1, max_failed=0.01)
+            print(etl.kept, etl.failed)
         """
         check_etl(
             spec,
@@ -169,7 +235,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             fraction=fraction,
             max_failed=max_failed,
             is_outside=self.connection.is_outside,
-            rules=failure_rules,
+            failure_rules=failure_rules,
         )
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = EtlRequest(
@@ -179,15 +245,15 @@ class Experiment(CommandsMixin, RegistryMixin):
             fraction=fraction,
             max_failed=max_failed,
             fits=fits(spec),
-            failure_rules=rules_of_run(failure_rules),
+            failure_rules=checked_failure_rules(failure_rules),
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         from cerebro.client.results import EtlResult
 
         assert isinstance(run.plan, EtlPlan)
-        return EtlResult.of(self.state().datasets[run.plan.dataset], run, self.connection.files)
+        return EtlResult.from_run(self.state().datasets[run.plan.dataset], run, self.connection.files)
 
-    def run_fit(  # noqa: PLR0913 - the user's whole vocabulary, by keyword
+    def run_fit(  # noqa: PLR0913 - all options of a run, by keyword
         self,
         spec: SubEpochSpec,
         search_space: SearchSpace,
@@ -197,8 +263,8 @@ class Experiment(CommandsMixin, RegistryMixin):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         samples: int | None = None,
-        search: ProcedureOfUser | None = None,
-        stop: RuleOfUser | Sequence[RuleOfUser] = (),
+        search: UserProcedure | None = None,
+        stop: UserStopRule | Sequence[UserStopRule] = (),
         hours: float | None = None,
         keep: int | None = KEEP,
         finish_by: datetime | timedelta | None = None,
@@ -210,7 +276,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         max_attempts: int = 3,
         verify: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
-        techniques: Named | None = None,
+        techniques: TechniqueNames | None = None,
         gpus: Sequence[int] | None = None,
         trials: Literal["auto", "never"] = "auto",
         gang: int = 1,
@@ -218,57 +284,81 @@ class Experiment(CommandsMixin, RegistryMixin):
         project: str = "",
         progress: bool = True,
     ) -> FitResult:
-        """Train every configuration of a search space by hopping; returns when done.
+        """Train all models of a search space by hopping, and return when done.
+
+        A failed model does not fail the run; see `FitResult.failures`. If the kernel is interrupted, the run continues
+        in the cluster; `watch` follows it and `stop` ends it.
 
         Args:
-            search_space: see `cerebro.client.search`; must name ``batch_size``.
-            epochs: passes over all partitions, for each model; of a search: at most.
-            metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without
-            validation data).
-            mode: ``"max"`` if more is better, ``"min"`` if less is.
-            seed: of weights, shuffles and the schedule.
-            samples: configurations to draw where the search space has distributions; of a search: at most.
-            search: which models are drawn and how far each is trained: ``ASHA()``, ``Hyperband()``, ``PBT()`` or
-            ``Random()``, with a ``sampler=``, or a `cerebro.search.Procedure` of your own; see docs/search.md. Left
-            out: the whole search space, to the end.
-            stop: rules by which models are stopped early, such as ``Plateau(epochs=3)``.
-            hours: after so long all models are stopped where they are.
-            keep: of a search, so many of the best models keep their checkpoints, and those that may yet be trained on;
-            ``None``: all do. Without ``search`` all do.
-            finish_by: when it is to have ended: a datetime with its zone, or a timedelta from now; see
-            docs/forecasts.md. What it takes is told as soon as the first sub-epochs have run.
-            budget: such as ``Budget(worker_hours=40)``: then the run is paused.
-            workers: fewest and most that it may have, where the cluster may change their number for it.
-            scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
-            or ``monte-carlo``; ``promising`` has the best models early, as ``hermes``, ``slaq`` and ``rr`` try to; see
-            docs/scheduling.md.
-            planner: whether a planner and an exact solver may look for a better order beside training; their plan is
-            followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
-            hang_timeout_s: a sub-epoch without a batch for so long, or for 20 times its slow ones (at least 60 s and a
-            tenth of this), is ended if its processes are idle, tried once more, and given up with its model. One that
-            computes has three times as long, and at least this.
-            max_attempts: attempts of a sub-epoch whose process crashes.
-            audit: so large a share of the sub-epochs, such as 0.01, is done once more by another worker that holds the
-            partition, and compared: wrong arithmetic of a machine shows. See `FitResult.audits`.
-            failure_rules: such as ``FailureRule("solver", "cusolver.*failed", "retry_elsewhere")``: what follows when
-            the log of a failed attempt has the pattern in it.
-            techniques: how a sub-epoch may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects
-            of `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not
-            fit.
-            gpus: numbers of devices that a sub-epoch may take, such as ``[1, 2]``.
-            trials: whether ways to train may be measured before one is chosen: ``"auto"`` or ``"never"``.
-            gang: so many workers train each sub-epoch together, each on a partition of its own. For fewer models than
-            workers; see docs/techniques.md.
-            priority, project: how much of the cluster the run gets beside other open runs; see `run_etl`.
+            spec: your `SubEpochSpec`.
+            search_space: hyperparameters of the models: a dict of lists (a grid), a dict with `choice`, `uniform`,
+                `loguniform` or `randint` (random search), or a list of dicts. Must have ``batch_size``.
+            epochs: epochs for each model; with `search`, the maximum. Default 1.
+            metric: metric that ranks the models, as returned by `SubEpochSpec.test` (by `train` without a split
+                ``valid``). Required.
+            mode: ``"max"`` if larger is better, ``"min"`` if smaller is better. Required.
+            seed: seed of weights, shuffles and schedule. Default 0.
+            samples: number of models to sample if the search space has distributions; with `search`, the maximum.
+            search: search procedure: ``ASHA()``, ``Hyperband()``, ``PBT()`` or ``Random()``, each with an optional
+                ``sampler=``, or your own `cerebro.search.Procedure`. Default: train all configurations for all epochs.
+            stop: rule or rules that stop models early, such as ``Plateau(epochs=3)``.
+            hours: hours until all models are stopped. Default: no limit.
+            keep: with `search`, the number of best models that keep their checkpoints; `None` keeps all. Default 3.
+                Without `search` all checkpoints are kept.
+            finish_by: deadline, as a timezone-aware datetime or a timedelta from now. The autoscaler plans for it.
+            budget: worker-hours before the run is paused, such as ``Budget(worker_hours=40)``. Default: no limit.
+            workers: minimum and maximum number of workers for this run, such as ``(2, 12)``, on clusters that scale.
+            scheduler: dispatch policy: ``"lrptw"`` (default, longest remaining time first), ``"random"``, ``"fifo"``,
+                ``"cyclic"``, ``"monte-carlo"``; or ``"promising"``, ``"hermes"``, ``"slaq"``, ``"rr"``, which prefer
+                good models.
+            planner: True (default) to let a planner search for a better order during training. The plan is used only if
+                it is better in simulation. Has an effect with ``"lrptw"`` only.
+            hang_timeout_s: time limit between batches, in seconds. An idle sub-epoch beyond it is ended and tried once
+                more. Default 600. The limit is lower (20 times the duration of slow sub-epochs, at least 60 s and
+                `hang_timeout_s` / 10) if that is known, and up to three times higher while the process computes.
+            max_attempts: attempts of a sub-epoch whose process crashes. Default 3.
+            verify: fraction of sub-epochs to compute again on a second worker, to detect faulty hardware. Default 0.
+                See `FitResult.verifications`.
+            failure_rules: reactions to patterns in the log of a failed attempt, such as ``FailureRule("solver",
+                "cusolver.*failed", "retry_elsewhere")``.
+            techniques: parallel techniques that a sub-epoch may use: names (``"single"``, ``"ddp"``, ...) or objects of
+                `cerebro.techniques`, also your own. Default: one device, and more only for models that do not fit.
+            gpus: allowed numbers of devices per sub-epoch, such as ``[1, 2]``. Default: chosen by Cerebro.
+            trials: ``"auto"`` (default) to measure parallel plans before choosing one, or ``"never"``.
+            gang: workers that train each sub-epoch together, each on its own partition. Default 1. Useful with fewer
+                models than workers.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            Leaderboard, learning curves, best model and figures.
 
         Raises:
-            SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
-            DataError: no data were preprocessed yet.
-            RunFailedError: the run failed as a whole. A model that fails does not fail the run: see
-            `FitResult.failures`.
+            SearchSpaceError: the search space is empty or has an invalid value.
+            SearchError: the arguments of the search are invalid.
+            SpecError: `spec` lacks a method or cannot be pickled, or a technique is invalid.
+            MetricError: `metric` or `mode` is missing, or `spec` does not return the metric.
+            DataError: no data set exists, or a number is out of range.
+            ConflictError: another run of the experiment is open.
+            RunFailedError: the run failed as a whole.
 
         Warns:
-            UserWarning: a user stopped the run: what comes back are models that are not trained to their end.
+            UserWarning: the run was stopped, so the models are not fully trained.
+
+        Example::
+
+            result = experiment.run_fit(
+                MySubEpochSpec(),
+                {"lr": loguniform(1e-4, 1e-1), "batch_size": choice([16, 32])},
+                search=ASHA(),
+                samples=50,
+                epochs=9,
+                metric="accuracy",
+                mode="max",
+            )
+            best = result.best
         """
         dataset = self.state().newest_dataset()
         is_validated = dataset is not None and bool(dataset.partitions("valid"))
@@ -291,20 +381,20 @@ class Experiment(CommandsMixin, RegistryMixin):
             "goal": self._session.goal(finish_by, budget, workers),
         }
         kvs = self.connection.kvs
-        searched, models = asked_fit(
+        search_request, models = resolve_fit(
             spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code
         )
-        named = chosen(
+        technique_fields = resolve_techniques(
             techniques,
             gpus,
             trials,
             gang,
             workers=self._session.devices(),
-            apart=self._session.apart() if gang != 1 else (),
+            solo_workers=self._session.solo_workers() if gang != 1 else (),
             put_code=kvs.put_code,
         )
         code = kvs.put_code(encode(spec, author=author()))
-        request = fit_request(code.sha256, searched, models, options, named)
+        request = fit_request(code.sha256, search_request, models, options, technique_fields)
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -320,17 +410,37 @@ class Experiment(CommandsMixin, RegistryMixin):
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
-        """Metrics on a split: one row per model, each at its best epoch.
+        """Compute metrics of trained models on a split, each model at its best epoch.
 
-        Models are tested beside each other on all workers, and each one by a single call of `SubEpochSpec.test` with
-        the whole split, so a metric may be of any kind.
+        Models are tested in parallel on all workers. Each one gets the whole split in a single call of
+        `SubEpochSpec.test`, so any metric is possible.
 
         Args:
-            models: model ids; the best model if left out.
-            fit: the fit run; the newest if left out.
-            split: of ``"train"`` each worker has a part, which is tested for itself. Of all parts together, a
-                `cerebro.Ratio` is that of all rows; numbers are means weighted by rows, and a warning says so. A column
-                ``parts`` says how many there are.
+            models: model id or ids. Default: the best model.
+            fit: fit run. Default: the newest.
+            split: split to test on. Default ``"test"``. With ``"train"`` each worker tests its own partition: a
+                `cerebro.Ratio` is exact for all rows, numbers are averages weighted by rows.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            One row per model: epoch, number of rows and metrics. With ``split="train"``, a column ``parts`` has the
+                number of
+            partitions.
+
+        Raises:
+            NotFoundError: the fit run or a model does not exist.
+            DataError: the split was not preprocessed.
+            RunFailedError: the run failed or was stopped.
+
+        Warns:
+            UserWarning: metrics are averages over partitions.
+
+        Example::
+
+            experiment.run_test(["m03", "m07"])
         """
         run = self._session.complete(
             self._evaluation("test", models, fit, split),
@@ -340,8 +450,8 @@ class Experiment(CommandsMixin, RegistryMixin):
         )
         from cerebro.client.results import test_table
 
-        if told := averaged(tested(run)):
-            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {told}", stacklevel=2)
+        if note := averaged(tested(run)):
+            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {note}", stacklevel=2)
         return test_table(run)
 
     def run_predict(
@@ -354,7 +464,29 @@ class Experiment(CommandsMixin, RegistryMixin):
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
-        """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
+        """Predict the outputs of a split with trained models, each at its best epoch.
+
+        Args:
+            models: model id or ids. Default: the best model.
+            fit: fit run. Default: the newest.
+            split: split to predict. Default ``"predict"``.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            One row per prediction, indexed by row id; by model and row id for several models.
+
+        Raises:
+            NotFoundError: the fit run or a model does not exist.
+            DataError: the split was not preprocessed.
+            RunFailedError: the run failed or was stopped.
+
+        Example::
+
+            experiment.run_predict().to_csv("predictions.csv")
+        """
         run = self._session.complete(
             self._evaluation("predict", models, fit, split),
             progress=progress,
@@ -365,7 +497,7 @@ class Experiment(CommandsMixin, RegistryMixin):
 
         return prediction_table(run, self.connection.files)
 
-    # --- without the cluster ---------------------------------------------------------------------
+    # --- dry run ---------------------------------------------------------------------------------
 
     def dry_run(
         self,
@@ -374,30 +506,44 @@ class Experiment(CommandsMixin, RegistryMixin):
         hyperparams: SearchSpace | None = None,
         *,
         rows: int = 8,
-        techniques: Named | None = None,
+        techniques: TechniqueNames | None = None,
         gpus: Sequence[int] | None = None,
     ) -> DryRun:
-        """A dry run in this process: the first rows of each split, and one batch of them through the models.
+        """Try user code in this process: a few rows of each split and one batch.
 
-        It does what workers do, by the same code: reads metadata, fetches objects, calls `row_preprocessor`, makes a
-        batch, calls `create_models` and `train`, saves and loads the checkpoint, trains on from it, calls `test` and
-        `predict`. Nothing is sent to the cluster and nothing stays; the global random generators are put back.
+        It runs the same code as workers: reads metadata, fetches objects, calls the row function, creates models,
+        trains, saves and loads a checkpoint, trains again, tests and predicts. Nothing is sent to the cluster, no files
+        remain, and global random states are restored.
 
         Args:
-            spec: left out, only rows are tried.
-            hyperparams: one configuration, or a search space, of which the first is tried.
-            rows: of each split at most; a batch has so many, or as many as ``batch_size`` says.
-            techniques, gpus: as of `run_fit`. Each is tried on the CPU in as many processes as it takes: whether it
-            trains the model that one device trains.
+            etl: your `ETLSpec`.
+            spec: your `SubEpochSpec`. Default: try only rows.
+            hyperparams: one configuration, or a search space whose first configuration is tried. Required with `spec`.
+            rows: maximum number of rows of each split. Default 8. The batch has at most ``batch_size`` rows.
+            techniques: parallel techniques to compare with training on one device, as of `run_fit`. They run on the
+                CPU.
+            gpus: numbers of processes for each technique, as of `run_fit`.
+
+        Returns:
+            Shapes, durations, metrics and warnings of each step.
 
         Raises:
-            SpecError, SearchSpaceError, LocatorError, MetadataError, RowError, MetricError: as the cluster would say.
-            Whatever `create_models`, `train`, `test` and `predict` raise.
+            SpecError: a spec lacks a method, cannot be pickled, or a technique trains another model than one device.
+            SearchSpaceError: `hyperparams` is missing or invalid.
+            LocatorError: the data cannot be read.
+            MetadataError: a metadata table is invalid.
+            RowError: a row failed or has other fields than the others.
+            MetricError: metrics are invalid.
+            Exception: any exception of `create_models`, `train`, `test` or `predict`.
+
+        Example::
+
+            print(experiment.dry_run(MyETLSpec(), MySubEpochSpec(), {"lr": 0.01, "batch_size": 16}))
         """
         configuration = check_dry_run(
             etl, spec, hyperparams, rows=rows, is_validated=self.locators.valid is not None
         )
-        parallel_plans = to_try(techniques, gpus)
+        parallel_plans = dry_run_plans(techniques, gpus)
         from cerebro.client.dry_run import dry_run
 
         record, kvs = self._session.record, self.connection.kvs
@@ -405,32 +551,62 @@ class Experiment(CommandsMixin, RegistryMixin):
             record, kvs.archive, etl, spec, configuration, rows=rows, parallel_plans=parallel_plans
         )
 
-    # --- a run that goes on ----------------------------------------------------------------------
+    # --- open and past runs ----------------------------------------------------------------------
 
     def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
-        """Follow a run (the open one, or the newest) until it ends, from any kernel."""
+        """Follow a run until it ends, from any notebook.
+
+        Args:
+            run: run id. Default: the open run, or the newest.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            The ended run.
+
+        Raises:
+            NotFoundError: the run does not exist.
+
+        Example::
+
+            Experiment.attach("digits").watch("fit-1")
+        """
         return self._session.follow(self._session.chosen(run).id, progress=progress)
 
     def result(self, run: str | None = None) -> FitResult:
-        """The result, so far, of a fit run; the newest if none is named."""
+        """Return the current result of a fit run, also while it runs.
+
+        Args:
+            run: fit run. Default: the newest.
+
+        Raises:
+            NotFoundError: the run does not exist.
+
+        Example::
+
+            experiment.result().leaderboard()
+        """
         return self._fit_result(self._session.chosen_fit(run))
 
     def failed_rows(self, run: str | None = None) -> pd.DataFrame:
-        """Rows whose function raised in an ETL run, the newest if none is named, also in one that failed for them.
+        """Return the rows that failed in an ETL run, also if the run itself failed.
+
+        Args:
+            run: ETL run. Default: the newest.
 
         Returns:
-            A table: split, id, error, traceback. Of a run that failed, those that were found until it ended;
-            ``attrs["notes"]`` says what is missing.
+            One row per failed row: split, id, error, traceback; at most 1,000 per partition. ``attrs["total"]`` is the
+                number
+            of all failed rows; ``attrs["notes"]`` explains missing ones.
 
         Raises:
-            NotFoundError: there is no such ETL run.
+            NotFoundError: the run does not exist.
         """
         from cerebro.client.results import failed_table
 
         chosen, plan = self._session.chosen_etl(run)
         return failed_table(plan, self.connection.files, experiment=self._session.name, run=chosen)
 
-    # --- mechanism -------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------
 
     def _evaluation(
         self,
@@ -448,8 +624,8 @@ class Experiment(CommandsMixin, RegistryMixin):
         from cerebro.client.results import FitResult
 
         kvs, record = self.connection.kvs, self._session.record
-        made = self._session.state().datasets.get(run.plan.dataset) if run.plan is not None else None
-        reference = made.fitted if made is not None else None
+        dataset = self._session.state().datasets.get(run.plan.dataset) if run.plan is not None else None
+        reference = dataset.fitted if dataset is not None else None
         files = self.connection.files
         user_code = UserCode(
             record=record,

@@ -1,4 +1,4 @@
-"""Failure rules of a run, as its user writes them."""
+"""Failure rules of a run, as a user writes them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class FailureRule:
-    """What follows from failures whose log has something in it.
+    """Reaction to a failed attempt whose log matches a pattern.
 
     Attributes:
-        name: that the failure is labelled with.
-        pattern: a regular expression of Python's `re`, of at most 200 characters; searched for in the last 64 KiB of
-            the log of a failed attempt, and in what it failed of. ``^`` and ``$`` are of each line.
-        action: ``"label"``: nothing else. ``"no_retry"``: there is no other attempt. ``"retry_elsewhere"``: there is
-            one, on another worker if one can, until `max_attempts` are used up.
+        name: label of the failure on the page and in `cerebro status`.
+        pattern: regular expression of Python's `re`, at most 200 characters. It is searched for in the last 64 KiB of
+            the attempt's log and in its error message; ``^`` and ``$`` match at every line.
+        action: ``"label"`` (default): only label the failure. ``"no_retry"``: no further attempt.
+            ``"retry_elsewhere"``: retry on another worker if possible, up to `max_attempts`.
+
+    Example::
+
+        FailureRule("solver", "cusolver.*failed", "retry_elsewhere")
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Results that are files on the cluster's volumes, as paths on this machine: mounted there, or fetched when asked for.
+"""Access to files on the cluster's volumes, mounted or downloaded.
 
-A notebook in the cluster has the volumes mounted; one elsewhere reaches the dispatcher, which serves them. What is
-fetched lies in a cache folder, complete or not at all, and a checkpoint's bytes are checked against its checksum.
+Inside the cluster the volumes are mounted. Elsewhere the dispatcher serves files, which are downloaded to a cache
+folder, completely or not at all. Checksums of checkpoints are verified.
 """
 
 from __future__ import annotations
@@ -24,48 +24,49 @@ from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, checksum, fi
 from cerebro.runtime import proxies
 from cerebro.runtime.volumes import Volumes
 
-_PIECE = 128 << 10
-"""What of it has come when a connection breaks off is fetched again."""
+_CHUNK_BYTES = 128 << 10
+"""Size of a download chunk; an incomplete chunk is requested again after a broken connection."""
 _TIMEOUT = urllib3.Timeout(connect=5.0, read=30.0)
 _PAUSE_S = 0.5
 _OK, _PARTIAL, _UNAUTHORIZED, _NOT_FOUND, _CORRUPT = 200, 206, 401, 404, 422
 
 
 class Files(Protocol):
-    """Where results are on this machine."""
+    """Result files as paths on this machine."""
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
-        """A folder below which `reference.name` is the checkpoint."""
+        """Return the folder below which `reference.name` is the checkpoint."""
         ...
 
-    def whole(self, reference: CheckpointRef) -> Path:
-        """The checkpoint as one file, which needs no base beside it."""
+    def merged(self, reference: CheckpointRef) -> Path:
+        """Return the checkpoint as one file, including frozen weights."""
         ...
 
     def shared(self, name: str) -> Path:
-        """A file of the shared volume."""
+        """Return the path of a file of the shared volume."""
         ...
 
 
 class MountedFiles:
-    """Volumes are folders of this machine.
+    """Files on mounted volumes.
 
     Args:
-        cache: folder for what is put together from several files; as a rule that of the user.
+        volumes: mount points.
+        cache: folder for merged checkpoints. Default: the user's cache folder.
     """
 
     def __init__(self, volumes: Volumes, cache: Path | None = None) -> None:
         self._volumes, self._cache = volumes, cache
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
-        """The folder of all checkpoints; loading one shows whether it is whole."""
+        """Return the folder of all checkpoints; loading verifies the checksum."""
         return self._volumes.checkpoints
 
-    def whole(self, reference: CheckpointRef) -> Path:
-        """The file itself; of one with a base a copy, which is made once and checked every time.
+    def merged(self, reference: CheckpointRef) -> Path:
+        """Return the file, or a cached copy that includes its frozen weights.
 
         Raises:
-            CheckpointCorruptError: it cannot be read, or is not what was saved.
+            CheckpointCorruptError: the file cannot be read or does not match its checksum.
             StorageFullError, OSError: the copy cannot be written.
         """
         path = self._volumes.checkpoint(reference.name)
@@ -76,37 +77,37 @@ class MountedFiles:
         with file:
             if not isinstance(file, BasedFile):
                 return path
-            # Other clusters may have a checkpoint of this name.
+            # The checksum is part of the path, because another cluster may have a checkpoint with this name.
             name = f"{reference.checksum.replace(':', '-')}/{reference.name}"
-            copy = _below((self._cache or cache_folder(os.environ)) / "whole", name)
-            if not _is_there(copy, reference):
-                _require_saved(reference, _copied(file, path, copy), copy)
+            copy = _below((self._cache or cache_folder(os.environ)) / "merged", name)
+            if not _is_complete(copy, reference):
+                _require_unchanged(reference, _copy(file, path, copy), copy)
             return copy
 
     def shared(self, name: str) -> Path:
-        """Where a file of the shared volume is.
+        """Return the path of a file of the shared volume.
 
         Raises:
-            NotFoundError: it is not there; says what to do where no volume is mounted.
+            NotFoundError: the file is not here; the message explains how to mount or fetch it.
         """
         path = self._volumes.shared / name
         if not path.exists():
             raise errors.NotFoundError(
-                f"{path} is not on this machine: set CEREBRO_VOLUMES to the folder where the cluster's volumes are "
-                "mounted, or "
-                "connect to the dispatcher's address instead of kvs_api's, which serves these files"
+                f"{path} is not on this machine: set CEREBRO_VOLUMES to the mount point of the cluster's volumes, or "
+                "connect to the address of the dispatcher, which serves files, instead of kvs_api's"
             )
         return path
 
 
 class FetchedFiles:
-    """Files are fetched from a dispatcher, into a folder per cluster. Nothing is removed from it.
+    """Files downloaded from a dispatcher into one folder per cluster. Nothing is deleted from it.
 
     Args:
-        address: of the dispatcher's API, such as ``https://cerebro.example.org/api``.
-        cache: folder for all clusters.
+        address: address of the dispatcher's API, such as ``https://cerebro.example.org/api``.
+        token: access token.
+        cache: cache folder of all clusters.
         ca_file: certificates to trust instead of the system's.
-        timeout_s: how long a transfer may stand still.
+        timeout_s: maximum time without data.
     """
 
     def __init__(
@@ -123,29 +124,27 @@ class FetchedFiles:
         )
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
-        """A folder with the checkpoint; fetched once, checked every time.
+        """Download a checkpoint if necessary, and return its folder. The checksum is always verified.
 
         Raises:
-            CheckpointCorruptError: what came is not what was saved, or is so damaged that it cannot be sent.
-            NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.
+            CheckpointCorruptError: the checkpoint does not match its checksum or cannot be read.
+            NotFoundError, UnauthorizedError, StoreUnavailableError: the download failed.
         """
         root = self._folder / "checkpoints"
         path = _below(root, reference.name)
-        if not _is_there(path, reference):
-            _require_saved(reference, self._fetch("checkpoints", reference.name, path), path)
+        if not _is_complete(path, reference):
+            _require_unchanged(reference, self._fetch("checkpoints", reference.name, path), path)
         return root
 
-    def whole(self, reference: CheckpointRef) -> Path:
-        """What was fetched: it comes as one file. Raises as `checkpoints`."""
+    def merged(self, reference: CheckpointRef) -> Path:
+        """Return the downloaded file, which includes frozen weights. Raises as `checkpoints`."""
         return self.checkpoints(reference) / reference.name
 
     def shared(self, name: str) -> Path:
-        """A file of the shared volume on this machine.
-
-        Fetched anew each time, because nothing tells an old file of this name from a new one.
+        """Download a file of the shared volume. Never cached, because file names are reused.
 
         Raises:
-            NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.
+            NotFoundError, UnauthorizedError, StoreUnavailableError: the download failed.
         """
         path = _below(self._folder / "shared", name)
         self._fetch("shared", name, path)
@@ -157,19 +156,18 @@ class FetchedFiles:
         deadline = time.monotonic() + self._timeout_s
         try:
             while True:
-                before = transfer.num_bytes
+                num_received = transfer.num_bytes
                 headers = {**self._http.headers, **transfer.headers()}
                 try:
                     return transfer.take(
                         self._http.request("GET", url, headers=headers, preload_content=False)
                     )
                 except (urllib3.exceptions.HTTPError, errors.StoreUnavailableError) as cause:
-                    if transfer.num_bytes > before:
+                    if transfer.num_bytes > num_received:
                         deadline = time.monotonic() + self._timeout_s
                     if time.monotonic() > deadline:
                         raise errors.StoreUnavailableError(
-                            f"{url} sent nothing more after {transfer.num_bytes:,} bytes, for {self._timeout_s:g} "
-                            f"s: {cause}"
+                            f"{url} sent no data for {self._timeout_s:g} s, after {transfer.num_bytes:,} bytes: {cause}"
                         ) from cause
                     time.sleep(_PAUSE_S)
         finally:
@@ -177,7 +175,7 @@ class FetchedFiles:
 
 
 class _Transfer:
-    """One file on its way, over as many connections as it takes."""
+    """Download of one file, over several connections if necessary."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -186,15 +184,15 @@ class _Transfer:
 
     @property
     def num_bytes(self) -> int:
-        """That have come."""
+        """Received bytes."""
         return self._file.tell()
 
     def headers(self) -> dict[str, str]:
-        """Ask for the rest, if there is a beginning and the file is still the same."""
+        """Request the remaining bytes, provided that the file is unchanged."""
         return {"Range": f"bytes={self.num_bytes}-", "If-Range": self._etag} if self.num_bytes else {}
 
     def take(self, answer: urllib3.BaseHTTPResponse) -> Written:
-        """Write what comes; what was written once it is all there."""
+        """Write the response, and commit the file when it is complete."""
         try:
             if answer.status not in (_OK, _PARTIAL):
                 raise _refusal(answer.status, answer.read(1000))
@@ -202,34 +200,34 @@ class _Transfer:
                 self._file.discard()
                 self._file = DurableFile(self._path)
             self._etag = answer.headers.get("ETag", "")
-            for piece in answer.stream(_PIECE):
-                self._file.write(piece)
+            for chunk in answer.stream(_CHUNK_BYTES):
+                self._file.write(chunk)
         finally:
             answer.close()
         return self._file.commit()
 
     def discard(self) -> None:
-        """Leave nothing incomplete."""
+        """Delete an incomplete file."""
         self._file.discard()
 
 
-def _is_there(path: Path, reference: CheckpointRef) -> bool:
+def _is_complete(path: Path, reference: CheckpointRef) -> bool:
     expected = Written(num_bytes=reference.size, checksum=reference.checksum)
     return path.exists() and path.stat().st_size == expected.num_bytes and checksum(path) == expected
 
 
-def _require_saved(reference: CheckpointRef, found: Written, path: Path) -> None:
-    """Keep a copy only if it is what was saved."""
-    if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
+def _require_unchanged(reference: CheckpointRef, copy: Written, path: Path) -> None:
+    """Delete a copy that differs from the saved checkpoint, and raise."""
+    if (copy.checksum, copy.num_bytes) != (reference.checksum, reference.size):
         path.unlink()
         raise errors.CheckpointCorruptError(
-            f"checkpoint {reference.name} came with checksum {found.checksum} over {found.num_bytes} bytes, "
-            f"expected {reference.checksum} over {reference.size}: it was damaged after it was written"
+            f"checkpoint {reference.name} has checksum {copy.checksum} over {copy.num_bytes} bytes, expected "
+            f"{reference.checksum} over {reference.size}: it was damaged after it was written"
         )
 
 
-def _copied(file: BasedFile, path: Path, to: Path) -> Written:
-    copy, buffer = DurableFile(to), memoryview(bytearray(BLOCK_BYTES))
+def _copy(file: BasedFile, path: Path, target: Path) -> Written:
+    copy, buffer = DurableFile(target), memoryview(bytearray(BLOCK_BYTES))
     try:
         while True:
             with _readable(path):
@@ -243,7 +241,7 @@ def _copied(file: BasedFile, path: Path, to: Path) -> Written:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Say of which checkpoint it is that it cannot be read."""
+    """Name the checkpoint in read errors."""
     try:
         yield
     except OSError as cause:
@@ -251,33 +249,35 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """``CEREBRO_CACHE``, else ``cerebro`` in the user's cache folder."""
-    given = environment.get("CEREBRO_CACHE")
-    if given:
-        return Path(given).expanduser()
+    """Return ``CEREBRO_CACHE``, or ``cerebro`` in the user's cache folder."""
+    folder = environment.get("CEREBRO_CACHE")
+    if folder:
+        return Path(folder).expanduser()
     if caches := environment.get("XDG_CACHE_HOME"):
         return Path(caches) / "cerebro"
     try:
         return Path.home() / ".cache" / "cerebro"
     except RuntimeError as error:
         raise errors.ClusterError(
-            f"files have no place: user id {os.getuid()} has neither a name nor HOME; set HOME, or CEREBRO_CACHE"
+            f"no cache folder: user id {os.getuid()} has neither a name nor HOME. Set HOME or CEREBRO_CACHE"
         ) from error
 
 
 def _below(root: Path, name: str) -> Path:
     path = root / name
     if ".." in path.parts or not path.is_relative_to(root):
-        raise errors.BadRequestError(f"the cluster names a file {name!r}, which is no path on a volume")
+        raise errors.BadRequestError(
+            f"the cluster sent the file name {name!r}, which is not a path on a volume"
+        )
     return path
 
 
 def _refusal(status: int, content: bytes) -> errors.CerebroError:
-    said = content.decode(errors="replace")
+    text = content.decode(errors="replace")
     if status == _NOT_FOUND:
-        return errors.NotFoundError(f"the cluster has no such file: {said}")
+        return errors.NotFoundError(f"the cluster has no such file: {text}")
     if status == _UNAUTHORIZED:
-        return errors.UnauthorizedError(f"the cluster refuses the token: {said}")
+        return errors.UnauthorizedError(f"the cluster refuses the token: {text}")
     if status == _CORRUPT:
-        return errors.CheckpointCorruptError(f"the cluster cannot read the checkpoint: {said}")
-    return errors.StoreUnavailableError(f"HTTP {status}: {said}")
+        return errors.CheckpointCorruptError(f"the cluster cannot read the checkpoint: {text}")
+    return errors.StoreUnavailableError(f"HTTP {status}: {text}")

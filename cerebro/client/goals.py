@@ -1,4 +1,4 @@
-"""What users ask of a fit beside its models: when it is to end, what it may cost, how many workers it may have."""
+"""Goals of a fit: deadline, budget and number of workers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import Any
 from cerebro.contract.runs import Goal
 from cerebro.errors import DataError
 
-_MOST = 1000
-"""More workers than Cerebro runs with."""
+_MAX_WORKERS = 1000
+"""Largest number of workers that a user may request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a run may cost.
+    """Cost limit of a run.
 
     Attributes:
-        worker_hours: hours for which workers that train may be there for it, summed over them. When they are spent the
-            run is paused; who resumes it has it go on without a budget.
+        worker_hours: hours of training workers, summed over the workers present for the run. Cerebro pauses the run
+            when they are spent; `Experiment.resume` then continues it without a budget.
+
+    Example::
+
+        experiment.run_fit(..., budget=Budget(worker_hours=40))
     """
 
     worker_hours: float
@@ -32,66 +36,68 @@ def goal(
     workers: Sequence[int] | None,
     *,
     now: float,
-    most: int = 0,
+    max_workers: int = 0,
 ) -> Goal:
-    """What a fit is to keep to.
+    """Validate the goals of a fit.
 
     Args:
-        finish_by: a time with its zone, or how long from now.
-        workers: fewest and most.
+        finish_by: timezone-aware datetime, or timedelta from `now`.
+        budget: cost limit.
+        workers: minimum and maximum number of workers.
         now: seconds since the epoch.
-        most: workers that the cluster may have by its settings; 0: that is not known.
+        max_workers: largest size of the cluster by its settings; 0 if unknown.
 
     Raises:
-        DataError: one of them makes no sense.
+        DataError: an argument is invalid.
     """
     return Goal(
         finish_by=None if finish_by is None else _finish_by(finish_by, now),
         worker_hours=None if budget is None else _worker_hours(budget),
-        workers=None if workers is None else _range(workers, most),
+        workers=None if workers is None else _worker_range(workers, max_workers),
     )
 
 
-def _finish_by(given: object, now: float) -> float:
-    if isinstance(given, datetime.timedelta):
-        if given.total_seconds() <= 0:
-            raise DataError(f"finish_by is {given}, expected a time span above 0, or a time that is to come")
-        return now + given.total_seconds()
-    if not isinstance(given, datetime.datetime):
+def _finish_by(deadline: object, now: float) -> float:
+    if isinstance(deadline, datetime.timedelta):
+        if deadline.total_seconds() <= 0:
+            raise DataError(f"finish_by is {deadline}, expected a time span above 0 or a time in the future")
+        return now + deadline.total_seconds()
+    if not isinstance(deadline, datetime.datetime):
         raise DataError(
-            f"finish_by is {given!r}, expected a datetime with its zone, or a timedelta such as timedelta(hours=6)"
+            f"finish_by is {deadline!r}, expected a datetime with a time zone, or a timedelta such as "
+            "timedelta(hours=6)"
         )
-    if given.tzinfo is None:
+    if deadline.tzinfo is None:
         raise DataError(
-            f"finish_by is {given.isoformat()}, without a time zone: the cluster may be in another one. For the "
-            "zone of this machine write finish_by.astimezone()"
+            f"finish_by is {deadline.isoformat()}, without a time zone. Use finish_by.astimezone() for the time zone "
+            "of this machine"
         )
-    if given.timestamp() <= now:
-        moment = datetime.datetime.fromtimestamp(now, given.tzinfo).isoformat(timespec="seconds")
-        raise DataError(f"finish_by is {given.isoformat()}, which is over: it is {moment}")
-    return given.timestamp()
+    if deadline.timestamp() <= now:
+        moment = datetime.datetime.fromtimestamp(now, deadline.tzinfo).isoformat(timespec="seconds")
+        raise DataError(f"finish_by is {deadline.isoformat()}, in the past: it is {moment} now")
+    return deadline.timestamp()
 
 
-def _worker_hours(given: object) -> float:
-    hours: Any = given.worker_hours if isinstance(given, Budget) else None
+def _worker_hours(budget: object) -> float:
+    hours: Any = budget.worker_hours if isinstance(budget, Budget) else None
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0 < hours < float("inf"):
-        what = f"{hours!r} worker-hours" if isinstance(given, Budget) else repr(given)
-        raise DataError(f"budget is {what}, expected more than 0, such as Budget(worker_hours=40)")
+        shown = f"{hours!r} worker-hours" if isinstance(budget, Budget) else repr(budget)
+        raise DataError(f"budget is {shown}, expected more than 0, such as Budget(worker_hours=40)")
     return float(hours)
 
 
-def _range(given: object, most: int) -> tuple[int, int]:
-    expected = "expected the fewest and the most workers, such as workers=(2, 12)"
-    numbers: list[Any] = [*given] if isinstance(given, Sequence) else []
+def _worker_range(workers: object, max_workers: int) -> tuple[int, int]:
+    expected = "expected minimum and maximum, such as workers=(2, 12)"
+    numbers: list[Any] = [*workers] if isinstance(workers, Sequence) else []
     if len(numbers) != 2 or not all(type(number) is int for number in numbers):
-        raise DataError(f"workers is {given!r}, {expected}")
+        raise DataError(f"workers is {workers!r}, {expected}")
     low: int = numbers[0]
     high: int = numbers[1]
-    if not 1 <= low <= high <= _MOST:
-        raise DataError(f"workers is ({low}, {high}), {expected}: from 1 to {_MOST}, the fewest first")
-    if most and high > most:
+    if not 1 <= low <= high <= _MAX_WORKERS:
+        raise DataError(f"workers is ({low}, {high}), {expected}: from 1 to {_MAX_WORKERS}")
+    if max_workers and high > max_workers:
         raise DataError(
-            f"workers is ({low}, {high}), but this cluster may have {most}: ask for no more, or raise "
+            f"workers is ({low}, {high}), but this cluster may have {max_workers}: lower the maximum, or raise "
             "autoscaler.mostWorkers in the chart (CEREBRO_MOST_WORKERS for a local cluster)"
         )
     return low, high

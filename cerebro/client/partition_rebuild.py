@@ -1,9 +1,9 @@
-"""Training partitions made again on this machine, for whoever needs all of them in one place: `cerebro.client.replay`.
+"""Reconstruction of training partitions on this machine, for `cerebro.client.replay`.
 
-In a cluster each training partition lies on the volume of the worker that made it. What it was made from can be had
-from anywhere: its metadata on the shared volume, the code in the store, the objects behind the locators. A row depends
-on nothing else, chance included (`cerebro.worker.preprocessing.shard`), so the same rows come out, to the bit. No
-worker is needed.
+In a cluster each partition is on the volume of its worker. Its sources are accessible everywhere: metadata on the
+shared volume, code in the store, objects behind the locators. A row depends on nothing else, because random numbers are
+seeded per row (`cerebro.worker.preprocessing.shard`), so the rebuilt partition is equal to the bit. No worker is
+needed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 _HANDLER = "etl_worker.handler"
-"""By name, as workers are told theirs: the shared package knows no service."""
-
-
-_CHANGED = "what is behind the locators has changed, or something else that the ETL spec reads"
+"""Module name, because the shared package must not import services."""
+_CHANGED = "the files of the locators, or other input of the ETL spec, have changed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remade:
-    """A partition that was made again.
+class RebuiltPartition:
+    """A partition that was preprocessed again.
 
     Attributes:
-        folder: where it lies.
-        is_same: True if its files are known to equal those of `run_etl`. Not known where this machine cuts the rows
-            into another number of shards.
+        folder: folder of the partition.
+        is_same: True if it is known to equal the original to the bit. False if this machine
+            cuts the rows into another number of shards.
     """
 
     folder: Path
@@ -50,13 +48,17 @@ class Remade:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remaking:
-    """Makes partitions of one data set.
+class PartitionRebuilder:
+    """Preprocesses partitions of one data set again.
 
     Attributes:
-        python: interpreter that user code runs in.
-        archive: folder with the user's files, or empty.
-        tell: called with a line for people before each partition.
+        connection: connection to the cluster.
+        record: record of the experiment.
+        state: state of the experiment.
+        dataset: id of the data set.
+        python: interpreter for user code.
+        archive: folder with the files of the code archive, or empty.
+        notify: receives a message before each partition.
     """
 
     connection: Connection
@@ -65,35 +67,35 @@ class Remaking:
     dataset: str
     python: str
     archive: str
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
 
-    def make(self, partition: int, folder: Path) -> Remade:
-        """Make a training partition from its rows, somewhere below `folder`.
+    def rebuild(self, partition: int, folder: Path) -> RebuiltPartition:
+        """Preprocess a training partition again, below `folder`.
 
         Raises:
-            DataError: it cannot be made here, or has another number of rows; says why.
+            DataError: it cannot be preprocessed here, or has another number of rows.
         """
         dataset, logged = self.state.datasets[self.dataset], self._logged(partition)
         rows = dataset.rows.get(("train", partition), 0)
-        self.tell(f"partition {partition} is on no volume of this machine: making it again, {rows:,} rows")
+        self.notify(f"partition {partition} is not on this machine: preprocessing its {rows:,} rows again")
         volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
         try:
-            made = self._made(self._task(partition, volumes), volumes, _cores(logged.cores))
+            rebuilt = self._run(self._task(partition, volumes), volumes, _cores(logged.cores))
         except (CerebroError, OSError) as error:
             raise DataError(
-                f"partition {partition} of data set {self.dataset} is on no volume of this machine, and it could not "
-                f"be made again from its locators: {error}"
+                f"partition {partition} of data set {self.dataset} is not on this machine and could not be "
+                f"preprocessed again: {error}"
             ) from error
-        _check(dataset, partition, made)
-        verdict = is_same(logged, made)
+        _check_counts(dataset, partition, rebuilt)
+        verdict = is_same(logged, rebuilt)
         if verdict is False:
-            self.tell(
-                f"partition {partition}, made again, is not to the bit what was trained on: {_CHANGED} since"
-            )
-        return Remade(folder=volumes.partition(self.dataset, "train", partition), is_same=verdict is True)
+            self.notify(f"the rebuilt partition {partition} differs from the original: {_CHANGED}")
+        return RebuiltPartition(
+            folder=volumes.partition(self.dataset, "train", partition), is_same=verdict is True
+        )
 
     def _logged(self, partition: int) -> TaskResult:
-        """What was told of the partition when `run_etl` made it; empty if that is not known."""
+        """Return the logged result of the partition; an empty one if unknown."""
         for run in reversed(self.state.runs.values()):
             if isinstance(run.plan, EtlPlan) and run.plan.dataset == self.dataset:
                 task = run.tasks.get(str(TaskKey(run=run.id, kind="etl", split="train", partition=partition)))
@@ -102,7 +104,7 @@ class Remaking:
         return TaskResult()
 
     def _task(self, partition: int, volumes: Volumes) -> EtlTask:
-        """What the worker that made the partition was told, its metadata put where the task will look for it."""
+        """Return the original task, after placing its metadata."""
         request = self.state.etl_request(self.dataset)
         if request is None:
             raise DataError(f"no ETL run of experiment {self.record.name!r} made this data set")
@@ -126,8 +128,8 @@ class Remaking:
             fitted=fitted,
         )
 
-    def _made(self, task: EtlTask, volumes: Volumes, cores: int) -> TaskResult:
-        """Done in a process of its own, as by a worker: it forks, and this one may have run user code."""
+    def _run(self, task: EtlTask, volumes: Volumes, cores: int) -> TaskResult:
+        """Run the task in a child process, as a worker does: the handler forks, and this process may have threads."""
         settings = Settings(
             server="",
             token="",
@@ -153,22 +155,24 @@ class Remaking:
 
 
 def _cores(logged: int) -> int:
-    """As many as made the partition first, so that its rows are cut the same; or as many as there are here."""
-    here = int(os.environ.get("CEREBRO_CORES") or cores.available())
-    return min(logged, here) or here
+    """Return the original number of cores, which sets the number of shards, or the available one if lower."""
+    available = int(os.environ.get("CEREBRO_CORES") or cores.available())
+    return min(logged, available) or available
 
 
-def is_same(logged: TaskResult, made: TaskResult) -> bool | None:
-    """Whether two partitions are the same to the bit; `None` where that cannot be told."""
-    return logged.checksum == made.checksum if logged.checksum and logged.shards == made.shards else None
+def is_same(logged: TaskResult, rebuilt: TaskResult) -> bool | None:
+    """True if both partitions are equal to the bit; `None` if that cannot be known."""
+    return (
+        logged.checksum == rebuilt.checksum if logged.checksum and logged.shards == rebuilt.shards else None
+    )
 
 
-def _check(dataset: Dataset, partition: int, made: TaskResult) -> None:
-    place = ("train", partition)
-    logged = dataset.rows.get(place, 0), dataset.failed_rows.get(place, 0)
-    found = made.rows, made.rows_failed
-    if logged != found:
+def _check_counts(dataset: Dataset, partition: int, rebuilt: TaskResult) -> None:
+    key = ("train", partition)
+    logged = dataset.rows.get(key, 0), dataset.failed_rows.get(key, 0)
+    counts = rebuilt.rows, rebuilt.rows_failed
+    if logged != counts:
         raise DataError(
-            f"partition {partition} of data set {dataset.id}, made again, has {found[0]} rows and {found[1]} failed "
-            f"ones, the log says {logged[0]} and {logged[1]}: {_CHANGED} since, so this run cannot be replayed from it"
+            f"the rebuilt partition {partition} of data set {dataset.id} has {counts[0]} rows and {counts[1]} failed "
+            f"ones, the log has {logged[0]} and {logged[1]}: {_CHANGED}, so this run cannot be replayed"
         )

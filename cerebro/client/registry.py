@@ -1,4 +1,4 @@
-"""Registered models as a notebook sees them: register, find, load."""
+"""Registered models: register a trained model, find a version, load it."""
 
 from __future__ import annotations
 
@@ -34,26 +34,32 @@ from cerebro.usercode.in_process import UserCode
 if TYPE_CHECKING:
     from cerebro.client.results import FitResult
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _ALIAS: TypeAdapter[str] = TypeAdapter(Alias)
-_COPIED_S = 600.0
-"""A checkpoint of gigabytes on a slow volume takes minutes. What is not done then is done later all the same."""
-_LOOK_AGAIN_S = 0.1
+_COPY_TIMEOUT_S = 600.0
+"""Time to wait for a copy. Gigabytes on a slow volume take minutes; a slower copy completes later."""
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredModel(TrainedModel):
-    """A version of a registered model: a `TrainedModel` that needs its experiment no more.
+    """A version of a registered model. It does not depend on its experiment.
 
     Attributes:
-        name, version: what it is registered as.
-        experiment, run: that `id` was a model of.
-        dataset: fingerprint of the preprocessed data that it was trained on.
-        metrics: of training (``train/NAME``) and validation (``valid/NAME``) at its epoch.
-        author: who registered it.
-        created: when, seconds since the epoch.
+        name: registered name.
+        version: version number, from 1.
+        experiment: experiment of the model `id`.
+        run: fit run of the model.
+        dataset: id of the data set that it was trained on.
+        metrics: metrics at its epoch, as ``train/NAME`` and ``valid/NAME``.
+        author: user who registered it.
+        created: time of registration, in seconds since the epoch.
+
+    Example::
+
+        (network,) = load_model("digits@champion").modules()
     """
 
     name: str
@@ -67,34 +73,35 @@ class RegisteredModel(TrainedModel):
 
     @property
     def path(self) -> Path:
-        """The checkpoint as one file, its bytes checked where it is fetched.
+        """Path of the checkpoint as one file on this machine.
 
         Raises:
-            CheckpointCorruptError, NotFoundError, StoreUnavailableError: it cannot be had.
+            CheckpointCorruptError: the file is missing or damaged.
+            StoreUnavailableError: the cluster does not answer.
         """
-        return self._told(lambda: super(RegisteredModel, self).path)
+        return self._with_version(lambda: super(RegisteredModel, self).path)
 
     def _state(self, device: str) -> dict[str, Any]:
-        return self._told(lambda: super(RegisteredModel, self)._state(device))
+        return self._with_version(lambda: super(RegisteredModel, self)._state(device))
 
-    def _told(self, get: Callable[[], Found]) -> Found:
+    def _with_version(self, get: Callable[[], Value]) -> Value:
         try:
             return get()
         except (CheckpointCorruptError, NotFoundError) as error:
             raise CheckpointCorruptError(
-                f"version {self.version} of the registered model {self.name!r} cannot be loaded: {error}. Bring "
-                f"{self.checkpoint.name} back from a backup of the checkpoint volume, or register "
-                f"{self.id} of {self.run} of {self.experiment!r} once more"
+                f"version {self.version} of the registered model {self.name!r} cannot be loaded: {error}. Restore "
+                f"{self.checkpoint.name} from a backup of the checkpoint volume, or register {self.id} of {self.run} "
+                f"of {self.experiment!r} again"
             ) from error
 
 
 class RegistryMixin:
-    """The part of `cerebro.Experiment` that registers models."""
+    """Registration of models of an experiment."""
 
     _session: Session
 
     def result(self, run: str | None = None) -> FitResult:
-        """As `cerebro.Experiment` has it."""
+        """Return the result of a fit run; see `cerebro.Experiment.result`."""
         raise NotImplementedError
 
     def register(
@@ -106,21 +113,31 @@ class RegistryMixin:
         epoch: int | None = None,
         alias: str | None = None,
     ) -> RegisteredModel:
-        """Register a model as a new version of `name`; returns once its files are copied. It outlives the experiment.
+        """Register a model as a new version of `name`, and return when its files are copied.
+
+        The version outlives the experiment.
 
         Args:
-            name: lower-case letters, digits and dashes, at most 50.
-            model: its id, such as ``m03``. Default: the best model of `fit`, or of all fits with the metric and data
-                set of the newest one.
-            fit: the fit run. Default with `model`: the newest.
-            epoch: a completed epoch; the best one if left out.
-            alias: to mean this version from now on, such as ``champion``.
+            name: lower-case letters, digits and dashes, at most 50 characters.
+            model: model id, such as ``"m03"``. Default: the best model of `fit`, or of all fits with the newest fit's
+                metric and data set.
+            fit: fit run. Default with `model`: the newest.
+            epoch: completed epoch. Default: the best one.
+            alias: alias to set on this version, such as ``"champion"``. Default: none.
+
+        Returns:
+            The new version.
 
         Raises:
-            BadRequestError: `name` or `alias` cannot be one.
-            NotFoundError, RunFailedError: there is no such model, or it has no checkpoint.
-            CheckpointCorruptError: its checkpoint is gone or damaged; no version is ready then.
-            ClusterError: it was not copied in ten minutes, because no controller runs or its volume is away.
+            BadRequestError: `name` or `alias` is invalid.
+            NotFoundError: the model or its checkpoint does not exist.
+            RunFailedError: the fit has no best model.
+            CheckpointCorruptError: the checkpoint is missing or damaged.
+            ClusterError: the copy took longer than ten minutes.
+
+        Example::
+
+            experiment.register("digits", alias="champion")
         """
         check_name(name)
         if alias is not None:
@@ -130,22 +147,21 @@ class RegistryMixin:
     def _registration(
         self, model: str | None = None, *, fit: str | None = None, epoch: int | None = None
     ) -> Registration:
-        """Choose a model to register, as `register` says."""
         session = self._session
         best = best_model(session.state()) if fit is None and model is None else None
         result = self.result(best.run.id if best else fit)
         run = session.state().runs[result.run]
-        chosen = model or result.best.id
-        trained = result.model(chosen, epoch)
+        model_id = model or result.best.id
+        trained = result.model(model_id, epoch)
         if trained.gone:
             raise NotFoundError(trained.gone)
-        known, request = run.models[chosen], run.fit_request
-        made = session.state().datasets.get(run.plan.dataset) if run.plan else None
+        state, request = run.models[model_id], run.fit_request
+        dataset = session.state().datasets.get(run.plan.dataset) if run.plan else None
         metrics = {
             f"{split}/{metric}": value
             for split, values in (
-                ("train", known.training_metrics(trained.epoch) if trained.epoch else {}),
-                ("valid", known.validations.get(trained.epoch, {})),
+                ("train", state.training_metrics(trained.epoch) if trained.epoch else {}),
+                ("valid", state.validations.get(trained.epoch, {})),
             )
             for metric, value in values.items()
         }
@@ -156,8 +172,8 @@ class RegistryMixin:
             epoch=trained.epoch,
             checkpoint=trained.checkpoint,
             code=request.code,
-            fitted=made.fitted if made else None,
-            dataset=made.id if made else "",
+            fitted=dataset.fitted if dataset else None,
+            dataset=dataset.id if dataset else "",
             hyperparams=trained.hyperparams,
             metric=trained.metric,
             value=trained.value,
@@ -165,49 +181,58 @@ class RegistryMixin:
             author=author(),
         )
 
-    def _register(self, name: str, asked: Registration, *, alias: str | None) -> RegisteredModel:
+    def _register(self, name: str, registration: Registration, *, alias: str | None) -> RegisteredModel:
         connection = self._session.connection
-        version = _copied(connection, connection.kvs.register_model(name, asked))
+        version = _await_copy(connection, connection.kvs.register_model(name, registration))
         if alias is not None:
             connection.kvs.move_alias(name, AliasRequest(alias=alias, version=version.version))
-        return _loadable(connection, version)
+        return _registered_model(connection, version)
 
 
-def load_model(which: str, *, server: str | None = None, token: str | None = None) -> RegisteredModel:
-    """A version of a registered model, such as ``digits/3`` or ``digits@champion``, whatever became of its experiment.
+def load_model(reference: str, *, server: str | None = None, token: str | None = None) -> RegisteredModel:
+    """Load a version of a registered model.
 
-    Its `modules()` are ready to be called; `load()` is its state.
+    Works also after its experiment was deleted. It does not start a cluster.
 
     Args:
-        server, token: of a cluster elsewhere, as `cerebro.Experiment` has them.
+        reference: ``NAME/VERSION`` or ``NAME@ALIAS``, such as ``"digits/3"`` or ``"digits@champion"``.
+        server: address of the cluster. Default: ``CEREBRO_SERVER``, or the local cluster.
+        token: access token. Default: ``CEREBRO_TOKEN``.
+
+    Returns:
+        The version; `modules()` returns its modules, `load()` its state.
 
     Raises:
-        BadRequestError: `which` is no such text.
-        ClusterError: no cluster answers. This function does not start one.
-        NotFoundError: there is no such model, version or alias; the message names those that there are.
-        ConflictError: the version is still being copied, or could not be.
+        BadRequestError: `reference` is malformed.
+        ClusterError: no cluster answers.
+        NotFoundError: the model, version or alias does not exist; the message lists the existing ones.
+        ConflictError: the version is still being copied, or its copy failed.
         UnreadableError: its record cannot be read.
+
+    Example::
+
+        (network,) = cerebro.load_model("digits@champion").modules()
     """
-    name, alias, number = parsed(which)
+    name, alias, number = parse_reference(reference)
     connection = connect(server, token, start=False)
-    version = found(connection.kvs.registered_model(name), alias, number)
+    version = find_version(connection.kvs.registered_model(name), alias, number)
     if version.state != "ready":
-        why = version.error or "its files are being copied; try again in a moment"
-        raise ConflictError(f"version {version.version} of {name} cannot be loaded: {why}")
-    return _loadable(connection, version)
+        reason = version.error or "its files are being copied; try again in a moment"
+        raise ConflictError(f"version {version.version} of {name} cannot be loaded: {reason}")
+    return _registered_model(connection, version)
 
 
-def parsed(which: str) -> tuple[str, str, int]:
-    """Name, alias and version of a text such as ``digits@champion`` or ``digits/3``; it has one of the two.
+def parse_reference(reference: str) -> tuple[str, str, int]:
+    """Split ``NAME@ALIAS`` or ``NAME/VERSION`` into name, alias and version; the missing one is empty or 0.
 
     Raises:
-        BadRequestError: it says neither, or something else.
+        BadRequestError: the text has another form.
     """
-    match = re.fullmatch(r"([^@/]+)(?:@([^@/]+)|/([1-9][0-9]{0,8}))", which)
+    match = re.fullmatch(r"([^@/]+)(?:@([^@/]+)|/([1-9][0-9]{0,8}))", reference)
     if match is None:
         raise BadRequestError(
-            f"{which!r} names no version of a registered model: expected NAME@ALIAS or NAME/VERSION, such as "
-            "digits@champion or digits/3; `cerebro models` lists them"
+            f"{reference!r} is not a version of a registered model: expected NAME@ALIAS or NAME/VERSION, such as "
+            "digits@champion or digits/3. `cerebro models` lists them"
         )
     name, alias, number = match.groups()
     check_name(name)
@@ -216,18 +241,19 @@ def parsed(which: str) -> tuple[str, str, int]:
     return name, alias or "", int(number or 0)
 
 
-def found(model: RegisteredName, alias: str, number: int) -> ModelVersion:
-    """The version that is meant.
+def find_version(model: RegisteredName, alias: str, number: int) -> ModelVersion:
+    """Return the version with this alias or number.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
+        UnreadableError: its record cannot be read.
     """
     if alias:
         if alias not in model.aliases:
-            there = ", ".join(f"{name} ({version})" for name, version in sorted(model.aliases.items()))
+            aliases = ", ".join(f"{name} ({version})" for name, version in sorted(model.aliases.items()))
             raise NotFoundError(
-                f"{model.name} has no alias {alias!r}; it has {there or 'none'}. `cerebro alias {model.name} {alias} "
-                "VERSION` gives it to a version"
+                f"{model.name} has no alias {alias!r}; it has {aliases or 'none'}. Set it with `cerebro "
+                f"alias {model.name} {alias} VERSION`"
             )
         number = model.aliases[alias]
     for version in model.versions:
@@ -237,54 +263,54 @@ def found(model: RegisteredName, alias: str, number: int) -> ModelVersion:
         if unreadable.version == number:
             raise UnreadableError(unreadable.reason)
     raise NotFoundError(
-        f"{model.name} has no version {number}; it has {', '.join(str(each.version) for each in model.versions)}"
+        f"{model.name} has no version {number}; it has {', '.join(str(version.version) for version in model.versions)}"
     )
 
 
 def check_name(name: str) -> None:
-    """Raises: BadRequestError: it cannot be that of a registered model."""
+    """Raise `BadRequestError` if `name` is not a valid name of a registered model."""
     try:
         _NAME.validate_python(name)
     except ValidationError as cause:
         raise BadRequestError(
-            f"{name!r} cannot be the name of a registered model: expected lower-case letters, digits and dashes, at "
-            "most 50, such as digits"
+            f"{name!r} is not a valid name of a registered model: use at most 50 lower-case letters, digits and "
+            "dashes, such as digits"
         ) from cause
 
 
 def check_alias(alias: str) -> None:
-    """Raises: BadRequestError: it cannot be one."""
+    """Raise `BadRequestError` if `alias` is invalid."""
     try:
         _ALIAS.validate_python(alias)
     except ValidationError as cause:
         raise BadRequestError(
-            f"{alias!r} cannot be an alias: expected a letter, then lower-case letters, digits and dashes, at most 50, "
+            f"{alias!r} is not a valid alias: use a letter, then lower-case letters, digits and dashes, at most 50, "
             "such as champion"
         ) from cause
 
 
-def _copied(connection: Connection, version: ModelVersion) -> ModelVersion:
-    """The same, once its files are copied."""
-    deadline = time.monotonic() + _COPIED_S
+def _await_copy(connection: Connection, version: ModelVersion) -> ModelVersion:
+    """Return the version after its files were copied."""
+    deadline = time.monotonic() + _COPY_TIMEOUT_S
     while version.state == "copying":
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"version {version.version} of {version.name} has not been copied after {_COPIED_S:g} s: the "
-                "controller does it as soon as it runs and the checkpoint volume answers. See `cerebro models` and "
-                "`cerebro logs controller`"
+                f"version {version.version} of {version.name} was not copied within {_COPY_TIMEOUT_S:g} s. The "
+                "controller copies it as soon as it runs and the checkpoint volume answers: see "
+                "`cerebro models` and `cerebro logs controller`"
             )
-        time.sleep(_LOOK_AGAIN_S)
-        version = found(connection.kvs.registered_model(version.name), "", version.version)
+        time.sleep(_POLL_S)
+        version = find_version(connection.kvs.registered_model(version.name), "", version.version)
     if version.state == "failed":
         raise CheckpointCorruptError(
-            f"version {version.version} of {version.name} could not be made: {version.error}"
+            f"version {version.version} of {version.name} could not be created: {version.error}"
         )
     return version
 
 
-def _loadable(connection: Connection, version: ModelVersion) -> RegisteredModel:
+def _registered_model(connection: Connection, version: ModelVersion) -> RegisteredModel:
     source, fitted, kvs, files = version.source, version.fitted, connection.kvs, connection.files
-    assert version.checkpoint is not None, "it is ready"
+    assert version.checkpoint is not None, "the version is ready"
 
     def read() -> bytes:
         assert fitted is not None

@@ -1,11 +1,10 @@
-"""Replay: a run trained again, each model in one process, partitions in the logged order, and compared bit for bit.
+"""Replay: train the models of a run again and compare the final weights bit for bit.
 
-This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
-No state is saved and loaded between sub-epochs here, nothing hops; what training does to a model is
-`cerebro.worker.training.sub_epoch`, as in a worker. A sub-epoch that ran by a way is trained by that way again, in as
-many processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. If no volume of
-this machine has a training partition, the replay preprocesses its rows again. User code runs in forks of the calling
-process, without the sandbox of workers, so replay only your own experiments.
+This proves that hopping does not change training: the log of sub-epochs determines the weights (seed paper, section
+3.1, "Reproducibility"). Each model trains in one process, on its partitions in the logged order, with the training code
+of workers and without checkpoints in between. A sub-epoch with a parallel plan uses this plan and as many processes
+again, or one device and a tolerance. Training partitions that are not on this machine are preprocessed again. User code
+runs without the sandbox of workers, so replay only your own experiments.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
-from cerebro.client.partition_rebuild import Remaking
+from cerebro.client.partition_rebuild import PartitionRebuilder
 from cerebro.client.session import Session
 from cerebro.commands.chosen import chosen_fit, find_model
 from cerebro.contract.runs import FitPlan, FitRequest
@@ -45,38 +44,38 @@ from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.sub_epoch import default_device
 
-_NAMED = 5
-_ARCHIVE = "CEREBRO_ARCHIVE"
-"""Variable that names the folder of the code archive whose environment this process has."""
+_MAX_NAMED = 5
+_ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE_VARIABLE"
+"""Environment variable with the code archive's folder, set in a process with its Python environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """A model trained again.
+class ReplayResult:
+    """Comparison of a replayed model with its saved state.
 
     Attributes:
-        sub-epochs: visits replayed.
-        differences: names of tensors and values that are not equal to the saved ones, to the bit.
-        remade: partitions that were made again for it, and are not known to be what was trained on.
-        guessed: threads that sub-epochs were trained with here whose log does not tell how many they had; 0 if all
-            tell.
-        tolerance: relative difference of a tensor, by its norm, that counts as equal; 0: none does.
+        model: model id.
+        sub_epochs: number of replayed sub-epochs.
+        differences: names of tensors and values that differ.
+        rebuilt: partitions that were preprocessed again and may differ from the original.
+        assumed_threads: number of threads for sub-epochs whose log has none; 0 if all have one.
+        tolerance: relative difference, by the norm of a tensor, that counts as equal. 0: compare bits.
+        is_random: True if `train` uses random numbers, such as dropout masks.
+        failure: error of the replay; empty without one.
     """
 
     model: str
     sub_epochs: int
     differences: tuple[str, ...]
-    remade: tuple[int, ...] = ()
-    guessed: int = 0
+    rebuilt: tuple[int, ...] = ()
+    assumed_threads: int = 0
     tolerance: float = 0.0
     is_random: bool = False
-    """True if `train` draws random numbers, such as dropout masks."""
     failure: str = ""
-    """Why the model could not be trained again."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether the final state is the saved one."""
+        """True if the final state equals the saved one."""
         return not self.differences and not self.failure
 
     def __str__(self) -> str:
@@ -85,20 +84,20 @@ class Replayed:
         outcome = f"{self.model}: {self.sub_epochs} sub-epochs replayed, final state "
         if self.is_equal:
             return outcome + (f"equal up to {self.tolerance:g}" if self.tolerance else "equal to the bit")
-        outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
-        if self.remade:
-            partitions = ", ".join(map(str, self.remade))
-            outcome += f" (partitions {partitions} were made again: their objects may have changed since)"
-        if self.guessed:
+        outcome += f"DIFFERENT in {', '.join(self.differences[:_MAX_NAMED])}"
+        if self.rebuilt:
+            partitions = ", ".join(map(str, self.rebuilt))
+            outcome += f" (partitions {partitions} were preprocessed again: their objects may have changed)"
+        if self.assumed_threads:
             outcome += (
-                f" (an older version's log does not tell with how many threads a sub-epoch was trained: here it was "
-                f"{self.guessed}, another number rounds differently)"
+                f" (the log of an older version lacks the number of threads: the replay used "
+                f"{self.assumed_threads}, and another number rounds differently)"
             )
         if self.tolerance and self.is_random:
             outcome += (
-                " (a tolerance covers rounding alone, and this train() draws random numbers, such as dropout masks: "
-                "several devices, or another kind of device, draw other numbers than one device here. Replay without "
-                "--tolerance on the same kind of devices, or compare metrics)"
+                " (a tolerance covers only rounding, and train() uses random numbers, such as dropout masks, which "
+                "differ between numbers and kinds of devices. Replay without --tolerance on the same kind of devices, "
+                "or compare metrics)"
             )
         return outcome
 
@@ -112,30 +111,41 @@ def main(
     scratch: str | None = None,
     tolerance: float = 0.0,
 ) -> int:
-    """`cerebro replay`: prints a line per model; 0 if all are equal, else 1.
+    """Run `cerebro replay`: print a line per model and return 0 if all are equal, otherwise 1.
 
-    With a code archive it does so in a process of its own, as workers do: with the archive's Python environment, in its
-    folder, its files importable.
+    With a code archive, it starts a process with the archive's Python environment and files, as workers do.
     """
     connection = connect(home=home)
     record = connection.kvs.experiment(experiment)
-    fit, _ = chosen(Session(connection, record).state(), run, model)
-    own = own_volumes(connection.volumes)
-    archive = archive_folder(connection.kvs, own, record.archive)
-    if archive and os.environ.get(_ARCHIVE) != archive:
-        given = {
+    fit, _ = choose_models(Session(connection, record).state(), run, model)
+    volumes = writable_volumes(connection.volumes)
+    archive = archive_folder(connection.kvs, volumes, record.archive)
+    if archive and os.environ.get(_ARCHIVE_VARIABLE) != archive:
+        arguments = {
             "--model": model,
             "--scratch": scratch and str(Path(scratch).absolute()),
             "--tolerance": str(tolerance) if tolerance else None,
         }
-        options = [word for name, value in given.items() if value for word in (name, value)]
-        command = [python_for(archive, own), "-P", "-m", "cerebro.cli", "replay", experiment, "--run", fit.id]
+        options = [word for name, value in arguments.items() if value for word in (name, value)]
+        command = [
+            python_for(archive, volumes),
+            "-P",
+            "-m",
+            "cerebro.cli",
+            "replay",
+            experiment,
+            "--run",
+            fit.id,
+        ]
         command += [*options, "--home", str(ClusterHome(home).path)]
         return subprocess.run(
-            with_parent_death_signal(command), cwd=archive, env={**os.environ, _ARCHIVE: archive}, check=False
+            with_parent_death_signal(command),
+            cwd=archive,
+            env={**os.environ, _ARCHIVE_VARIABLE: archive},
+            check=False,
         ).returncode
     is_equal = True
-    for found in replay(
+    for result in replay(
         connection,
         experiment,
         run=fit.id,
@@ -143,23 +153,24 @@ def main(
         archive=archive,
         scratch=scratch,
         tolerance=tolerance,
-        tell=_tell,
+        notify=_print,
     ):
-        is_equal = is_equal and found.is_equal
-        _tell(str(found))
+        is_equal = is_equal and result.is_equal
+        _print(str(result))
     return 0 if is_equal else 1
 
 
-def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[Run, list[Model]]:
-    """What is to be replayed: a fit run and its models that have trained.
+def choose_models(state: ExperimentState, run: str | None, model: str | None) -> tuple[Run, list[Model]]:
+    """Return the fit run to replay, and its trained models.
 
     Args:
-        run: fit run; the newest that finished if left out, or the newest if none did.
-        model: one model; all with a visit if left out.
+        state: state of the experiment.
+        run: fit run. Default: the newest finished one, or the newest.
+        model: model id. Default: all trained models.
 
     Raises:
-        NotFoundError: no such run or model, or the run is no fit.
-        ConflictError: nothing of it has been trained.
+        NotFoundError: the run or model does not exist, or the run is not a fit.
+        ConflictError: no sub-epoch is committed.
     """
     finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
     fit = chosen_fit(state, run or (finished[-1] if finished else None))
@@ -174,7 +185,7 @@ def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[
 
 
 def by_final_state(models: Sequence[Model]) -> tuple[list[Model], list[Model]]:
-    """Split models into those whose final checkpoint is kept, and those whose checkpoint the search pruned."""
+    """Split models by whether their final checkpoint still exists."""
     return [m for m in models if not m.is_pruned], [m for m in models if m.is_pruned]
 
 
@@ -187,80 +198,81 @@ def replay(
     archive: str = "",
     scratch: str | None = None,
     tolerance: float = 0.0,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Iterator[Replayed]:
-    """Train the models of a fit run again, one after another.
+    notify: Callable[[str], None] = lambda line: None,
+) -> Iterator[ReplayResult]:
+    """Replay the models of a fit run, one after another.
 
     Args:
-        run, model: see `chosen`.
-        archive: folder with the user's files, or empty; this process has the Python environment that they ask for.
-        scratch: folder for partitions that are made again, which are gone when this ends; as of `own_volumes` if left
-            out.
-        tolerance: above 0, all sub-epochs are trained on one device, and states that differ by so little count as
-            equal: a sub-epoch that ran on several devices rounds otherwise.
-        tell: is told, in a line for people, what takes long.
+        connection: connection to the cluster.
+        experiment: name of the experiment.
+        run, model: as of `choose_models`.
+        archive: folder with the files of the code archive, or empty. This process must have its Python environment.
+        scratch: folder for rebuilt partitions, deleted afterwards. Default: as of `writable_volumes`.
+        tolerance: above 0, train all sub-epochs on one device and accept this relative difference, because several
+            devices round differently. Default 0.
+        notify: receives messages about slow steps.
+
+    Yields:
+        The comparison of each model.
 
     Raises:
-        NotFoundError, ConflictError: there is nothing to replay.
-        DataError: a partition is not on this machine and cannot be made again.
-        Exception: user code raised it, and only one model is replayed. Of several, `Replayed.failure` says it.
+        NotFoundError, ConflictError: nothing was trained.
+        DataError: a partition cannot be rebuilt.
+        Exception: user code failed, and only one model is replayed. For several, see `ReplayResult.failure`.
     """
     record = connection.kvs.experiment(experiment)
     state = Session(connection, record).state()
-    fit, models = chosen(state, run, model)
+    fit, models = choose_models(state, run, model)
     if fit.archived_until:
-        tell(f"reading the whole log of {experiment}, because older sub-epochs of {fit.id} are archived")
+        notify(f"reading the whole log of {experiment}, because older sub-epochs of {fit.id} are compacted")
         state = Session(connection, record, is_whole=True).state()
-        fit, models = chosen(state, run, model)
+        fit, models = choose_models(state, run, model)
     models, pruned = by_final_state(models)
     if pruned:
         names = ", ".join(each.id for each in pruned)
-        told = (
-            f"the final checkpoint of {names} was pruned by the search, so there is no state to compare with"
-        )
+        reason = f"the search deleted the final checkpoint of {names}, so there is no state to compare"
         if not models:
-            raise ConflictError(f"nothing to replay in {fit.id} of experiment {experiment!r}: {told}")
-        tell(f"not replayed: {told}")
+            raise ConflictError(f"nothing to replay in {fit.id} of experiment {experiment!r}: {reason}")
+        notify(f"not replayed: {reason}")
     request = fit.request
     assert isinstance(request, FitRequest)
     plan = fit.plan
     assert isinstance(plan, FitPlan)
-    own = own_volumes(connection.volumes)
-
-    remaking = Remaking(
+    volumes = writable_volumes(connection.volumes)
+    rebuilder = PartitionRebuilder(
         connection=connection,
         record=record,
         state=state,
         dataset=plan.dataset,
         python=sys.executable,
         archive=archive,
-        tell=tell,
+        notify=notify,
     )
-    place = Path(scratch) if scratch else own.shards
-    with _partitions(connection.volumes, plan, place, remaking) as (folders, remade):
+    rebuild_folder = Path(scratch) if scratch else volumes.shards
+    with _partitions(connection.volumes, plan, rebuild_folder, rebuilder) as (folders, rebuilt):
         if archive:
             sys.path.append(archive)
         encoded = connection.kvs.code(request.code).encoded
-        # Where the log does not tell: as many threads as the workers have now.
+        # For logs without a number of threads: the current number of the workers.
         cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
-        # Some frameworks take no other number once they are there.
+        # Some frameworks read this variable only once, at import.
         os.environ.setdefault(CORES, str(models[0].visits[0].cores or cores))
-        misc_dir = fetch_misc(record.locators.misc, own.misc)
+        misc_dir = fetch_misc(record.locators.misc, volumes.misc)
         fitted = state.datasets[plan.dataset].fitted
         stored = None if fitted is None else connection.files.shared(fitted.name)
 
-        def spec() -> SubEpochSpec:
-            made: SubEpochSpec = decode(encoded)
-            made.misc_dir = misc_dir
+        def create_spec() -> SubEpochSpec:
+            spec: SubEpochSpec = decode(encoded)
+            spec.misc_dir = misc_dir
             if fitted is not None and stored is not None:
-                made.fitted = restore_fitted(read_fitted(stored, fitted))
-            made.initialize_worker()
-            return made
+                spec.fitted = restore_fitted(read_fitted(stored, fitted))
+            spec.initialize_worker()
+            return spec
 
-        def replayed(trained: Model, saved_in: Path) -> Replayed:
+        def replay_model(trained: Model, folder: Path) -> ReplayResult:
             repeat = Repeat(
                 technique=lambda sha256: connection.kvs.code(sha256).encoded,
-                spec=spec(),
+                spec=create_spec(),
                 code=encoded,
                 request=request,
                 folders=folders,
@@ -276,8 +288,8 @@ def replay(
             ) as name:
                 trainee = repeat.train(trained, Path(name))
             reference = trained.visits[-1].checkpoint
-            saved = checkpoints.load(saved_in, reference, default_device())
-            return Replayed(
+            saved = checkpoints.load(folder, reference, default_device())
+            return ReplayResult(
                 model=trained.id,
                 sub_epochs=len(trained.visits),
                 differences=tuple(
@@ -287,53 +299,51 @@ def replay(
                 ),
                 tolerance=tolerance,
                 is_random=repeat.is_random,
-                remade=remade,
-                guessed=0 if all(visit.cores for visit in trained.visits) else cores,
+                rebuilt=rebuilt,
+                assumed_threads=0 if all(visit.cores for visit in trained.visits) else cores,
             )
 
         for trained in models:
-            saved_in = connection.files.checkpoints(trained.visits[-1].checkpoint)
+            folder = connection.files.checkpoints(trained.visits[-1].checkpoint)
             try:
-                yield in_fork(partial(replayed, trained, saved_in), f"the replay of {trained.id}")
+                yield in_fork(partial(replay_model, trained, folder), f"the replay of {trained.id}")
             except Exception as error:
                 if len(models) == 1:
                     raise
-                yield Replayed(model=trained.id, sub_epochs=0, differences=(), failure=line_of(error))
+                yield ReplayResult(model=trained.id, sub_epochs=0, differences=(), failure=line_of(error))
 
 
-def own_volumes(volumes: Volumes) -> Volumes:
-    """Where this machine may put what a worker has on its own volume: there, on a worker or a local cluster; else in
-    the user's cache folder, where it is kept for the next time."""
+def writable_volumes(volumes: Volumes) -> Volumes:
+    """Return volumes for shards and code: the mounted ones if writable, otherwise in the user's cache folder."""
     if all(os.access(folder, os.W_OK) for folder in (volumes.shards, volumes.code)):
         return volumes
     root = cache_folder(os.environ) / "replay"
     return replace(volumes, shards=root / "shards", code=root / "code")
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 @contextmanager
 def _partitions(
-    volumes: Volumes, plan: FitPlan, scratch: Path, remaking: Remaking
+    volumes: Volumes, plan: FitPlan, scratch: Path, rebuilder: PartitionRebuilder
 ) -> Iterator[tuple[dict[int, Path], tuple[int, ...]]]:
-    """Where the training partitions lie, below any worker's shard volume of this machine; and which were made
-    again, and are not known to be the same."""
+    """Find or rebuild the training partitions; yield folders, and rebuilt partitions that may differ."""
     roots = [volumes.shards / "datasets", *volumes.shards.glob("*/datasets")]
-    found = {
+    folders = {
         part.partition: part.folder
         for root in roots
         for part in find_partitions(root)
         if (part.dataset, part.split) == (plan.dataset, "train")
     }
-    missing = sorted(set(plan.partitions) - set(found))
+    missing = sorted(set(plan.partitions) - set(folders))
     if not missing:
-        yield found, ()
+        yield folders, ()
         return
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cerebro-replay-", dir=scratch) as folder:
-        made = {partition: remaking.make(partition, Path(folder)) for partition in missing}
-        folders = {partition: one.folder for partition, one in made.items()}
-        yield found | folders, tuple(partition for partition, one in made.items() if not one.is_same)
+        rebuilt = {partition: rebuilder.rebuild(partition, Path(folder)) for partition in missing}
+        folders |= {partition: result.folder for partition, result in rebuilt.items()}
+        yield folders, tuple(partition for partition, result in rebuilt.items() if not result.is_same)

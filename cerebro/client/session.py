@@ -1,6 +1,7 @@
-"""A client's conversation with one experiment: its record, the fold of its log, requests, and following a run.
+"""A client's connection to one experiment: record, state, commands, and following a run.
 
-Knows nothing of specs, search spaces or data frames: `cerebro.client.experiment` speaks to the user, this to the store.
+It knows the store and the state, but no specs, search spaces or data frames: those are in `experiment.py`. The state is
+the fold of the experiment's log and grows from call to call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 from cerebro.client.connection import Connection
 from cerebro.client.goals import Budget, goal
 from cerebro.client.progress import Progress
-from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition
+from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import (
     Command,
@@ -62,24 +63,24 @@ from cerebro.state.snapshots import restored
 from cerebro.state.throughput import ThroughputMeter, TimeLeft
 
 _WAIT_S = 1.0
-"""Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
+"""Longest wait for events. Live rows of ETL are not events, so a bar moves at least this often."""
 
 _SILENT_S = 10.0
 
 _QUEUE_S = 2.0
-"""The queue is looked at so often while a run is followed: what runs have of the cluster changes with every
-sub-epoch."""
+"""Minimum age of the queue before it is read again; the shares of runs change with every sub-epoch."""
 
 _PROJECT = r"([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?"
 
 
 class Session:
-    """A client's view of one experiment; any number of sessions may share it. Calls of several threads take turns.
+    """A client's view of one experiment. Safe for several threads; several sessions may share an experiment.
 
     Args:
+        connection: connection to the cluster.
+        record: record of the experiment.
         clock: seconds since the epoch.
-        is_whole: whether the sub-epochs of long runs that are archived are kept, too: it reads the whole log, and takes
-            memory for all.
+        is_whole: True to keep compacted sub-epochs of long runs too. Reads the whole log and needs memory for all.
     """
 
     def __init__(
@@ -102,17 +103,17 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
+        """Name of the experiment."""
         return self.record.name
 
     def state(self) -> ExperimentState:
-        """Everything that has happened, up to now; the same object grows from call to call, while all can be read.
+        """Return the state after the newest event. The same object grows from call to call.
 
         Raises:
-            UnreadableError: the log cannot be read to its end.
+            UnreadableError: an event cannot be read.
         """
         with self._lock:
-            self._mend()  # where the last call was interrupted
+            self._repair()  # the last call may have been interrupted
             if not self._state.seq and not self._is_whole:
                 self._state = restored(self._kvs, self.name)
                 self._meter.recall(self._state)
@@ -128,18 +129,18 @@ class Session:
         with self._lock:
             for event in events:
                 if event.seq <= self._state.seq:
-                    continue  # another thread was faster
+                    continue  # another thread applied it
                 try:
                     self._meter.see(self._state, event)
                     self._state.apply(event)
                     if isinstance(event, LocatorsChanged):
                         self.record = self.record.model_copy(update={"locators": event.locators})
                 except IllegalEventError as cause:
-                    self._mend()
-                    raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
+                    self._repair()
+                    raise UnreadableError.for_event(self.name, event.seq, str(cause)) from cause
 
-    def _mend(self) -> None:
-        """Let no event be known in part."""
+    def _repair(self) -> None:
+        """Reload the state if an event was applied only in part."""
         self._state = whole(
             self._state,
             lambda after: self._kvs.events(self.name, after),
@@ -147,7 +148,7 @@ class Session:
         )
 
     def status(self) -> str:
-        """What happens now, in a few lines."""
+        """Return runs and workers as a few lines of text."""
         with self._lock:
             return self._status()
 
@@ -162,10 +163,10 @@ class Session:
             done, total = run.progress()
             share = f"{done}/{total}" if run.has_known_end else f"{done}"
             queue_position = self.queue_position(run)
-            waits = reason_to_wait(waiting_for(state, run), queue_position, self._unregistered(run))
+            waits = reason_to_wait(waiting_for(state, run), queue_position, self._missing_worker_reason(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {wording.run(run)}, {share} done{why and f' ({why})'}")
-            lines += [f"    {line}" for line in [self._shown(run, queue_position).line] if line]
+            lines += [f"    {line}" for line in [self._queue_display(run, queue_position).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
@@ -173,7 +174,7 @@ class Session:
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
-        """What each worker does for the experiment; what the store knows of its silence is newer than the log."""
+        """Yield a line per worker. The store knows of silent workers before the log does."""
         known = {status.record.worker: status for status in self._kvs.workers()}
         troubles = self._kvs.troubles().pods
         for worker in (worker for worker in state.workers.values() if not worker.is_removed):
@@ -185,41 +186,38 @@ class Session:
         yield from (f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items()))
 
     def chosen(self, run: str | None) -> Run:
-        """The run of that name; else the open one, else the newest.
+        """Return the run with this id. Default: the open run, or the newest.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the run does not exist.
         """
         return chosen_run(self.state(), run)
 
     def chosen_fit(self, run: str | None) -> Run:
-        """The run of that name, else the newest fit run; `NotFoundError` if there is none."""
+        """Return the fit run with this id. Default: the newest. Raise `NotFoundError` if none exists."""
         return chosen_fit(self.state(), run)
 
     def chosen_etl(self, run: str | None) -> tuple[Run, EtlPlan]:
-        """The ETL run of that name, else the newest that had a plan, with its plan.
+        """Return the ETL run with this id and its plan. Default: the newest with a plan.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no such run.
         """
         state = self.state()
-        found = chosen_run(state, run) if run is not None else None
-        known = [found] if found is not None else list(reversed(state.runs.values()))
-        for each in known:
-            if isinstance(each.plan, EtlPlan):
-                return each, each.plan
-        what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
-        raise NotFoundError(f"{what} has no preprocessed rows: call run_etl, or name another run")
+        runs = [chosen_run(state, run)] if run is not None else list(reversed(state.runs.values()))
+        for candidate in runs:
+            if isinstance(candidate.plan, EtlPlan):
+                return candidate, candidate.plan
+        subject = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
+        raise NotFoundError(f"{subject} has no preprocessed rows: call run_etl, or name another run")
 
-    def requested(
-        self, request: Request, *, priority: str | int = "normal", project: str = ""
-    ) -> RunRequested:
-        """What asks for a run, yet to be sent.
+    def new_run(self, request: Request, *, priority: str | int = "normal", project: str = "") -> RunRequested:
+        """Build the event that starts a run, after checking that it can be planned.
 
         Raises:
-            ConflictError: a run of the experiment is open that the new one cannot go on beside; it says what to do.
-            DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned, as far as is known.
-            BadRequestError: there is no such priority, or the project is no name.
+            ConflictError: another open run of the experiment blocks it; the message says what to do.
+            DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned.
+            BadRequestError: `priority` or `project` is invalid.
         """
         number = parse(priority)
         check_project(project)
@@ -230,8 +228,8 @@ class Session:
             plan_fit(state, request, self.devices())
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
-        asked = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
-        return RunRequested.model_validate(asked)
+        fields = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
+        return RunRequested.model_validate(fields)
 
     def goal(
         self,
@@ -239,38 +237,39 @@ class Session:
         budget: Budget | None,
         workers: Sequence[int] | None,
     ) -> Goal:
-        """What a fit is to keep to.
+        """Build the goal of a fit.
 
         Raises:
-            DataError: one of them makes no sense, or is beyond what the cluster may have.
+            DataError: an argument is invalid, or exceeds the limits of the cluster.
         """
-        most = self._kvs.queued().attended.most_workers if workers is not None else 0
-        return goal(finish_by, budget, workers, now=self._clock(), most=most)
+        max_workers = self._kvs.queued().attended.most_workers if workers is not None else 0
+        return goal(finish_by, budget, workers, now=self._clock(), max_workers=max_workers)
 
     def devices(self) -> dict[str, int]:
-        """Worker that trains -> how many devices a sub-epoch may take there, of those that are there."""
+        """Return the number of devices of each live training worker."""
         return {
             status.record.worker: max(1, len(status.record.devices))
             for status in self._kvs.workers()
             if "train" in status.record.kinds and not status.is_lost
         }
 
-    def apart(self) -> list[str]:
-        """Those of them that train with no other workers."""
+    def solo_workers(self) -> list[str]:
+        """Return live training workers that cannot train in a gang."""
         return sorted(
             status.record.worker
             for status in self._kvs.workers()
             if "train" in status.record.kinds and not status.is_lost and not status.record.address
         )
 
-    def steer(self, command: Command, *, code: CodeRecord | None = None) -> tuple[int, ...]:
-        """Ask for something; returns when it is in the log, with the numbers that its events have there.
+    def send(self, command: Command, *, code: CodeRecord | None = None) -> tuple[int, ...]:
+        """Send a command; return the log numbers of its events.
 
         Args:
-            code: that it names; stored once it is found to be possible.
+            command: the command.
+            code: code that the command refers to, stored after the checks.
 
         Raises:
-            NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
+            NotFoundError, ConflictError, SearchSpaceError: the command is not possible; the message lists alternatives.
         """
         try:
             state = self.state()
@@ -284,46 +283,50 @@ class Session:
             self._kvs.put_code(code)
         return tuple(self._kvs.append(self.name, event) for event in events)
 
-    def steer_and_see(self, command: Command) -> tuple[CommandRecord, ...]:
-        """`steer`, and what became of it.
+    def send_and_check(self, command: Command) -> tuple[CommandRecord, ...]:
+        """Send a command and return its outcome.
 
         Raises:
-            ConflictError: also if it came too late.
+            ConflictError: also if the command arrived too late.
         """
-        seqs = self.steer(command)
+        seqs = self.send(command)
         return outcomes(command, self.state(), seqs, by=author())
 
     def restore(self) -> None:
-        """Take the experiment out of quarantine: its log is read again."""
+        """Take the experiment out of quarantine, so its log is read again."""
         self._kvs.restore(self.name)
 
     def complete(
         self, request: Request, *, progress: bool, priority: str | int = "normal", project: str = ""
     ) -> Run:
-        """Ask for a run and follow it to its end.
+        """Start a run and follow it to its end.
 
         Raises:
-            BadRequestError, ConflictError, DataError, NotFoundError, SearchSpaceError, SpecError: see `requested`.
-            RunFailedError: it failed, or was stopped before it had a result.
+            BadRequestError, ConflictError, DataError, NotFoundError, SearchSpaceError, SpecError: as of `new_run`.
+            RunFailedError: the run failed, or was stopped without a result.
         """
-        asked = self.requested(request, priority=priority, project=project)
-        run = self.follow(asked.run, progress=progress, asked=asked)
+        new_run = self.new_run(request, priority=priority, project=project)
+        run = self.follow(new_run.run, progress=progress, new_run=new_run)
         if run.state is RunState.FAILED:
-            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}{self._hint(run)}")
+            raise RunFailedError(
+                f"{run.id} of experiment {self.name!r} failed: {run.error}{self._failure_hint(run)}"
+            )
         if run.state is RunState.STOPPED and run.kind != "fit":
             raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
         return run
 
-    def follow(self, name: str, *, progress: bool, asked: RunRequested | None = None) -> Run:
-        """Show a run's progress until it ends. Interrupting this leaves the run as it is.
+    def follow(self, name: str, *, progress: bool, new_run: RunRequested | None = None) -> Run:
+        """Show the progress of a run until it ends. An interrupt does not affect the run.
 
         Args:
-            asked: what asks for the run; it is sent first.
+            name: run id.
+            progress: True to draw progress bars.
+            new_run: event that starts the run; sent first.
         """
-        cursor, doubt = 0, " if it was asked for by then" if asked else ""
+        cursor, doubt = 0, " if the request arrived" if new_run else ""
         try:
-            if asked:
-                self._kvs.append(self.name, asked)
+            if new_run:
+                self._kvs.append(self.name, new_run)
                 doubt = ""
             with Progress(name, is_shown=progress) as bars:
                 while True:
@@ -335,58 +338,58 @@ class Session:
                             bars.live(points)
                         queue_position = self.queue_position(run)
                         waits = reason_to_wait(
-                            waiting_for(self._state, run), queue_position, self._unregistered(run)
+                            waiting_for(self._state, run), queue_position, self._missing_worker_reason(run)
                         )
                         reason = explained(waits, self._troubles(run))
-                        bars.show(self._state, reason, self._shown(run, queue_position))
+                        bars.show(self._state, reason, self._queue_display(run, queue_position))
                         if not run.is_open:
                             return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
         except KeyboardInterrupt:
-            print(  # noqa: T201 - to the person who pressed the keys
-                f"\n{name} goes on in the cluster{doubt}: Experiment.attach({self.name!r}).watch() follows it, "
-                ".stop() ends it"
+            print(  # noqa: T201 - for the user who interrupted
+                f"\n{name} continues in the cluster{doubt}: follow it with "
+                f"Experiment.attach({self.name!r}).watch(), end it with .stop()"
             )
             raise
 
-    def _hint(self, run: Run) -> str:
-        """Where more is to be found of an ETL run that failed for its rows."""
+    def _failure_hint(self, run: Run) -> str:
         failures = [task.failure for task in run.tasks.values() if task.failure is not None]
         if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
             return ""
         return (
-            f"\n{wording.incomplete(run)}\nThe rows that failed, as a table: "
-            f"Experiment.attach({self.name!r}).failed_rows(), or `cerebro failed-rows {self.name}`"
+            f"\n{wording.incomplete(run)}\nList the failed rows with "
+            f"Experiment.attach({self.name!r}).failed_rows() or `cerebro failed-rows {self.name}`"
         )
 
     def _troubles(self, run: Run) -> Mapping[str, str]:
-        """Why workers do not start, for a run that may be waiting for them."""
+        """Return reasons why pods don't start, for a run without open tasks."""
         return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
 
     def queue_position(self, run: Run) -> QueuePosition | None:
-        """Where an open run stands among those of all experiments, as it was up to two seconds ago, and what it has by
-        the log; `None` of one that has ended."""
+        """Return the queue position of an open run; `None` if it has ended.
+
+        The queue is at most `_QUEUE_S` old; the devices of the run are from its log.
+        """
         if not run.is_open:
             return None
-        at, queue = self._queue
-        if time.monotonic() >= at + _QUEUE_S:
+        updated, queue = self._queue
+        if time.monotonic() >= updated + _QUEUE_S:
             queue = self._kvs.queued()
             self._queue = time.monotonic(), queue
-        found = queue_position_of(queue, self.name, run.id)
-        return found.as_logged(self._state) if found is not None else None
+        position = queue_position_of(queue, self.name, run.id)
+        return position.as_logged(self._state) if position is not None else None
 
-    def _shown(self, run: Run, queue_position: QueuePosition | None) -> ShownQueuePosition:
-        """What is shown of a run while others are open."""
+    def _queue_display(self, run: Run, queue_position: QueuePosition | None) -> QueueDisplay:
         return (
-            ShownQueuePosition(queue_position, self.left(run)) if len(self._queue[1].runs) > 1 else NOT_SHOWN
+            QueueDisplay(queue_position, self.time_left(run)) if len(self._queue[1].runs) > 1 else NOT_SHOWN
         )
 
-    def left(self, run: Run) -> TimeLeft | None:
-        """How long an open run will probably take yet; `None` while that is not known."""
+    def time_left(self, run: Run) -> TimeLeft | None:
+        """Estimate the time left of an open run; `None` while unknown."""
         return self._meter.throughput(run, self._clock()).left if run.is_open else None
 
-    def _unregistered(self, run: Run) -> str:
-        """What a queued run waits for that the controller cannot plan, since nobody is there."""
+    def _missing_worker_reason(self, run: Run) -> str:
+        """Explain why a queued run cannot be planned: no worker has registered."""
         if run.state is not RunState.QUEUED:
             return ""
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
@@ -394,15 +397,13 @@ class Session:
 
 
 def check_project(project: object) -> None:
-    """Raises: BadRequestError: it is no name of a project."""
+    """Raise `BadRequestError` if `project` is not a valid name."""
     if not isinstance(project, str) or re.fullmatch(_PROJECT, project) is None:
-        raise BadRequestError(
-            f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
-        )
+        raise BadRequestError(f"project is {project!r}: use at most 50 lower-case letters, digits and dashes")
 
 
 def author() -> str:
-    """The user's name for the log, or the user id if it has no name, as in a container."""
+    """Return the user's login name, or the numeric user id without one, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,7 +1,4 @@
-"""Techniques that a user names for a fit: checked, and made ready to be sent.
-
-What is wrong is told at once, with what could be chosen instead.
-"""
+"""Validation of the techniques that a user names for a fit, and their request fields."""
 
 from __future__ import annotations
 
@@ -18,91 +15,93 @@ from cerebro.techniques import Technique
 from cerebro.techniques.named import KINDS
 from cerebro.usercode.encoding import encode
 
-Named = Sequence["str | Technique"]
-"""Techniques as a user names them: by name, or as objects, which carry the parameters that are fixed."""
+TechniqueNames = Sequence["str | Technique"]
+"""Techniques by name, or as objects with fixed parameters."""
 
 
-def chosen(
-    techniques: Named | None,
+def resolve_techniques(
+    techniques: TechniqueNames | None,
     gpus: Sequence[int] | None,
     trials: str,
     gang: int = 1,
     *,
     workers: Mapping[str, int],
     put_code: Callable[[CodeRecord], CodeRecord],
-    apart: Collection[str] = (),
+    solo_workers: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a `FitRequest` that tell of techniques.
+    """Validate parallel techniques and return their fields of a `FitRequest`.
 
     Args:
-        techniques, gpus, trials, gang: as `run_fit` has them.
-        workers: worker that trains -> how many devices it has; empty: none is known.
-        apart: those of them that train with no other workers.
-        put_code: stores a user's own technique; called once all is found to be right.
+        techniques, gpus, trials, gang: as of `run_fit`.
+        workers: number of devices of each training worker; empty before workers register.
+        put_code: stores a user's technique after all checks passed.
+        solo_workers: workers that cannot train in a gang.
 
     Raises:
-        SpecError: what is named is no technique, or named twice; or no worker has so many devices. The message names
-            the choices, the workers and their devices.
+        SpecError: a technique is unknown or named twice, or no worker has enough devices. The message lists the
+            choices, the workers and their devices.
     """
     if trials not in ("auto", "never"):
         raise SpecError(f"trials is {trials!r}, expected 'auto' or 'never'")
     _check_gpus(gpus, workers)
     if type(gang) is not int or not 1 <= gang <= MAX_GANG_SIZE:
         raise SpecError(
-            f"gang is {gang!r}, expected how many workers are to train each sub-epoch together: a whole number from 1 "
-            f"to "
+            f"gang is {gang!r}, expected the number of workers that train each sub-epoch together, from 1 to "
             f"{MAX_GANG_SIZE}"
         )
-    own = [_own(each) for each in _listed(techniques)]
-    names = [name for name, _ in own]
+    named = [_named(each) for each in _checked_list(techniques)]
+    names = [name for name, _ in named]
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"techniques names {name!r} twice: name each technique once")
-    made = None if techniques is None else [_choice(name, technique) for name, technique in own]
-    parallel_plans_of(made, gpus or (), workers, gang_size=gang)
-    if gang > 1 and workers and len(workers) - len(apart) < gang:
+    choices = None if techniques is None else [_choice(name, technique) for name, technique in named]
+    parallel_plans_of(choices, gpus or (), workers, gang_size=gang)
+    if gang > 1 and workers and len(workers) - len(solo_workers) < gang:
         raise SpecError(
-            f"gang is {gang}, but {', '.join(apart)} train{'s' if len(apart) == 1 else ''} with no other workers: set "
-            "worker.gangs.enabled of the chart (CEREBRO_ADDRESS of a worker), or leave gang out"
+            f"gang is {gang}, but {', '.join(solo_workers)} cannot train with other workers: set "
+            "worker.gangs.enabled in the chart (CEREBRO_ADDRESS of a worker), or leave gang out"
         )
-    for number, (_, technique) in enumerate(own):
-        if made and not _is_built_in(technique):
+    for number, (_, technique) in enumerate(named):
+        if choices and not _is_built_in(technique):
             code = put_code(encode(technique, author=author())).sha256
-            made[number] = made[number].model_copy(update={"code": code})
+            choices[number] = choices[number].model_copy(update={"code": code})
     return {
-        "techniques": made and tuple(made),
+        "techniques": choices and tuple(choices),
         "gpus": tuple(gpus or ()),
         "trials": trials,
         "gang": gang,
     }
 
 
-def to_try(techniques: Named | None, gpus: Sequence[int] | None) -> list[tuple[Technique, int]]:
-    """Techniques that a user names for a dry run, each with the numbers of devices to try it on: those in `gpus` that
-    it can use, or its least.
+def dry_run_plans(
+    techniques: TechniqueNames | None, gpus: Sequence[int] | None
+) -> list[tuple[Technique, int]]:
+    """Return the techniques of a dry run, each with a number of devices to try.
+
+    The numbers are the entries of `gpus` that the technique supports. Default: its minimum.
 
     Raises:
-        SpecError: as of `chosen`; or a technique can use none of these numbers.
+        SpecError: as of `resolve_techniques`, or a technique supports none of the numbers.
     """
     if techniques is None:
         return []
     _check_gpus(gpus, {})
-    found = []
-    for name, technique in map(_own, _listed(techniques)):
+    plans = []
+    for name, technique in map(_named, _checked_list(techniques)):
         sizes = [size for size in gpus or (technique.least,) if technique.least <= size <= technique.most]
         if not sizes:
-            raise SpecError(f"{name} cannot be tried on {gpus} devices: it takes {technique.least} or more")
-        found += [(technique, size) for size in sizes]
-    return found
+            raise SpecError(f"{name} cannot use {gpus} devices: it needs at least {technique.least}")
+        plans += [(technique, size) for size in sizes]
+    return plans
 
 
 def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
     if gpus is None:
         return
-    told = ", ".join(f"{name}: {count}" for name, count in sorted(workers.items()))
-    hint = f"the numbers of devices that a sub-epoch may take{f' (the workers and their devices: {told})' * bool(told)}"
-    listed = isinstance(gpus, Collection) and not isinstance(gpus, str | bytes | Mapping)
-    if not listed or not gpus:
+    listing = ", ".join(f"{name}: {count}" for name, count in sorted(workers.items()))
+    hint = f"numbers of devices per sub-epoch{f' (workers and their devices: {listing})' * bool(listing)}"
+    is_list = isinstance(gpus, Collection) and not isinstance(gpus, str | bytes | Mapping)
+    if not is_list or not gpus:
         raise SpecError(f"gpus is {gpus!r}, expected a list such as [1, 2]: {hint}")
     assert isinstance(gpus, Collection)
     for number in gpus:
@@ -112,7 +111,7 @@ def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
         raise SpecError(f"gpus is {gpus!r}: name each number once")
 
 
-def _listed(techniques: object) -> list[object]:
+def _checked_list(techniques: object) -> list[object]:
     if techniques is None:
         return []
     if not isinstance(techniques, Sequence) or isinstance(techniques, str | bytes):
@@ -126,27 +125,30 @@ def _listed(techniques: object) -> list[object]:
     return [*techniques]
 
 
-_CHOICES = f"There are {', '.join(KINDS)}, and objects of your own subclasses of cerebro.techniques.Technique"
+_CHOICES = (
+    f"Choose among {', '.join(KINDS)}, or pass an object of your own subclass of cerebro.techniques.Technique"
+)
 
 
-def _own(given: object) -> tuple[str, Technique]:
-    """A technique and its name."""
-    if isinstance(given, str):
-        if given not in KINDS:
-            raise SpecError(f"there is no technique {given!r}. {_CHOICES}")
-        return given, KINDS[given]()
-    if isinstance(given, type) and issubclass(given, Technique):
-        raise SpecError(f"techniques takes objects: pass {given.__name__}() instead of {given.__name__}")
-    if not isinstance(given, Technique):
-        raise SpecError(f"{given!r} in techniques is no technique. {_CHOICES}")
-    name = getattr(given, "name", None)
-    if not isinstance(name, str) or not name:
-        raise SpecError(f"{type(given).__name__} has no name: give the class an attribute `name`")
-    if not _is_built_in(given) and name in KINDS:
+def _named(technique: object) -> tuple[str, Technique]:
+    if isinstance(technique, str):
+        if technique not in KINDS:
+            raise SpecError(f"there is no technique {technique!r}. {_CHOICES}")
+        return technique, KINDS[technique]()
+    if isinstance(technique, type) and issubclass(technique, Technique):
         raise SpecError(
-            f"{type(given).__name__} is named {name!r}, as a technique that comes with Cerebro is: give it another name"
+            f"techniques takes objects: pass {technique.__name__}() instead of {technique.__name__}"
         )
-    return name, given
+    if not isinstance(technique, Technique):
+        raise SpecError(f"{technique!r} in techniques is not a technique. {_CHOICES}")
+    name = getattr(technique, "name", None)
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"{type(technique).__name__} has no name: give the class an attribute `name`")
+    if not _is_built_in(technique) and name in KINDS:
+        raise SpecError(
+            f"{type(technique).__name__} has the name {name!r} of a built-in technique: give it another name"
+        )
+    return name, technique
 
 
 def _choice(name: str, technique: Technique) -> TechniqueChoice:
@@ -168,7 +170,6 @@ def _choice(name: str, technique: Technique) -> TechniqueChoice:
 
 
 def _params(technique: Technique) -> Params:
-    """What the user has fixed."""
     fixed = dict(getattr(technique, "fixed", {}))
     for name, value in fixed.items():
         try:
@@ -177,8 +178,8 @@ def _params(technique: Technique) -> Params:
             is_plain = False
         if not is_plain:
             raise SpecError(
-                f"parameter {name!r} of {type(technique).__name__} is {value!r}: expected what JSON can say (text, "
-                "numbers, True, False, None, lists and dicts of these)"
+                f"parameter {name!r} of {type(technique).__name__} is {value!r}: expected a JSON value (text, number, "
+                "True, False, None, or a list or dict of these)"
             )
     return fixed
 

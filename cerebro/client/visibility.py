@@ -1,7 +1,7 @@
-"""Whether workers can see what dataset locators name, as far as this machine can tell before anything is sent.
+"""Check that workers can read the data of dataset locators.
 
-Three cases: the workers run on this machine; this machine is in the workers' cluster and has its volumes mounted; the
-cluster is elsewhere. What cannot be told here is left to the controller, which says it when a run begins.
+There are three cases: the workers run on this machine; this machine is inside the cluster, with mounted volumes; or the
+cluster is elsewhere. Errors that cannot be detected here are reported by the controller when a run starts.
 """
 
 from __future__ import annotations
@@ -20,109 +20,107 @@ from cerebro.errors import LocatorError, ObjectStoreError
 
 
 def check_here(locators: Locators) -> None:
-    """For workers of this machine: everything is there.
+    """Check locators for workers on this machine.
 
     Raises:
         LocatorError: a file, folder or object does not exist.
     """
-    for where, uri, look in _looks(locators):
-        _look(where, uri, look)
+    for place, uri, check in _addresses(locators):
+        _check(place, uri, check)
 
 
 def check_inside(locators: Locators, shared: Path) -> None:
-    """For a client in the cluster, which sees the shared volume as workers do, and folders of its own besides.
+    """Check locators inside the cluster, where this machine has the shared volume and private folders.
 
     Args:
-        shared: where the shared volume is mounted, here and at the workers.
+        locators: locators with absolute paths.
+        shared: mount point of the shared volume, the same on workers.
 
     Raises:
-        LocatorError: a path is one that only this machine sees, or nothing is where it leads.
+        LocatorError: a path is private to this machine, or does not exist.
     """
-    own = {_mount(place) for place in _own_places()} - {_mount(shared)}
-    for where, uri, look in _looks(locators):
+    private = {_mount(folder) for folder in _private_folders()} - {_mount(shared)}
+    for place, uri, check in _addresses(locators):
         if is_bucket(uri):
-            _look(where, uri, look)
+            _check(place, uri, check)
             continue
         path = local_path(uri)
         if path.is_relative_to(shared):
-            _look(where, uri, look)
-        elif _exists(path) and _mount(path) in own:
+            _check(place, uri, check)
+        elif _exists(path) and _mount(path) in private:
             raise LocatorError(
-                f"{where}: {path} is on a file system of this machine alone, so workers do not see it: put it below "
-                f"{shared}, the volume that they share with this machine, and give its path there; or put it into an "
-                "object store (s3://...)"
+                f"{place}: {path} is on a file system of this machine, so workers cannot read it: move it to the "
+                f"shared volume {shared}, or to an object store (s3://...)"
             )
 
 
 def check_outside(locators: Locators, cluster: str) -> None:
-    """For a client elsewhere: say so where locators name files of its own machine.
+    """Check locators for a remote cluster.
 
-    A relative path can only mean this machine. A full one that exists here may exist there too (a file system that
-    both mount), so that is a warning.
+    A relative path can only mean this machine, which is an error. An absolute path that exists here may exist there
+    too, on a file system that both mount, so it causes a warning.
 
     Args:
-        locators: as the user wrote them.
-        cluster: its address.
+        locators: locators as the user wrote them.
+        cluster: address of the cluster.
 
     Raises:
-        LocatorError: names the path and what would be readable.
+        LocatorError: a path is relative.
     """
-    advice = "put it into an object store (s3://...), or on a volume that all workers mount and give its path there"
-    addresses = [uri for _, uri, _ in _looks(locators)]
+    advice = "use an object store (s3://...), or a path on a volume that all workers mount"
+    addresses = [uri for _, uri, _ in _addresses(locators)]
     local = [uri for uri in addresses if not has_scheme(uri.removeprefix("file://"))]
     for uri in local:
         path = uri.removeprefix("file://")
         if not Path(path).is_absolute():
-            raise LocatorError(f"{path} is a path of this machine, and {cluster} is elsewhere: {advice}")
-    here = [str(path) for path in map(local_path, local) if _exists(path)]
-    if here:
-        more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
-        check = f"make sure that the workers of {cluster} see the same"
-        warnings.warn(f"{here[0]}{more} exists on this machine; {check}, or {advice}", stacklevel=4)
+            raise LocatorError(f"{path} is a path of this machine, but {cluster} is elsewhere: {advice}")
+    existing = [str(path) for path in map(local_path, local) if _exists(path)]
+    if existing:
+        more = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
+        request = f"make sure that the workers of {cluster} have the same files"
+        warnings.warn(f"{existing[0]}{more} exists on this machine; {request}, or {advice}", stacklevel=4)
 
 
-def _own_places() -> Iterator[Path]:
-    """Folders of a pod that no other pod sees, unless the shared volume is on the same file system."""
+def _private_folders() -> Iterator[Path]:
+    """Yield folders that no other pod sees, unless the shared volume is on the same file system."""
     yield from (Path("/"), Path(tempfile.gettempdir()))
-    with contextlib.suppress(
-        RuntimeError
-    ):  # a container may run under a user id without a name, and without HOME
+    with contextlib.suppress(RuntimeError):  # a user id without a name and without HOME, as in a container
         yield Path.home()
 
 
-_Look = Callable[[str], object]
-"""Raises `LocatorError` unless what an address names is there."""
+Check = Callable[[str], object]
+"""Raises `LocatorError` if the address does not exist."""
 
 
-def _looks(locators: Locators) -> Iterator[tuple[str, str, _Look]]:
-    """Every address: where it stands in the locators, the address, how to look."""
+def _addresses(locators: Locators) -> Iterator[tuple[str, str, Check]]:
+    """Yield each address with its place in the locators and its check."""
     for split, locator in locators.splits().items():
-        yield f"metadata of {split!r}", locator.metadata, _look_at_tables
+        yield f"metadata of {split!r}", locator.metadata, _check_tables
         if locator.objects:
             yield f"objects of {split!r}", locator.objects, lambda uri: open_store(uri).check()
     for uri in locators.misc:
         yield "misc", uri, describe
 
 
-def _look_at_tables(uri: str) -> None:
+def _check_tables(uri: str) -> None:
     files = table_files(uri)
     if files.is_one:
         describe(uri)
 
 
-def _look(where: str, uri: str, look: _Look) -> None:
+def _check(place: str, uri: str, check: Check) -> None:
     try:
-        look(uri)
+        check(uri)
     except (ObjectStoreError, OSError):
-        pass  # the controller may have more luck
+        pass  # the controller may have access
     except LocatorError as error:
-        # Other credentials, which the cluster may have, would not make a thing exist.
+        # The cluster may have other credentials, so only report objects that do not exist.
         if not is_bucket(uri) or is_absent(error):
-            raise LocatorError(f"{where}: {error}") from error
+            raise LocatorError(f"{place}: {error}") from error
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is something, as far as this user may look."""
+    """True if the path exists and this user can see it."""
     try:
         return path.exists()
     except OSError:
@@ -130,8 +128,8 @@ def _exists(path: Path) -> bool:
 
 
 def _mount(path: Path) -> Path:
-    """Where the file system is mounted that a path is on, or would be."""
-    place = path.absolute()
-    while not (_exists(place) and os.path.ismount(place)):
-        place = place.parent
-    return place
+    """Return the mount point of a path, which may not exist."""
+    folder = path.absolute()
+    while not (_exists(folder) and os.path.ismount(folder)):
+        folder = folder.parent
+    return folder

@@ -1,4 +1,4 @@
-"""Check that the weights of a parent fit the network of its warm clone."""
+"""Check that a parent's weights fit the network of its warm clone."""
 
 from __future__ import annotations
 
@@ -9,34 +9,42 @@ from typing import Any
 from cerebro.errors import ConflictError
 from cerebro.usercode.in_process import UserCode, generators_kept
 
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 def check_shapes(
-    model: str, code: UserCode, encoded: str, before: Mapping[str, Any], after: Mapping[str, Any]
+    model: str, code: UserCode, encoded: str, parent: Mapping[str, Any], clone: Mapping[str, Any]
 ) -> None:
-    """Raise `ConflictError` if `create_models` makes tensors of other names or shapes with `after` than with `before`.
+    """Raise `ConflictError` if tensors of `create_models` differ in name or shape between parent and clone.
 
-    If user code cannot run in this process, for example without torch, raise nothing: the worker reports the mismatch.
+    Args:
+        model: id of the parent.
+        code: environment of the user's code.
+        encoded: encoded spec.
+        parent: hyperparameters of the parent.
+        clone: hyperparameters of the clone.
+
+    If user code cannot run in this process, for example without torch, the check is skipped and the worker reports a
+    mismatch.
     """
     if find_spec("torch") is None:
         return
     try:
-        shapes = [_shapes(model, code, encoded, hyperparams) for hyperparams in (before, after)]
+        shapes = [_shapes(model, code, encoded, hyperparams) for hyperparams in (parent, clone)]
     except Exception:  # noqa: BLE001 - user code, which may need files of the worker
         return
     old, new = shapes
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if not differing:
         return
-    told = ", ".join(
-        f"{name} {old.get(name, 'is new')} -> {new.get(name, 'is gone')}" for name in differing[:_NAMED]
+    changes = ", ".join(
+        f"{name} {old.get(name, 'is new')} -> {new.get(name, 'is gone')}" for name in differing[:_MAX_NAMED]
     )
-    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-    changed = ", ".join(f"{name}={after[name]!r}" for name in after if before.get(name) != after[name])
+    more = f" and {len(differing) - _MAX_NAMED} more" if len(differing) > _MAX_NAMED else ""
+    changed = ", ".join(f"{name}={clone[name]!r}" for name in clone if parent.get(name) != clone[name])
     raise ConflictError(
-        f"it is not possible to clone the model: the weights of {model} do not fit a network with {changed} "
-        f"({told}{more}). Give warm=False, or leave such values as they are"
+        f"{model} cannot be cloned warm: its weights do not fit a network with {changed} ({changes}{more}). Pass "
+        f"warm=False, or keep these values"
     )
 
 

@@ -100,7 +100,7 @@ class Projection:
         try:
             self.state.apply(event)
         except IllegalEventError as cause:
-            raise UnreadableError.of(self.record.name, event.seq, str(cause)) from cause
+            raise UnreadableError.for_event(self.record.name, event.seq, str(cause)) from cause
         if isinstance(event, EpochCompleted):
             place = Place(event.run)
             yield from self._rows(place, f"{event.run}/e{event.epoch}", event, (values_of_epoch(event),))

@@ -50,7 +50,7 @@ def readable_cluster_log(content: bytes) -> api.ClusterLogAnswer:
                 _CLUSTER_EVENT.validate_json(json.dumps(entry))
             except ValidationError as cause:
                 seq, reason = entry.get("seq", 0), _reason(cause, entry)
-                raise errors.UnreadableClusterLogError.of("", seq, reason) from cause
+                raise errors.UnreadableClusterLogError.for_event("", seq, reason) from cause
         raise error  # the events are well: it is the rest that is not
 
 
@@ -68,4 +68,4 @@ def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:
     """What is wrong with an event."""
     if cause.errors()[0]["type"].startswith("union_tag"):
         return f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
-    return errors.found_in(cause.errors())
+    return errors.validation_summary(cause.errors())

@@ -69,7 +69,7 @@ class LogReading:
                 if core.state.seq < event.seq:
                     if isinstance(cause, IllegalEventError):
                         # It will be so the next time, for every controller that starts.
-                        raise UnreadableError.of(core.state.name, event.seq, str(cause)) from cause
+                        raise UnreadableError.for_event(core.state.name, event.seq, str(cause)) from cause
                     raise
                 # The log is sound: the error is ours.
                 log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)

@@ -266,7 +266,7 @@ class Controller:
         for run in each.runs:
             if run not in core.state.runs:
                 why = f"{run} is in the queue, but not in the log"
-                raise UnreadableError.of(core.state.name, core.state.seq, why)
+                raise UnreadableError.for_event(core.state.name, core.state.seq, why)
             if not core.state.runs[run].is_open:
                 # A command that came too late had put it there.
                 self._perform(core, [api.Dequeue(run=run)])

@@ -107,7 +107,7 @@ class ClusterLog:
             try:
                 self.state.apply(event)
             except IllegalEventError as cause:
-                raise UnreadableClusterLogError.of("", event.seq, str(cause)) from cause
+                raise UnreadableClusterLogError.for_event("", event.seq, str(cause)) from cause
             self._registered = {}
 
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from cerebro.contract import reserved_names
 from cerebro.contract.identity import RANK, Principal, Role
-from cerebro.errors import found_in
+from cerebro.errors import validation_summary
 from dispatcher.access.identities import Known
 from dispatcher.access.oidc_keys import (
     ALGORITHMS,
@@ -221,7 +221,7 @@ def principal_of(claims: Mapping[str, Any], settings: Oidc) -> Principal:
             id=_identity(str(claims["iss"]), str(claims["sub"])),
         )
     except ValidationError as cause:
-        raise refused(f"the claim {settings.name_claim}: {found_in(cause.errors())}") from cause
+        raise refused(f"the claim {settings.name_claim}: {validation_summary(cause.errors())}") from cause
 
 
 def _identity(issuer: str, subject: str) -> str:

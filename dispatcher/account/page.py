@@ -19,7 +19,7 @@ from cerebro.contract.identity import (
     Scope,
     TokenRequest,
 )
-from cerebro.errors import BadRequestError, found_in
+from cerebro.errors import BadRequestError, validation_summary
 from dispatcher.access.rights import principal
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
@@ -84,7 +84,7 @@ def _token_request(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
     try:
         return TokenRequest.model_validate(fields)
     except ValidationError as cause:
-        raise BadRequestError(found_in(cause.errors())) from cause
+        raise BadRequestError(validation_summary(cause.errors())) from cause
 
 
 def _page(services: Services, who: Principal, *, made: MadeToken | None = None, problem: str = "") -> str:

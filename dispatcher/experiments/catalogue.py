@@ -84,7 +84,7 @@ class Catalogue:
     def _row(self, summary: ExperimentSummary) -> ExperimentRow:
         if summary.unreadable:
             found = summary.unreadable
-            why = str(UnreadableError.of(summary.experiment.name, found.seq, found.reason))
+            why = str(UnreadableError.for_event(summary.experiment.name, found.seq, found.reason))
             return replace(blank_row(summary), state=UNREADABLE, problem=why, is_read=True)
         _, row = self._cached.get(summary.experiment.name, (0, None))
         if row is None or row.created != summary.experiment.created:

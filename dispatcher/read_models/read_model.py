@@ -136,7 +136,7 @@ class ReadModel:
                 self._throughput.see(self.state, event)
                 self.state.apply(event)
             except IllegalEventError as cause:
-                raise UnreadableError.of(self.record.name, event.seq, str(cause)) from cause
+                raise UnreadableError.for_event(self.record.name, event.seq, str(cause)) from cause
             if isinstance(event, _TASK_EVENTS):
                 self._task(event)
             elif isinstance(event, _RUN_EVENTS) and event.run in self._tables:

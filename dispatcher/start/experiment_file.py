@@ -27,7 +27,7 @@ _REQUIREMENTS = "requirements.txt"
 
 
 class FileContent(BaseModel):
-    """Content of a file, in the format of `cerebro.client.experiment_file.asked`."""
+    """Content of a file, in the format of `cerebro.client.experiment_file.submission`."""
 
     name: str
     locators: Locators
@@ -38,7 +38,7 @@ class FileContent(BaseModel):
 
 
 class _Answer(BaseModel):
-    asked: FileContent | None
+    submission: FileContent | None
     mistakes: str
 
 
@@ -81,7 +81,7 @@ class FileReader:
                 f"Reading the file failed because of an error in this installation, not in your file: {result.ending}. "
                 "Contact the admin, or start the experiment with `cerebro run`."
             )
-        return answer.asked, _LINE.sub(r"Line \1: ", answer.mistakes)
+        return answer.submission, _LINE.sub(r"Line \1: ", answer.mistakes)
 
 
 def archive_problem(content: FileContent, listing: ArchiveListing | None) -> str:

@@ -12,11 +12,11 @@ CPU_S = 10
 
 
 def main() -> None:
-    """Answer one request of `cerebro.client.experiment_file.asked`."""
+    """Answer one request of `cerebro.client.experiment_file.submission`."""
     limit_process(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)
-    from cerebro.client.experiment_file import asked
+    from cerebro.client.experiment_file import submission
 
-    asked.main()
+    submission.main()
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class VirtualStore(VirtualSegmentStore):
         self.experiment(experiment)
         moved = self._segments[experiment]
         if self.files_are_lost and moved and after < moved[-1].last:
-            raise LostEventsError.of(experiment, after + 1, "their file is gone")
+            raise LostEventsError.for_event(experiment, after + 1, "their file is gone")
         return tuple(self._log(experiment)[after:])
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.client.experiment_file.asked import Asked, Question, asked
+from cerebro.client.experiment_file.submission import ReadRequest, Submission, read_submission
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest
 from cerebro.errors import ExperimentFileError, SpecError
@@ -16,8 +16,8 @@ from cerebro.usercode.named import Named, encoded
 from tests.client.test_experiment_file import CODE, GOOD
 
 
-def read(text: str = GOOD, archive: str = "") -> Asked:
-    return asked(Question(text=text, archive=archive, author="Ada"))
+def read(text: str = GOOD, archive: str = "") -> Submission:
+    return read_submission(ReadRequest(text=text, archive=archive, author="Ada"))
 
 
 def test_runs_are_those_of_the_file() -> None:

@@ -138,7 +138,7 @@ def test_everything_is_tried(locators: Locators) -> None:
     """Rows of each split, a batch, two sub-epochs with a checkpoint between them, a test and predictions; told in
     lines."""
     found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION)
-    assert {split: (tried.rows, tried.of) for split, tried in found.rows.items()} == {
+    assert {split: (tried.rows, tried.total) for split, tried in found.rows.items()} == {
         "train": (8, 20),
         "valid": (5, 5),
         "predict": (3, 3),
@@ -186,7 +186,7 @@ def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
     """Before all else, and both specs have what it returned; without training rows there is nothing to fit."""
     found = experiment(locators).dry_run(Fitting(), Fitted(), CONFIGURATION)
     assert found.steps[0].name == "fit"
-    assert "of 8 rows" in found.steps[0].found
+    assert "of 8 rows" in found.steps[0].outcome
     assert (found.parameters, found.skipped) == (9, {})
     assert experiment(locators).dry_run(Fitting()).steps[0].name == "fit"
     with pytest.raises(SpecError, match="needs the rows of split 'train', but the locators lack it"):
@@ -198,7 +198,7 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     only = Locators(train=locators.train, misc=locators.misc)
     found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
     assert found.metrics == {"train": {"rows": 6.0}}
-    assert set(found.skipped) == {"test", "predict", "a whole batch"}
+    assert set(found.skipped) == {"test", "predict", "full batch"}
     assert "6 rows were tried of batch_size 32" in repr(found)
     assert experiment(only).dry_run(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
 
@@ -329,7 +329,7 @@ class Summed(Linear):
 def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
     """In processes of their own; one that would train another model says what differs."""
     found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
-    assert [step.found for step in found.steps if step.name == "ddp-2"] == [
+    assert [step.outcome for step in found.steps if step.name == "ddp-2"] == [
         "the gradients and the model of one device"
     ]
     with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
@@ -341,7 +341,7 @@ def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> N
     one = experiment(locators)
     with pytest.raises(SpecError, match=r"no technique 'dpp'"):
         one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
-    with pytest.raises(SpecError, match=r"ddp cannot be tried on \[1\] devices: it takes 2 or more"):
+    with pytest.raises(SpecError, match=r"ddp cannot use \[1\] devices: it needs at least 2"):
         one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
 
 

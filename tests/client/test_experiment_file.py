@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cerebro.client.experiment_file import read
-from cerebro.client.experiment_file.running import Study
+from cerebro.client.experiment_file.study import Study
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform
@@ -86,15 +86,15 @@ def test_words_mean_what_they_mean_in_a_notebook(folder: Path) -> None:
     assert fit.space == {
         "lr": loguniform(1e-4, 1e-1), "width": choice([8, 16]), "act": "relu(x)", "decay": 1e-3, "batch_size": 4,
     }  # fmt: skip
-    assert fit.given["search"] == ASHA(eta=3, sampler=TPE(startup=2))
-    assert fit.given["stop"] == [Plateau(epochs=2), Above("loss", 20)]
-    single, fsdp = fit.given["techniques"]
+    assert fit.explicit["search"] == ASHA(eta=3, sampler=TPE(startup=2))
+    assert fit.explicit["stop"] == [Plateau(epochs=2), Above("loss", 20)]
+    single, fsdp = fit.explicit["techniques"]
     assert (single, type(fsdp), vars(fsdp)) == ("single", Fsdp, vars(Fsdp(reshard=False)))
     assert (study.etl.size, type(study.training).__name__) == (3, "Training")  # type: ignore[attr-defined]
     assert study.file.test is not None
-    assert study.file.test.given == {}
+    assert study.file.test.explicit == {}
     assert study.file.predict is not None
-    assert study.file.predict.given == {"models": ["m00"], "split": "train"}
+    assert study.file.predict.explicit == {"models": ["m00"], "split": "train"}
 
 
 def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("(size=3)", "(size=x)", r"e.yaml:6: etl.spec: x: expected a number"),
         ("train: {metadata: train.csv}", "train: 3", r"e.yaml:2: locators: locators are wrong: train: Input"),
         ("name: rows", "name: rows\nname: more", r"e.yaml:2: name: given twice"),
-        (GOOD[GOOD.index("fit:") : GOOD.index("test: true")], "", r"e.yaml:7: test: needs models: add `fit`"),
+        (GOOD[GOOD.index("fit:") : GOOD.index("test: true")], "", r"e.yaml:7: test: needs a trained model: add `fit`"),
         ("rows:Training", "nowhere:Training", r"e.yaml:8: fit.spec: nowhere:Training: module 'nowhere' is neither in"),
         ("rows:Training", "rows:Trainin", r"e.yaml:8: fit.spec: rows:Trainin cannot (.*\n)*.*no attribute 'Trainin'"),
         ("Rows(size=3)", "Rows(sizes=3)", r"e.yaml:6: etl.spec: rows:Rows\(sizes=3\): .*unexpected keyword"),
@@ -138,12 +138,12 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("[single, Fsdp(reshard=False)]", "[ddpp]", r"e.yaml:7: fit: .*'ddpp'"),
         ("[single, Fsdp(reshard=False)]", "[Fsdp]", r"e.yaml:7: fit: .*'Fsdp'"),
         ("test: true", "test: {fit: fit-1}", r"e.yaml:17: test.fit: no such field"),
-        ("test: true", "test: {split: valid}", r"e.yaml:17: test: there are no locators of the split 'valid'"),
+        ("test: true", "test: {split: valid}", r"e.yaml:17: test: the split 'valid' has no locators"),
         ("test: true", "test: {split: tests}", r"e.yaml:17: test.split: input should be 'train', 'valid'"),
         ("loguniform(1e-4, 1e-1)", "logunifrm(1e-4, 1e-1)", r"e.yaml:9: .*: did you mean loguniform\?"),
         ("loguniform(1e-4, 1e-1)", "loguniform(1e-4", r"e.yaml:9: fit.space: loguniform\(1e-4: '\(' was never closed"),
         ("ASHA(eta=3, sampler=TPE(startup=2))", "a:B(c=x)", r"e.yaml:12: fit.search: x: expected a number"),
-        ("name: rows", "code: .\nname: rows", r"e.yaml:1: code: the folder .* holds this file"),
+        ("name: rows", "code: .\nname: rows", r"e.yaml:1: code: the folder .* contains this file"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
@@ -196,7 +196,9 @@ def test_code_may_have_a_folder_of_its_own(folder: Path) -> None:
 
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     """With where to find one."""
-    with pytest.raises(ExperimentFileError, match=r"cannot be read: .*docs/experiment-file.md has one"):
+    with pytest.raises(
+        ExperimentFileError, match=r"cannot be read: .*docs/experiment-file.md has an example"
+    ):
         read(tmp_path / "none.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ExperimentFileError, match="must be a mapping with name, locators, etl"):
@@ -244,7 +246,7 @@ test: true
     fit: Any = read(folder / "e.yaml").fit
     assert fit.verify == 0.01
     assert fit.failure_rules == [FailureRule("solver", "cusolver.*failed", "retry_elsewhere")]
-    assert read(folder / "e.yaml").etl.whole["failure_rules"] == ()
+    assert read(folder / "e.yaml").etl.with_defaults["failure_rules"] == ()
     (folder / "e.yaml").write_text(GOOD.replace(rules, asked.replace("FailureRule", "FailRule")))
     with pytest.raises(ExperimentFileError, match=r"fit\.failure_rules.*FailRule"):
         read(folder / "e.yaml")

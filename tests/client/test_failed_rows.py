@@ -49,7 +49,9 @@ def test_failed_rows_are_a_table(volumes: Volumes) -> None:
     story.etl(splits={"train": 10, "valid": 4})
     wrote(volumes, "train", 1, [7, 3])
     wrote(volumes, "valid", 0, ["a"], total=2_000)
-    result = EtlResult.of(story.state.datasets[DATASET], story.state.runs["etl-1"], MountedFiles(volumes))
+    result = EtlResult.from_run(
+        story.state.datasets[DATASET], story.state.runs["etl-1"], MountedFiles(volumes)
+    )
     table = result.failed_rows()
     assert table[["split", "id"]].to_numpy().tolist() == [["train", 7], ["train", 3], ["valid", "a"]]
     assert table["error"][0] == "ValueError: 7\nmore"
@@ -80,7 +82,7 @@ def test_seconds_leave_the_queue_out() -> None:
     run = story.state.runs["etl-1"]
     run.requested, run.started, run.ended = 100.0, 160.0, 165.0
     files: Any = None
-    assert EtlResult.of(story.state.datasets[DATASET], run, files).seconds == 5.0
+    assert EtlResult.from_run(story.state.datasets[DATASET], run, files).seconds == 5.0
 
 
 def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) -> None:
@@ -106,10 +108,10 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
         connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     )
     asked = RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA))
-    session.requested = lambda request, **options: asked  # type: ignore[method-assign]
+    session.new_run = lambda request, **options: asked  # type: ignore[method-assign]
     left = "etl-1 ended before 2 of its 2 partitions were complete: more of their rows may fail"
     with pytest.raises(
-        RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\), or `cerebro failed-rows one`"
+        RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\) or `cerebro failed-rows one`"
     ):
         session.complete(EtlRequest(code=SHA, code_fingerprint=SHA), progress=False)
     experiment = Experiment.__new__(Experiment)
@@ -148,6 +150,6 @@ def test_a_run_is_not_shown_the_rows_of_a_later_one(volumes: Volumes) -> None:
     assert list(earlier["id"]) == [1]
     assert list(lines("etl-1", earlier, with_traceback=False))[2:] == [
         "1 row of etl-1 failed.",
-        "Failed rows of train 1 are no longer known: a later run has preprocessed the same data set.",
+        "Failed rows of train 1 were replaced: a later run preprocessed the same data set.",
         f"etl-1 {left}",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import ASHA, TPE, Above, Experiment, SubEpochSpec, loguniform
-from cerebro.client.asking import asked_fit
+from cerebro.client.run_requests import resolve_fit
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnProcedure, RandomSampler
@@ -68,7 +68,7 @@ def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
     options = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     options |= {"search": Plain(), "stop": [Above("los", 1)], "metric": "loss", "mode": "min"}
     with pytest.raises(MetricError, match=r"in Above\('los', 1\)"):
-        asked_fit(Training(), SPACE, options, is_validated=False, put_code=put_code)
+        resolve_fit(Training(), SPACE, options, is_validated=False, put_code=put_code)
 
 
 def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:
@@ -149,7 +149,7 @@ class Locked(Plain):
         ),
         (
             Locked(),
-            r"Locked cannot be sent to the workers: attribute 'lock' .*make what else it needs in begin\(\)",
+            r"Locked cannot be sent to the workers: attribute 'lock' .*create other objects in begin\(\)",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cerebro.client.progress import Progress, is_notebook
-from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition, epoch_bars
+from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay, epoch_bars
 from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
@@ -87,7 +87,7 @@ class Shown(Progress):
         self,
         state: ExperimentState,
         reason: str = "",
-        shown: ShownQueuePosition = NOT_SHOWN,
+        shown: QueueDisplay = NOT_SHOWN,
     ) -> None:
         self.clock.now += 1
         super().show(state, reason, shown)
@@ -209,7 +209,7 @@ class Painted:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownQueuePosition,
+        shown: QueueDisplay,
     ) -> None:
         self.clock.now += self.seconds
         self.sub_epochs.append(run.progress()[0])
@@ -231,15 +231,15 @@ def test_a_run_beside_others_says_its_share(
         for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
             found = replace(queue_position, devices=devices, due=due, others_have=True, ahead=0)
             left = TimeLeft(seconds=200.0, ends_at=0.0)
-            progress.show(story.state, found.reason, ShownQueuePosition(found, left))
-        progress.show(story.state, "waiting for worker-0", ShownQueuePosition(found))
+            progress.show(story.state, found.reason, QueueDisplay(found, left))
+        progress.show(story.state, "waiting for worker-0", QueueDisplay(found))
     assert terminal.lines == [
         "fit-1 waits for a device: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
         "fit-1: other runs have the devices, and it is next in turn",
         "fit-1: waiting for worker-0",
     ]
     assert terminal.bars["fit-1"].postfix.endswith("2 of 4 devices (due 20%)")
-    html = rendered(story.state, story.state.runs["fit-1"], {}, "", ShownQueuePosition(queue_position))
+    html = rendered(story.state, story.state.runs["fit-1"], {}, "", QueueDisplay(queue_position))
     assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
 
 

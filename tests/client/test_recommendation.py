@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.cli.recommend import lines
-from cerebro.client.recommendation import LEAST_ATTEMPTS, Recommendation, Seen, recommend
+from cerebro.client.recommendation import MIN_SAMPLES, ContainerUsage, Recommendation, recommend
 from cerebro.contract.records import UsageSample, WorkerRecord, WorkerUsage
 
 GIB, STEP = 1 << 30, 256 << 20
@@ -15,10 +15,10 @@ GIB, STEP = 1 << 30, 256 << 20
 
 def seen(
     memory: list[int], *, cores: float = 1.0, limit: int | None = None, kinds: tuple[str, ...] = ("train",)
-) -> Seen:
+) -> ContainerUsage:
     """A container with one sample of memory each half minute."""
     record = WorkerRecord(worker="w", incarnation="a", weight=1, cores=4, kinds=kinds)
-    return Seen(
+    return ContainerUsage(
         record=record,
         samples=[
             UsageSample(
@@ -37,14 +37,14 @@ def of_trainers(found: dict) -> Recommendation:  # type: ignore[type-arg]
 
 
 @given(
-    memory=st.lists(st.integers(0, 64 * GIB), min_size=LEAST_ATTEMPTS, max_size=60),
+    memory=st.lists(st.integers(0, 64 * GIB), min_size=MIN_SAMPLES, max_size=60),
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=60),
 )
 def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
     """The limit has room above the most of either, and is no less than the request; both come in steps."""
     found = of_trainers(recommend([seen(memory)], peaks))
     most = max(memory + [min(memory) + peak for peak in peaks])
-    assert found.most_bytes == most
+    assert found.peak_bytes == most
     assert found.limit_bytes >= max(1.3 * most, found.request_bytes)
     assert found.limit_bytes <= max(1.3 * most + STEP, found.request_bytes)
     assert found.request_bytes % STEP == found.limit_bytes % STEP == 0
@@ -52,8 +52,8 @@ def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
 
 
 @given(
-    memory=st.lists(st.integers(0, 64 * GIB), max_size=LEAST_ATTEMPTS - 1),
-    peaks=st.lists(st.integers(1, 64 * GIB), max_size=LEAST_ATTEMPTS - 1),
+    memory=st.lists(st.integers(0, 64 * GIB), max_size=MIN_SAMPLES - 1),
+    peaks=st.lists(st.integers(1, 64 * GIB), max_size=MIN_SAMPLES - 1),
 )
 def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> None:
     """Neither few samples nor few sub-epochs."""

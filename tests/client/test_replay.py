@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.client.replay import Replayed, by_final_state, chosen
+from cerebro.client.replay import ReplayResult, by_final_state, choose_models
 from cerebro.contract.events import RunFinished
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.worker.training.comparing import differences
@@ -41,11 +41,11 @@ def second(story: Story, *, trains: bool) -> Story:
 def test_the_newest_finished_fit_is_taken() -> None:
     """With the models of it that have trained; another one is taken if it is named, also while it runs."""
     story = second(fitted(Story()), trains=True)
-    run, models = chosen(story.state, None, None)
+    run, models = choose_models(story.state, None, None)
     assert (run.id, [model.id for model in models]) == ("fit-1", ["m00"])
-    run, models = chosen(story.state, "fit-2", None)
+    run, models = choose_models(story.state, "fit-2", None)
     assert (run.id, [model.id for model in models]) == ("fit-2", ["m01"])
-    assert chosen(fitted(Story(), is_finished=False).state, None, "m00")[0].id == "fit-1"
+    assert choose_models(fitted(Story(), is_finished=False).state, None, "m00")[0].id == "fit-1"
 
 
 def test_a_pruned_model_does_not_stop_the_others() -> None:
@@ -87,29 +87,29 @@ def test_what_cannot_be_replayed_says_why(
     story.etl()
     second(fitted(story), trains=False)
     with pytest.raises(error, match=said):
-        chosen(story.state, run, model)
+        choose_models(story.state, run, model)
 
 
 def test_an_experiment_without_a_fit_says_so() -> None:
     """Rather than that there is no such run."""
     with pytest.raises(NotFoundError, match="'one' has no fit run yet"):
-        chosen(Story().state, None, None)
+        choose_models(Story().state, None, None)
 
 
 def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
     """Objects may have changed without a change in the number of rows: the user is told where to look."""
-    found = Replayed(model="m00", sub_epochs=4, differences=("state",), remade=(0, 2))
+    found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), rebuilt=(0, 2))
     assert str(found).endswith(
-        "DIFFERENT in state (partitions 0, 2 were made again: their objects may have changed since)"
+        "DIFFERENT in state (partitions 0, 2 were preprocessed again: their objects may have changed)"
     )
-    assert str(replace(found, remade=())) == "m00: 4 sub-epochs replayed, final state DIFFERENT in state"
+    assert str(replace(found, rebuilt=())) == "m00: 4 sub-epochs replayed, final state DIFFERENT in state"
     assert str(replace(found, differences=())) == "m00: 4 sub-epochs replayed, final state equal to the bit"
 
 
 def test_threads_that_are_not_known_are_named_where_the_state_differs() -> None:
     """Of a run of an older version: its numbers may differ in their last bits alone."""
-    found = Replayed(model="m00", sub_epochs=4, differences=("state",), guessed=2)
-    assert "does not tell with how many threads a sub-epoch was trained: here it was 2" in str(found)
+    found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), assumed_threads=2)
+    assert "lacks the number of threads: the replay used 2" in str(found)
     assert str(replace(found, differences=())) == "m00: 4 sub-epochs replayed, final state equal to the bit"
 
 
@@ -124,11 +124,11 @@ def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
 
 def test_a_tolerance_that_cannot_apply_says_so() -> None:
     """Rounding is within a tolerance, other random numbers are not."""
-    found = Replayed(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)
-    assert "a tolerance covers rounding alone, and this train() draws random numbers, such as dropout" in str(
-        found
+    found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)
+    assert "a tolerance covers only rounding, and train() uses random numbers, such as dropout" in str(found)
+    assert "tolerance" not in str(
+        ReplayResult(model="m00", sub_epochs=4, differences=("state",), is_random=True)
     )
-    assert "tolerance" not in str(Replayed(model="m00", sub_epochs=4, differences=("state",), is_random=True))
     assert "random" not in str(
-        Replayed(model="m00", sub_epochs=4, differences=(), tolerance=1e-4, is_random=True)
+        ReplayResult(model="m00", sub_epochs=4, differences=(), tolerance=1e-4, is_random=True)
     )

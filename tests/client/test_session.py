@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment, SubEpochSpec
-from cerebro.client.asking import rules_of_run
 from cerebro.client.failure_rules import FailureRule
+from cerebro.client.run_requests import checked_failure_rules
 from cerebro.client.session import Session
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
@@ -198,23 +198,21 @@ def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
     session = opened(TimedStory(workers=1).log, 0.0)
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
-        session.requested(asked, priority="urgent")
-    with pytest.raises(
-        BadRequestError, match=r"project is 'My birds', expected a name of lower-case letters"
-    ):
-        session.requested(asked, project="My birds")
+        session.new_run(asked, priority="urgent")
+    with pytest.raises(BadRequestError, match=r"project is 'My birds': use at most 50 lower-case letters"):
+        session.new_run(asked, project="My birds")
     wrong: Any = 3
     with pytest.raises(BadRequestError, match="project is 3"):
-        session.requested(asked, project=wrong)
-    sent = [session.requested(asked, priority="high", project="birds"), session.requested(asked)]
+        session.new_run(asked, project=wrong)
+    sent = [session.new_run(asked, priority="high", project="birds"), session.new_run(asked)]
     assert [(event.priority, event.project) for event in sent] == [(HIGH, "birds"), (NORMAL, "")]
 
 
 @pytest.mark.parametrize(
     ("is_answered", "told"),
     [
-        (True, "etl-1 goes on in the cluster: Experiment.attach('one').watch() follows it"),
-        (False, "etl-1 goes on in the cluster if it was asked for by then: Experiment.attach('one').watch()"),
+        (True, "etl-1 continues in the cluster: follow it with Experiment.attach('one').watch()"),
+        (False, "etl-1 continues in the cluster if the request arrived: follow it with Experiment"),
     ],
 )
 def test_who_interrupts_a_run_is_told_that_it_goes_on(
@@ -292,7 +290,7 @@ def test_failure_rules_that_cannot_be_are_refused_with_the_place(rules: Any, tol
     with pytest.raises(DataError, match=told):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", failure_rules=rules)
     with pytest.raises(DataError, match=told):
-        rules_of_run(rules)  # what `run_etl` asks before anything
+        checked_failure_rules(rules)  # what `run_etl` asks before anything
 
 
 def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.client.techniques import chosen
+from cerebro.client.techniques import resolve_techniques
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
@@ -48,7 +48,7 @@ def fields(
         sent.append(code)
         return code
 
-    return chosen(techniques, gpus, trials, workers=workers, put_code=put_code), sent
+    return resolve_techniques(techniques, gpus, trials, workers=workers, put_code=put_code), sent
 
 
 def test_without_techniques_nothing_is_asked_for() -> None:
@@ -73,16 +73,16 @@ def test_names_and_objects_may_be_mixed() -> None:
     [
         ([], None, r"techniques is empty: leave it out"),
         ("ddp", None, r"techniques is 'ddp', expected a list"),
-        (["dpp"], None, r"no technique 'dpp'\. There are single, .*fsdp"),
+        (["dpp"], None, r"no technique 'dpp'\. Choose among single, .*fsdp"),
         (["ddp", "ddp"], None, r"names 'ddp' twice"),
         ([Own(), Own()], None, r"names 'own' twice"),
         ([Own], None, r"pass Own\(\) instead of Own"),
-        ([3], None, r"3 in techniques is no technique\. There are single"),
-        ([Borrowed()], None, r"Borrowed is named 'ddp', as a technique that comes with Cerebro"),
+        ([3], None, r"3 in techniques is not a technique\. Choose among single"),
+        ([Borrowed()], None, r"Borrowed has the name 'ddp' of a built-in technique"),
         (
             [Own(module=object())],
             None,
-            r"parameter 'module' of Own is <object .*: expected what JSON can say",
+            r"parameter 'module' of Own is <object .*: expected a JSON value",
         ),
         (None, [0], r"gpus has 0, expected .* at least 1.*worker-0: 2, worker-1: 4"),
         (None, [True], r"gpus has True"),
@@ -123,7 +123,7 @@ def test_nothing_is_sent_of_what_is_refused() -> None:
 
     asked: Sequence[Any] = [Own(), "nonsense"]
     with pytest.raises(SpecError):
-        chosen(asked, None, "auto", workers=WORKERS, put_code=put_code)
+        resolve_techniques(asked, None, "auto", workers=WORKERS, put_code=put_code)
     assert not sent
 
 
@@ -148,29 +148,29 @@ def test_a_built_in_technique_keeps_the_parameters_that_are_fixed() -> None:
 @pytest.mark.parametrize(
     ("gang", "more", "told"),
     [
-        (0, {}, "gang is 0, expected how many workers"),
+        (0, {}, "gang is 0, expected the number of workers"),
         (True, {}, "gang is True, expected"),
         (3, {}, r"gang is 3, but 2 workers train \(worker-0, worker-1\)"),
         (2, {"techniques": ["single"]}, "none of the techniques can be used by a gang of 2 workers"),
         (2, {"gpus": [4]}, r"gang is 2, but fewer workers have 4 devices.*worker-0: 2, worker-1: 4"),
         (
             2,
-            {"apart": ["worker-1"]},
-            "gang is 2, but worker-1 trains with no other workers: set worker.gangs.enabled",
+            {"solo_workers": ["worker-1"]},
+            "gang is 2, but worker-1 cannot train with other workers: set worker.gangs.enabled",
         ),
     ],
 )
 def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
     """With the workers that there are, and what to set."""
-    given = {"techniques": None, "gpus": None, "apart": ()} | more
+    given = {"techniques": None, "gpus": None, "solo_workers": ()} | more
     with pytest.raises(SpecError, match=told):
-        chosen(
+        resolve_techniques(
             given["techniques"],
             given["gpus"],
             "auto",
             gang,
             workers=WORKERS,
-            apart=given["apart"],
+            solo_workers=given["solo_workers"],
             put_code=lambda code: code,
         )
 

@@ -69,7 +69,9 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
     for folder in (data, home / "data"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "train.csv").touch()
-        with pytest.raises(LocatorError, match=rf"workers do not see it: put it below {shared}"):
+        with pytest.raises(
+            LocatorError, match=rf"workers cannot read it: move it to the shared volume {shared}"
+        ):
             visibility.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
 
 

@@ -44,10 +44,10 @@ class Steered(CommandsMixin):
         self.volumes = volumes
         self.record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
         self.code = UserCode(record=self.record, archive=lambda _: b"", folder=folder)
-        session: Any = SimpleNamespace(state=lambda: self.story.state, steer_and_see=self.steer_and_see)
+        session: Any = SimpleNamespace(state=lambda: self.story.state, send_and_check=self.send_and_check)
         self._session = session
 
-    def steer_and_see(self, command: Command) -> Any:
+    def send_and_check(self, command: Command) -> Any:
         (event,) = events_of(command, self.story.state, by="ann")
         assert isinstance(event, ModelsAdded)
         self.story.tell(event)
@@ -71,7 +71,8 @@ def steered(tmp_path: Path) -> Steered:
 def test_a_warm_clone_with_another_shape_is_refused(steered: Steered) -> None:
     """The message names what does not fit, and nothing is added."""
     told = (
-        r"weights of m00 do not fit a network with width=5 \(weight \(1, 3\) -> \(1, 5\)\). Give warm=False"
+        r"m00 cannot be cloned warm: its weights do not fit a network with width=5 "
+        r"\(weight \(1, 3\) -> \(1, 5\)\). Pass warm=False"
     )
     with pytest.raises(ConflictError, match=told):
         steered.clone("m00", {"width": 5}, warm=True)

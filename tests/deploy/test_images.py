@@ -138,7 +138,7 @@ def test_the_control_image_has_whatever_its_services_import() -> None:
     )
     # The client names torch and others inside functions that the page does not call: test_control_image.py runs it.
     graph.remove_import(
-        importer="dispatcher.start.file_process", imported="cerebro.client.experiment_file.asked"
+        importer="dispatcher.start.file_process", imported="cerebro.client.experiment_file.submission"
     )
     pending = [module for service in services for module in {service} | graph.find_descendants(service)]
     reached = set[str]()

@@ -74,7 +74,7 @@ def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signa
         first.send_signal(ending)
         said, _ = first.communicate(timeout=DEADLINE_S)
         assert first.returncode != 0
-        assert (b"goes on in the cluster" in said) == (ending is signal.SIGINT)
+        assert (b"continues in the cluster" in said) == (ending is signal.SIGINT)
     active = experiment.state().active_run()
     assert active is not None
     with client(WATCH, prepared) as second:

@@ -107,20 +107,19 @@ def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) 
         status, output = replay(experiment.name, **place)
         *made, last = output.splitlines()
         assert last == "m00: 4 sub-epochs replayed, final state equal to the bit"
-        assert [line.split(" is on no volume")[0] for line in made] == [f"partition {p}" for p in missing]
+        assert [line.split(" is not on this machine")[0] for line in made] == [
+            f"partition {p}" for p in missing
+        ]
         assert status == 0
     (objects / "scale.txt").write_text("0.25")
     status, output = replay(experiment.name, **worker)
     assert status == 1
-    assert (
-        "partition 1, made again, is not to the bit what was trained on: what is behind the locators"
-        in output
-    )
+    assert "the rebuilt partition 1 differs from the original: the files of the locators" in output
     assert "final state DIFFERENT in state" in output
-    assert output.endswith("(partitions 1 were made again: their objects may have changed since)\n")
+    assert output.endswith("(partitions 1 were preprocessed again: their objects may have changed)\n")
     (objects / "scale.txt").unlink()
     status, output = replay(experiment.name, **worker)
     assert status == 1
     assert "partition 1 of data set" in output
-    assert "could not be made again from its locators: preprocessing of split 'train' ended" in output
+    assert "could not be preprocessed again: preprocessing of split 'train' ended" in output
     assert not [*tmp_path.rglob("cerebro-replay-*"), *lab.volumes.shards.rglob("cerebro-replay-*")]

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from cerebro.cli.registry import lines
-from cerebro.client.registry import found
+from cerebro.client.registry import find_version
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
@@ -168,7 +168,7 @@ def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
     with pytest.raises(UnreadableError, match=r"version 1 of the registered model 'digits' cannot be read"):
         one.move_alias("digits", AliasRequest(alias="champion", version=1))
     with pytest.raises(UnreadableError, match="version 1 of the registered model"):
-        found(digits, "", 1)
+        find_version(digits, "", 1)
     with pytest.raises(NotFoundError, match="it has versions 1 to 4"):
         one.move_alias("digits", AliasRequest(alias="champion", version=9))
     told = lines((digits, other), with_all=True)

@@ -196,7 +196,7 @@ def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
     def pages(after: int) -> list[Event]:
         found = list(story.log[after : after + 7])
         if after + 7 >= len(story.log):
-            raise UnreadableError.of("one", len(story.log) + 1, "damaged", found)
+            raise UnreadableError.for_event("one", len(story.log) + 1, "damaged", found)
         return found
 
     mended = whole(state, pages)

@@ -47,7 +47,7 @@ class Store:
         self.asked += 1
         page = self._log[after : after + PAGE]
         if self._lost and page and page[0].seq <= self._lost.last and page[-1].seq >= self._lost.first:
-            raise LostEventsError.of(experiment, self._lost.first, f"{self._lost.file} is gone")
+            raise LostEventsError.for_event(experiment, self._lost.first, f"{self._lost.file} is gone")
         return page
 
     def segments(self, experiment: str) -> SegmentsAnswer:

@@ -1,7 +1,8 @@
-"""A dry run: user code called on a few rows and one batch in the process of its user, by the code that workers run.
+"""Dry run: user code on a few rows and one batch in the user's process, with the code of workers.
 
-Nothing is sent, nothing stays: not on the cluster, not on this machine but for what user code itself leaves, and the
-global random generators are put back. torch is loaded only if there is something to train.
+`rows.py` preprocesses the first rows of each split, `training.py` runs one batch through the models, `outcome.py` holds
+the result. Nothing is sent to the cluster, temporary files are deleted, and global random states are restored. torch is
+imported only if there is a `SubEpochSpec`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cerebro.client.dry_run.outcome import DryRun, TriedStep
+from cerebro.client.dry_run.outcome import DryRun, StepTrial
 from cerebro.client.dry_run.rows import try_rows
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.data.fields import shape_text
@@ -33,52 +34,56 @@ def dry_run(
     rows: int,
     parallel_plans: Sequence[tuple[Technique, int]] = (),
 ) -> DryRun:
-    """Try user code; see `cerebro.Experiment.dry_run`.
+    """Run user code on a few rows; see `cerebro.Experiment.dry_run`.
 
     Args:
-        archive: bytes of a code archive by its hash.
-        hyperparams: one configuration; not looked at without `training`.
-        rows: of each split, at most.
-        ways: techniques to try, each on so many devices.
+        record: record of the experiment.
+        archive: returns a code archive by its hash.
+        etl: ETL spec.
+        training: training spec; `None` to try only rows.
+        hyperparams: one configuration; ignored without `training`.
+        rows: maximum number of rows per split.
+        parallel_plans: techniques to try, each with a number of devices.
+
+    Returns:
+        Outcome of all steps.
     """
     if training is not None:
-        # Before the generators are remembered: torch has one of its own.
+        # Import torch before `generators_kept`, because it has a global generator too.
         from cerebro.client.dry_run.training import TrainingTrial
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-dry-run-", ignore_cleanup_errors=True) as name,
         generators_kept(),
     ):
         folder = Path(name).resolve()
-        # As they reach a worker; and what they change in themselves is not changed in the notebook.
-        sent = [encode(spec).encoded for spec in (etl, training) if spec is not None]
+        # Encoded as for a worker, so that changes of `self` don't reach the notebook's objects.
+        encoded = [encode(spec).encoded for spec in (etl, training) if spec is not None]
         code = UserCode(record=record, archive=archive, folder=folder)
         with code.importable():
-            preparing, fitting = code.spec(sent[0]), list[TriedStep]()
-            found = try_rows(preparing, record.locators, rows, folder, fitting.append)
-            tried = {each.split: each for each in found}
+            etl_spec, fitting = code.spec(encoded[0]), list[StepTrial]()
+            row_trials = try_rows(etl_spec, record.locators, rows, folder, fitting.append)
+            tried = {trial.split: trial for trial in row_trials}
             if training is None:
                 skipped = {"training": "no SubEpochSpec was given"}
                 return DryRun(experiment=record.name, rows=tried, skipped=skipped, steps=tuple(fitting))
-            trained = code.spec(sent[1])
+            trained = code.spec(encoded[1])
             if fitting:
-                trained.fitted = restore_fitted(pack_fitted(preparing.fitted))
+                trained.fitted = restore_fitted(pack_fitted(etl_spec.fitted))
             trial = TrainingTrial(trained, hyperparams, tried, folder / "training")
             trial.run()
             for technique, devices in parallel_plans:
                 trial.try_technique(technique, devices)
     size = hyperparams["batch_size"]
     assert isinstance(size, int)
-    used = tried.get("train") or next(iter(tried.values()))
-    batch = min(size, used.rows)
+    source = tried.get("train") or next(iter(tried.values()))
+    batch = min(size, source.rows)
     skipped = dict(trial.skipped)
     if batch < size:
-        skipped["a whole batch"] = (
-            f"{batch} rows were tried of batch_size {size}: rows={size} tries all of them"
-        )
+        skipped["full batch"] = f"{batch} of batch_size {size} rows were tried: set rows={size} to try all"
     return DryRun(
         experiment=record.name,
         rows=tried,
-        batch={field.name: f"{field.dtype} {shape_text((batch, *field.shape))}" for field in used.fields},
+        batch={field.name: f"{field.dtype} {shape_text((batch, *field.shape))}" for field in source.fields},
         device=str(trial.device),
         steps=(*fitting, *trial.steps),
         metrics=trial.metrics,

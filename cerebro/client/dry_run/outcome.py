@@ -1,4 +1,4 @@
-"""What a dry run found, and how a notebook shows it."""
+"""Result of a dry run, and its text."""
 
 from __future__ import annotations
 
@@ -10,61 +10,64 @@ from cerebro.data.fields import Field, shape_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedRows:
-    """Rows of one split that went through the row function.
+class RowTrial:
+    """Rows of one split that were preprocessed.
 
     Attributes:
-        rows: how many, of `of` that the split has; `None`: that is not known without reading all of them.
-        seconds: for fetching their objects and for the row function.
-        fields: what a row became.
-        folder: of the partition made of them; gone when the dry run is over.
+        split: the split.
+        rows: number of preprocessed rows.
+        total: rows of the split; `None` if unknown without reading all.
+        seconds: time for fetching objects and for the row function.
+        fields: fields of a row.
+        folder: partition with the rows, deleted after the dry run.
     """
 
     split: str
     rows: int
-    of: int | None
+    total: int | None
     seconds: float
     fields: tuple[Field, ...]
     folder: Path = field(repr=False)
 
     @property
-    def told(self) -> str:
-        """How many rows, in words."""
-        return f"{self.rows:,}" if self.of is None else f"{self.rows:,} of {self.of:,}"
+    def count(self) -> str:
+        """Number of rows as text, such as ``8 of 1,297``."""
+        return f"{self.rows:,}" if self.total is None else f"{self.rows:,} of {self.total:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedStep:
-    """A method that was called, or a checkpoint that was saved and loaded."""
+class StepTrial:
+    """A method call, or a checkpoint that was saved and loaded."""
 
     name: str
     seconds: float
-    found: str
-    """In words: metrics, say."""
+    outcome: str
+    """Short text, such as metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What `Experiment.dry_run` found; nothing failed, else there would be an error.
+    """Result of `Experiment.dry_run`. It exists only if nothing failed; `repr` lists all steps.
 
     Attributes:
-        rows: per split.
-        batch: shape and dtype of each field of a batch, as text; empty if nothing was trained.
-        device: where modules were.
-        steps: in the order in which they were done.
-        metrics: what `train` and `test` returned.
-        parameters: numbers that the modules learn; `None` if none were made.
-        checkpoint_bytes: size of the checkpoint; `None` if none was saved.
-        skipped: what was not tried -> why.
-        warnings: what nothing fails by, and yet should be looked at, such as training that changes no weight.
+        experiment: name of the experiment.
+        rows: preprocessed rows of each split.
+        skipped: steps that were not tried, with the reason.
+        batch: dtype and shape of each field of a batch, as text; empty without training.
+        device: device of the modules.
+        steps: calls, in order, with duration and outcome.
+        metrics: metrics of `train` and `test`.
+        parameters: number of learnable parameters; `None` without modules.
+        checkpoint_bytes: size of the checkpoint; `None` without one.
+        warnings: suspicious findings, such as training that changes no weight.
     """
 
     experiment: str
-    rows: Mapping[str, TriedRows]
+    rows: Mapping[str, RowTrial]
     skipped: Mapping[str, str]
     batch: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
-    steps: Sequence[TriedStep] = ()
+    steps: Sequence[StepTrial] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     parameters: int | None = None
     checkpoint_bytes: int | None = None
@@ -75,14 +78,14 @@ class DryRun:
             f"dry run of experiment {self.experiment!r}: nothing failed, nothing was sent to the cluster"
         ]
         lines += [
-            f"  rows of {tried.split:<10} {tried.told}, {tried.seconds:.3f} s: "
+            f"  rows of {tried.split:<10} {tried.count}, {tried.seconds:.3f} s: "
             + ", ".join(f"{field.name} {field.dtype} {shape_text(field.shape)}" for field in tried.fields)
             for tried in self.rows.values()
         ]
         if self.batch:
-            told = ", ".join(f"{name} {found}" for name, found in self.batch.items())
-            lines.append(f"  batch on {self.device:<9} {told}")
-        lines += [f"  {step.name:<18} {step.seconds:.3f} s: {step.found}" for step in self.steps]
+            fields = ", ".join(f"{name} {form}" for name, form in self.batch.items())
+            lines.append(f"  batch on {self.device:<9} {fields}")
+        lines += [f"  {step.name:<18} {step.seconds:.3f} s: {step.outcome}" for step in self.steps]
         lines += [f"  warning: {text}" for text in self.warnings]
-        lines += [f"  skipped: {what}: {why}" for what, why in self.skipped.items()]
+        lines += [f"  skipped: {step}: {reason}" for step, reason in self.skipped.items()]
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The first rows of each split through the user's row function: partitions of a few rows, as a worker makes them."""
+"""Preprocessing of the first rows of each split, as on a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cerebro.client.dry_run.outcome import TriedRows, TriedStep
+from cerebro.client.dry_run.outcome import RowTrial, StepTrial
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
 from cerebro.data.locators import Preview, open_metadata, preview_metadata
@@ -28,28 +28,33 @@ _NAME = "dry run"
 def try_rows(
     spec: Spec,
     locators: Locators,
-    most: int,
+    max_rows: int,
     folder: Path,
-    on_fit: Callable[[TriedStep], None] = lambda step: None,
-) -> Iterator[TriedRows]:
-    """Preprocess the first rows of each split; before, have the spec fit those of the training split, if it does.
+    on_fit: Callable[[StepTrial], None] = lambda step: None,
+) -> Iterator[RowTrial]:
+    """Preprocess the first rows of each split; first call `ETLSpec.fit`, if defined, on training rows.
 
     Args:
-        spec: restored, not initialised.
-        most: rows of each split.
-        folder: for metadata, downloads and partitions.
-        on_fit: told of the call of `fit`, if there is one; the spec then has its result.
+        spec: decoded spec, not initialised.
+        locators: dataset locators.
+        max_rows: maximum number of rows per split.
+        folder: folder for metadata, downloads and partitions.
+        on_fit: receives the result of `fit`; `spec.fitted` is set then.
 
     Raises:
         LocatorError, MetadataError, ObjectStoreError: the data cannot be read from here.
-        SpecError: the spec names columns that are not there, or cannot be initialised.
-        RowError: a row failed, or rows differ; with the traceback.
+        SpecError: the spec names unknown columns, or its initialisation fails.
+        RowError: a row failed, or rows differ; includes the traceback.
     """
     streams = open_metadata(locators)
-    ready = [
+    prepared = [
         (
             *_prepared(
-                spec, split, locator, preview_metadata(split, locator, most, stream=streams[split]), folder
+                spec,
+                split,
+                locator,
+                preview_metadata(split, locator, max_rows, stream=streams[split]),
+                folder,
             ),
             split,
         )
@@ -58,7 +63,7 @@ def try_rows(
     if fits(spec):
         on_fit(_fitted(spec, locators, folder))
     initialize(spec)
-    for preprocessor, total, split in ready:
+    for preprocessor, total, split in prepared:
         rows, began = preprocessor.metadata.num_rows, time.monotonic()
         failed: list[FailedRow] = []
 
@@ -76,17 +81,17 @@ def try_rows(
             )
         partition = PartitionManifest.of(preprocessor.source, [shard])
         write_manifest(preprocessor.job.output_folder, partition)
-        yield TriedRows(
+        yield RowTrial(
             split=split,
             rows=rows,
-            of=total,
+            total=total,
             seconds=time.monotonic() - began,
             fields=() if partition.layout is None else partition.layout.fields,
             folder=preprocessor.job.output_folder,
         )
 
 
-def _fitted(spec: Any, locators: Locators, folder: Path) -> TriedStep:
+def _fitted(spec: Any, locators: Locators, folder: Path) -> StepTrial:
     if locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
     began = time.monotonic()
@@ -98,9 +103,9 @@ def _fitted(spec: Any, locators: Locators, folder: Path) -> TriedStep:
         seed_key=_NAME,
     )
     content = pack_fitted(fitting.fit())
-    spec.fitted = restore_fitted(content)  # as the processes of workers get it
-    found = f"{type(spec.fitted).__name__}, {len(content):,} bytes, of {fitting.rows:,} rows"
-    return TriedStep(name="fit", seconds=time.monotonic() - began, found=found)
+    spec.fitted = restore_fitted(content)  # as in the processes of workers
+    outcome = f"{type(spec.fitted).__name__}, {len(content):,} bytes, of {fitting.rows:,} rows"
+    return StepTrial(name="fit", seconds=time.monotonic() - began, outcome=outcome)
 
 
 def _prepared(
@@ -111,7 +116,7 @@ def _prepared(
     write_table(path, preview.table)
     metadata = Metadata(path)
     job = EtlJob(
-        split=split,  # type: ignore[arg-type]  # the contract's pattern admits only the four modes
+        split=split,  # type: ignore[arg-type]  # the contract allows only the four modes
         metadata_path=path,
         output_folder=folder / "partitions" / split,
         objects_uri=locator.objects,

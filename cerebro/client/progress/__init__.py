@@ -1,4 +1,7 @@
-"""Progress of a run, drawn from the state and the live points: bars in a terminal, bars and a table in a notebook."""
+"""Progress of a run: bars in a terminal, bars and a table of models in a notebook.
+
+`bars.py` computes the bars from the state, `terminal.py` and `notebook.py` draw them. `Progress` limits how often.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from cerebro.client.progress.bars import NOT_SHOWN, ShownQueuePosition
+from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
 from cerebro.client.progress.notebook import NotebookScreen
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint
 from cerebro.state import ExperimentState, Run
 
-_PAUSE_S = 0.3
-"""Between two drawings: a run may have hundreds of events a second, and eyes do not see as many pictures."""
+_MIN_INTERVAL_S = 0.3
+"""Minimum time between two drawings; runs may have hundreds of events per second."""
 
-_SHARE = 0.1
-"""Most of this process's time that drawing takes: a run of thousands of models is drawn less often."""
+_MAX_LOAD = 0.1
+"""Maximum fraction of this process's time for drawing; runs with thousands of models are drawn less often."""
 
 
 class Screen(Protocol):
-    """Where progress is drawn. Used by one thread."""
+    """Output of progress. Used by one thread."""
 
     def draw(
         self,
@@ -29,28 +32,30 @@ class Screen(Protocol):
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownQueuePosition,
+        shown: QueueDisplay,
     ) -> None:
-        """Draw a planned run, or one that waits.
+        """Draw a planned or waiting run.
 
         Args:
-            rows: task key -> rows gone through by now, for tasks of an ETL run.
-            reason: why nothing happens; empty if something does.
-            shown: where it stands among other runs.
+            state: state of the experiment.
+            run: run to draw.
+            rows: processed rows of each ETL task, by task key.
+            reason: reason for waiting, or empty.
+            shown: queue position and time left, if other runs are open.
         """
 
     def close(self) -> None:
-        """Nothing more will be drawn; what was stays."""
+        """End drawing; the last output stays."""
 
 
 class Progress:
-    """What a run does, as it does it. Used as a context manager by one thread.
+    """Draws the progress of a run. A context manager, used by one thread.
 
     Args:
-        run: its id.
-        is_shown: whether anything is drawn at all.
-        screen: where; the notebook's output if this is a notebook, else the standard error stream.
-        clock: seconds, monotonic.
+        run: run id.
+        is_shown: True to draw.
+        screen: output. Default: the notebook cell, or standard error outside notebooks.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -64,8 +69,8 @@ class Progress:
         self._run, self._is_shown, self._clock = run, is_shown, clock
         self._screen = screen or (NotebookScreen() if is_notebook() else TerminalScreen())
         self._rows: dict[str, int] = {}
-        self._next = self._clock()
-        self._pending: tuple[ExperimentState, Run, str, ShownQueuePosition] | None = None
+        self._next_draw = self._clock()
+        self._pending: tuple[ExperimentState, Run, str, QueueDisplay] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -75,7 +80,7 @@ class Progress:
         self._screen.close()
 
     def live(self, points: Iterable[LivePoint]) -> None:
-        """Take in live points; only rows of ETL tasks are drawn."""
+        """Update processed rows of ETL tasks from live points."""
         for point in points:
             self._rows[point.task] = point.rows
 
@@ -83,14 +88,14 @@ class Progress:
         self,
         state: ExperimentState,
         reason: str = "",
-        shown: ShownQueuePosition = NOT_SHOWN,
+        shown: QueueDisplay = NOT_SHOWN,
     ) -> None:
-        """Draw the state; `reason` says why nothing happens."""
+        """Draw the state, unless the last drawing is too recent. `reason` is the reason for waiting."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
         self._pending = state, run, reason, shown
-        if self._clock() >= self._next:
+        if self._clock() >= self._next_draw:
             self._draw()
 
     def _draw(self) -> None:
@@ -99,12 +104,12 @@ class Progress:
             began = self._clock()
             self._screen.draw(state, run, self._rows, reason, shown)
             ended = self._clock()
-            self._next, self._pending = ended + max(_PAUSE_S, (ended - began) / _SHARE), None
+            self._next_draw, self._pending = ended + max(_MIN_INTERVAL_S, (ended - began) / _MAX_LOAD), None
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    # A kernel has loaded IPython long ago; nobody else needs it.
-    interactive = sys.modules.get("IPython")
-    shell = interactive.get_ipython() if interactive is not None else None
+    """True if this process is the kernel of a notebook."""
+    # A kernel has IPython loaded already, so look only there.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None

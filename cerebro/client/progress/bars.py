@@ -1,4 +1,4 @@
-"""What bars say: how much of a run is done, of how much. Pure: state in, numbers out."""
+"""Progress bars of a run, computed from its state. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cerebro.state.throughput import TimeLeft
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressBar:
-    """A progress bar: `done` of `total` things named `label` (`total` 0: unknown), and a note."""
+    """A progress bar: `done` of `total` items named `label`, and a note. `total` 0 means unknown."""
 
     name: str
     done: int
@@ -24,26 +24,28 @@ class ProgressBar:
     note: str = ""
 
 
-class ShownQueuePosition(NamedTuple):
-    """What is shown of where a run stands while other runs are open; nothing of one that is alone."""
+class QueueDisplay(NamedTuple):
+    """Queue position and time left of a run, shown while other runs are open."""
 
     queue_position: QueuePosition | None = None
-    left: TimeLeft | None = None
-    """How long it will probably take yet."""
+    time_left: TimeLeft | None = None
+    """Estimated time left."""
 
     @property
     def line(self) -> str:
-        """In words."""
+        """Text of both; empty without a queue position."""
         if self.queue_position is None:
             return ""
-        return ", ".join(filter(None, [self.queue_position.line, self.left.words if self.left else ""]))
+        return ", ".join(
+            filter(None, [self.queue_position.line, self.time_left.words if self.time_left else ""])
+        )
 
 
-NOT_SHOWN = ShownQueuePosition()
+NOT_SHOWN = QueueDisplay()
 
 
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
-    """A bar per split for ETL; else one over all tasks. None before the run is planned."""
+    """Yield one bar per split for ETL, otherwise one bar for all tasks; none before the run is planned."""
     if isinstance(run.plan, EtlPlan):
         yield from _fitting(run, run.plan, rows)
         for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
@@ -62,7 +64,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
 
 
 def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
-    """Of a run in which `ETLSpec.fit` sees the training rows, before any is preprocessed."""
+    """Yield the bar of `ETLSpec.fit`."""
     key = str(TaskKey(run=run.id, kind="fitting"))
     task = run.tasks.get(key)
     if task is not None:
@@ -72,8 +74,10 @@ def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[Progr
 
 
 def epoch_bars(run: Run) -> list[ProgressBar]:
-    """A bar per epoch of a fit run whose models are all known from the beginning. What failed and stopped models leave
-    undone is not waited for."""
+    """Return one bar per epoch of a fit whose models are all known at its start.
+
+    Missing sub-epochs of failed and stopped models don't count.
+    """
     models = list(run.models.values())
     if not models or not run.has_known_models:
         return []
@@ -82,26 +86,26 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
     epochs = models[0].epochs
     counts = zip(_sub_epochs_done(models, epochs), _sub_epochs_done(cut_short, epochs), strict=True)
     return [
-        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, label="sub-epoch")
-        for epoch, (done, left) in enumerate(counts, start=1)
+        ProgressBar(name=f"epoch {epoch}", done=done, total=due + extra, label="sub-epoch")
+        for epoch, (done, extra) in enumerate(counts, start=1)
     ]
 
 
 def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
-    """Committed sub-epochs of each epoch."""
+    """Return the number of committed sub-epochs of each epoch."""
     complete = Counter(model.completed_epochs for model in models)
-    begun: Counter[int] = Counter()
+    partial: Counter[int] = Counter()
     for model in models:
-        begun[model.completed_epochs] += model.visited % len(model.partitions)
-    found, beyond = [], len(models)
-    for place in range(epochs):
-        beyond -= complete[place]
-        found.append(begun[place] + (beyond * len(models[0].partitions) if beyond else 0))
-    return found
+        partial[model.completed_epochs] += model.visited % len(model.partitions)
+    counts, num_beyond = [], len(models)
+    for epoch in range(epochs):
+        num_beyond -= complete[epoch]
+        counts.append(partial[epoch] + (num_beyond * len(models[0].partitions) if num_beyond else 0))
+    return counts
 
 
 def outcome(run: Run) -> str:
-    """The best model so far, how many models failed, and whether the run is being stopped; empty if this is no fit."""
+    """Return best model, number of failed models and stopping state of a fit; empty for other runs."""
     if not isinstance(run.request, FitRequest):
         return ""
     best = run.best_model()

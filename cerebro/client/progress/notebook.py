@@ -1,7 +1,7 @@
-"""Bars and a table of models in a notebook: plain HTML, replaced as the run goes on.
+"""Progress in a notebook: bars and a table of models as static HTML.
 
-What was drawn last stays in the notebook's file, so it is there when the notebook is exported or opened without a
-kernel; a widget would leave nothing behind.
+The last drawing stays in the notebook's file, so it is visible without a kernel and in exports. A widget would leave
+nothing behind.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownQueuePosition, bars, epoch_bars, outcome
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, QueueDisplay, bars, epoch_bars, outcome
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
 from cerebro.state import ExperimentState, Run, audit_wording, rungs, wording
 from cerebro.state.goals import forecast_lines
 
-_MOST_EPOCHS = 12
-"""Bars of epochs: of more, those that are done first become one line."""
+_MAX_EPOCH_BARS = 12
+"""Maximum number of epoch bars; completed epochs are combined into one."""
 
-_MOST_MODELS = 20
-"""Rows of the table: those at work, then the best."""
+_MAX_MODELS = 20
+"""Rows of the table: training models, then the best."""
 
-_MOST_NAMES = 4
-"""Hyper-parameters in it."""
+_MAX_HYPERPARAMETERS = 4
+"""Hyperparameter columns of the table."""
 
 _NUMBERS = ' style="text-align:right;font-variant-numeric:tabular-nums"'
 
 
 class NotebookScreen:
-    """One output of the notebook's cell."""
+    """Output of one notebook cell."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -44,9 +44,9 @@ class NotebookScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownQueuePosition = NOT_SHOWN,
+        shown: QueueDisplay = NOT_SHOWN,
     ) -> None:
-        """Draw a planned run, or one that waits."""
+        """Draw a planned or waiting run."""
         html = rendered(state, run, rows, reason, shown)
         if html == self._html:
             return
@@ -60,7 +60,7 @@ class NotebookScreen:
             self._shown.update(bundle, raw=True)
 
     def close(self) -> None:
-        """Nothing more will be drawn."""
+        """End drawing; the last output stays."""
 
 
 def rendered(
@@ -68,56 +68,56 @@ def rendered(
     run: Run,
     rows: Mapping[str, int],
     reason: str,
-    shown: ShownQueuePosition = NOT_SHOWN,
+    shown: QueueDisplay = NOT_SHOWN,
 ) -> str:
-    """The run as HTML: what it waits for, its share, a bar per split or epoch, a table of models."""
+    """Return the run as HTML: state, queue, bars, and a table of models."""
     is_fit = isinstance(run.request, FitRequest)
-    said = ", ".join(part for part in (wording.run(run), outcome(run), reason) if part)
-    parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(said)}</p>"]
+    status = ", ".join(part for part in (wording.run(run), outcome(run), reason) if part)
+    parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(status)}</p>"]
     if shown.line:
         parts.append(f"<p>{escape(shown.line)}</p>")
-    parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
+    parts.append(_bars_html(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
-        told = (*rungs.lines(run), *forecast_lines(run, time.time()), *audit_wording.lines(run.audits))
-        parts += [f"<p>{escape(line)}</p>" for line in told]
+        lines = (*rungs.lines(run), *forecast_lines(run, time.time()), *audit_wording.lines(run.audits))
+        parts += [f"<p>{escape(line)}</p>" for line in lines]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)
 
 
 def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
-    lines = (f"{bar.name}: {_share(bar)} {bar.note}".rstrip() for bar in bars(state, run, rows))
+    lines = (f"{bar.name}: {_fraction_text(bar)} {bar.note}".rstrip() for bar in bars(state, run, rows))
     return "\n".join(lines) or f"{run.id}: {wording.run(run)}"
 
 
-def _share(bar: ProgressBar) -> str:
+def _fraction_text(bar: ProgressBar) -> str:
     return f"{bar.done:,}/{bar.total:,}" if bar.total else f"{bar.done:,} {bar.label}s"
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _folded(found: list[ProgressBar]) -> list[ProgressBar]:
-    """Of many epochs: those that are done as one bar, and some that are not."""
-    done = sum(bar.done >= bar.total for bar in found)
-    hidden = max(0, min(done, len(found) - _MOST_EPOCHS))
-    if not hidden:
-        return found[:_MOST_EPOCHS]
-    past = found[:hidden]
-    whole = ProgressBar(
-        name=f"epochs 1 to {hidden}",
+def _folded(bars: list[ProgressBar]) -> list[ProgressBar]:
+    """Combine completed epochs into one bar if there are many."""
+    num_done = sum(bar.done >= bar.total for bar in bars)
+    num_hidden = max(0, min(num_done, len(bars) - _MAX_EPOCH_BARS))
+    if not num_hidden:
+        return bars[:_MAX_EPOCH_BARS]
+    past = bars[:num_hidden]
+    combined = ProgressBar(
+        name=f"epochs 1 to {num_hidden}",
         done=sum(b.done for b in past),
         total=sum(b.total for b in past),
         label="sub-epoch",
     )
-    return [whole, *found[hidden : hidden + _MOST_EPOCHS]]
+    return [combined, *bars[num_hidden : num_hidden + _MAX_EPOCH_BARS]]
 
 
-def _bars(found: Iterable[ProgressBar]) -> str:
+def _bars_html(bars: Iterable[ProgressBar]) -> str:
     rows = [
         f"<tr><th scope='row' style='text-align:left'>{escape(bar.name)}</th>"
         f"<td><progress value='{bar.done}' max='{max(bar.total, 1)}' style='width:20em'></progress></td>"
         f"<td{_NUMBERS}>{bar.done:,} of {bar.total:,} {bar.label}s</td><td>{escape(bar.note)}</td></tr>"
-        for bar in found
+        for bar in bars
     ]
     return f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else ""
 
@@ -126,12 +126,12 @@ def _bars(found: Iterable[ProgressBar]) -> str:
 
 
 def _models(run: Run) -> str:
-    shown = _chosen(run)
+    shown = _shown_models(run)
     if not shown:
         return ""
     assert isinstance(run.request, FitRequest)
     metric = run.request.metric
-    names = figures.varying(shown)[:_MOST_NAMES]
+    names = figures.varying(shown)[:_MAX_HYPERPARAMETERS]
     origin = ["from"] if any(row.parent for row in shown) else []
     heads = ("model", "state", "epoch", f"latest {metric}", f"best {metric}", "at epoch", *origin, *names)
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
@@ -141,8 +141,8 @@ def _models(run: Run) -> str:
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _chosen(run: Run) -> list[ModelSummary]:
-    """Models at work, then the others from the best on."""
+def _shown_models(run: Run) -> list[ModelSummary]:
+    """Return training models, then the others from the best on."""
     assert isinstance(run.request, FitRequest)
     name, mode = run.request.metric, run.request.mode
     sign = 1 if mode == "min" else -1
@@ -154,7 +154,7 @@ def _chosen(run: Run) -> list[ModelSummary]:
         best = model.metric(name, epoch, validated=run.is_validated) if epoch else None
         return not wording.is_at_work(model, run), best is None, sign * (best or 0.0), index
 
-    ranked = sorted(enumerate(run.models), key=rank)[:_MOST_MODELS]
+    ranked = sorted(enumerate(run.models), key=rank)[:_MAX_MODELS]
     return [figures.summary(run, run.models[model_id], index) for index, model_id in ranked]
 
 

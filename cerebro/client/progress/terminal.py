@@ -1,4 +1,4 @@
-"""Bars in a terminal."""
+"""Progress in a terminal, with tqdm."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownQueuePosition, bars
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, QueueDisplay, bars
 from cerebro.state import ExperimentState, Run
 from cerebro.state.goals import short
 
-_STEADY_S = 1.0
-"""Time a bar has been there before it shows a rate. What was done by then does not count: it was done before this
-client looked, or there was nothing to do."""
+_WARM_UP_S = 1.0
+"""Time before a bar shows a rate. Earlier items don't count, because they were done before this client started."""
 
 
 class TerminalScreen:
-    """One of tqdm's bars per bar, and a line whenever the run waits for something else.
+    """Draws a tqdm bar per progress bar, and a line for each new reason to wait.
 
-    What a run has of the cluster beside others changes with every sub-epoch: it is said once, and then beside the bar.
-    Why it waits for its turn is said once, too.
+    The share of the cluster changes with every sub-epoch, so it gets one line and then appears next to the bar. The
+    reason "waits for its turn" is printed once.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begun: dict[str, float] = {}
+        self._started: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
-        self._said = ""
-        self._place: tuple[bool, int, bool] | None = None
-        self._has_told_of_turns = self._has_told_of_goal = False
+        self._last_reason = ""
+        self._last_position: tuple[bool, int, bool] | None = None
+        self._has_shown_turn = self._has_shown_goal = False
 
     def draw(
         self,
@@ -40,49 +39,49 @@ class TerminalScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: ShownQueuePosition = NOT_SHOWN,
+        shown: QueueDisplay = NOT_SHOWN,
     ) -> None:
-        """Draw a planned run, or one that waits."""
+        """Draw a planned or waiting run."""
         import tqdm
 
         queue_position = shown.queue_position
         for bar in bars(state, run, rows):
             self._draw(bar, queue_position.brief if queue_position is not None else "")
-        place = (
+        position = (
             None
             if queue_position is None
             else (queue_position.is_attended, queue_position.place, queue_position.has_to_wait)
         )
-        if place != self._place:
-            self._place = place
+        if position != self._last_position:
+            self._last_position = position
             if queue_position is not None:
                 tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
-        if (told := short(run, time.time())) and not self._has_told_of_goal:
-            self._has_told_of_goal = True
-            tqdm.tqdm.write(f"{run.id}: {told}", file=sys.stderr)
-        if reason != self._said:
+        if (goal := short(run, time.time())) and not self._has_shown_goal:
+            self._has_shown_goal = True
+            tqdm.tqdm.write(f"{run.id}: {goal}", file=sys.stderr)
+        if reason != self._last_reason:
             is_turn = (
                 queue_position is not None and queue_position.is_attended and reason == queue_position.reason
             )
-            if reason and not (is_turn and self._has_told_of_turns):
+            if reason and not (is_turn and self._has_shown_turn):
                 tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
-            self._said, self._has_told_of_turns = (
+            self._last_reason, self._has_shown_turn = (
                 reason,
-                self._has_told_of_turns or (is_turn and bool(reason)),
+                self._has_shown_turn or (is_turn and bool(reason)),
             )
 
     def close(self) -> None:
-        """Nothing more will be drawn."""
-        for drawn in self._bars.values():
-            drawn.close()
+        """End drawing; the last output stays."""
+        for bar in self._bars.values():
+            bar.close()
 
     def _draw(self, bar: ProgressBar, share: str) -> None:
         import tqdm
 
-        drawn = self._bars.get(bar.name)
-        if drawn is None:
-            self._begun[bar.name] = self._clock()
-            drawn = self._bars[bar.name] = tqdm.tqdm(
+        widget = self._bars.get(bar.name)
+        if widget is None:
+            self._started[bar.name] = self._clock()
+            widget = self._bars[bar.name] = tqdm.tqdm(
                 total=bar.total or None,
                 desc=bar.name,
                 unit=bar.label,
@@ -91,10 +90,10 @@ class TerminalScreen:
                 dynamic_ncols=True,
                 mininterval=0.2,
             )
-        if self._clock() - self._begun[bar.name] < _STEADY_S:
-            drawn.initial = bar.done
+        if self._clock() - self._started[bar.name] < _WARM_UP_S:
+            widget.initial = bar.done
         note = ", ".join(filter(None, [bar.note, share]))
-        if (drawn.n, drawn.total or 0, drawn.postfix or "") != (bar.done, bar.total, note):
-            drawn.n, drawn.total = bar.done, bar.total or None
-            drawn.set_postfix_str(note, refresh=False)
-            drawn.refresh()
+        if (widget.n, widget.total or 0, widget.postfix or "") != (bar.done, bar.total, note):
+            widget.n, widget.total = bar.done, bar.total or None
+            widget.set_postfix_str(note, refresh=False)
+            widget.refresh()

@@ -1,6 +1,7 @@
-"""Reports of a fit run: one HTML file to send around, and the figures in it.
+"""Report of a fit run: one HTML file, and the figures in it.
 
-Knows the state and the figures; of stores, pages and notebooks nothing, so that all of them can offer it.
+`drawings.py` draws figures from the state, `report.py` renders `report.html`, and `plotting.py` embeds the figures with
+the script `report.js`. It depends only on state and figures, so notebooks, the command line and the web page use it.
 """
 
 from cerebro.client.reporting.drawings import Drawings

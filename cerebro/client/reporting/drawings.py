@@ -1,4 +1,4 @@
-"""The figures of one fit run, made of what the log says: the same in a notebook and in a report."""
+"""Figures of one fit run, the same in notebooks and reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from cerebro.state import ExperimentState, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Drawings:
-    """What can be drawn of a fit run, up to `now` (the store's clock, seconds)."""
+    """Figures of a fit run.
+
+    Attributes:
+        state: state of the experiment.
+        run: fit run.
+        now: time of the drawing, in seconds of the store's clock.
+        theme: ``"light"`` or ``"dark"``.
+    """
 
     state: ExperimentState
     run: Run
@@ -25,13 +32,13 @@ class Drawings:
 
     @property
     def request(self) -> FitRequest:
-        """What was asked for."""
+        """Request of the run."""
         assert isinstance(self.run.request, FitRequest)
         return self.run.request
 
     @cached_property
     def rows(self) -> list[ModelSummary]:
-        """All models, best first; those without a value last."""
+        """All models, best first; models without a value last."""
         sign = 1 if self.request.mode == "min" else -1
         rows = list(figures.summaries(self.run))
         return sorted(rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), row.index))
@@ -45,11 +52,11 @@ class Drawings:
         is_log: bool = False,
         smoothing: float = 0.0,
     ) -> Figure:
-        """Learning curves, the best models first."""
+        """Draw learning curves, the best models first."""
         name = metric or self.request.metric
-        found = figures.epoch_curves(self.run, name, split=split, axis=axis)
+        curves = figures.epoch_curves(self.run, name, split=split, axis=axis)
         return figures.curves(
-            self._ranked(found),
+            self._ranked(curves),
             metric=name,
             mode=self.request.mode,
             axis=axis,
@@ -61,12 +68,12 @@ class Drawings:
         )
 
     def parallel(self, *, names: Sequence[str] = (), is_log: bool = False) -> Figure:
-        """Parallel coordinates."""
+        """Draw parallel coordinates."""
         return figures.parallel(
             self.rows,
             metric=self.request.metric,
             mode=self.request.mode,
-            names=self._known(names),
+            names=self._checked_names(names),
             is_log=is_log,
             theme=self.theme,
         )
@@ -74,30 +81,32 @@ class Drawings:
     def scatter(
         self, *, names: Sequence[str] = (), is_log: bool = False, epoch: int = 0, margin: int = 0
     ) -> Figure:
-        """The objective over hyper-parameters: each model's best, or that of `epoch`."""
+        """Draw the metric against hyperparameters, at the best epoch of each model or at `epoch`."""
         return figures.scatter(
             self.rows,
             metric=self.request.metric,
             mode=self.request.mode,
-            names=self._known(names),
+            names=self._checked_names(names),
             is_log=is_log,
             values=figures.values_at(self.run, epoch, margin=margin) if epoch else None,
             theme=self.theme,
         )
 
     def heatmap(self, *, x: str = "", y: str = "") -> Figure | None:
-        """The best objective by two hyper-parameters: the two that matter most, where none are named.
+        """Draw the best metric for pairs of values of two hyperparameters.
+
+        Default: the two most important hyperparameters.
 
         Returns:
-            `None` if fewer than two vary and none are named.
+            The figure; `None` without `x` and `y` if fewer than two hyperparameters vary.
         """
-        shares = [share.name for share in self.importance_found().shares]
-        likely = dict.fromkeys([*shares, *figures.varying(self.rows)])
-        rest = [name for name in likely if name not in (x, y)]
-        axes = [x or (rest.pop(0) if rest else ""), y or (rest.pop(0) if rest else "")]
+        shares = [share.name for share in self.importance_values().shares]
+        candidates = dict.fromkeys([*shares, *figures.varying(self.rows)])
+        unused = [name for name in candidates if name not in (x, y)]
+        axes = [x or (unused.pop(0) if unused else ""), y or (unused.pop(0) if unused else "")]
         if not all(axes):
             return None
-        self._known(axes)
+        self._checked_names(axes)
         return figures.heatmap(
             self.rows,
             metric=self.request.metric,
@@ -107,16 +116,16 @@ class Drawings:
             theme=self.theme,
         )
 
-    def importance_found(self) -> figures.Importance:
-        """How much each hyper-parameter matters."""
+    def importance_values(self) -> figures.Importance:
+        """Return the importance of each hyperparameter."""
         return figures.importance_of(self.rows, mode=self.request.mode)
 
     def importance(self) -> Figure:
-        """The same as bars."""
-        return figures.importance(self.importance_found(), theme=self.theme)
+        """Draw the importance of each hyperparameter as bars."""
+        return figures.importance(self.importance_values(), theme=self.theme)
 
     def schedule(self, *, highlight: str = "") -> Figure:
-        """Which model was where when."""
+        """Draw the schedule as a Gantt chart."""
         spans = figures.spans(self.run, self.now)
         workers = figures.worker_rows(self.state, spans)
         return figures.schedule(
@@ -131,14 +140,14 @@ class Drawings:
         )
 
     def _ranked(self, curves: list[Curve]) -> list[Curve]:
-        rank = {row.id: place for place, row in enumerate(self.rows)}
+        rank = {row.id: index for index, row in enumerate(self.rows)}
         return sorted(curves, key=lambda curve: rank[curve.model])
 
-    def _known(self, names: Sequence[str]) -> Sequence[str]:
+    def _checked_names(self, names: Sequence[str]) -> Sequence[str]:
         known = {name for row in self.rows for name in row.hyperparams}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise NotFoundError(
-                f"{self.run.id} has no hyper-parameter {', '.join(unknown)}: there are {', '.join(sorted(known))}"
+                f"{self.run.id} has no hyperparameter {', '.join(unknown)}: choose among {', '.join(sorted(known))}"
             )
         return names

@@ -1,7 +1,6 @@
-"""Figures within the file: the script once, the figures as data, a few lines that draw them (`report.js`).
+"""Figures inside a report: Plotly's script, the figures as JSON, and `report.js`, which draws them.
 
-The file's own security policy names the hashes of exactly these two scripts, so nothing else in it can run, whatever a
-reader's browser finds in there.
+The report's security policy allows exactly these two scripts, by their hashes, so no other script can run.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from pathlib import Path
 from cerebro.errors import DataError
 from cerebro.figures import CONFIG, Figure, in_dark
 
-_IS_COLOUR = re.compile(r"color(scale)?$")
-"""Names of what is a colour in a figure, or has colours in it: the same as in the script."""
+_COLOR_KEY = re.compile(r"color(scale)?$")
+"""Keys of colors in a figure, as in `report.js`."""
 
 
 @cache
 def plotly_script() -> str:
-    """The text of plotly.js; see `plotly_path`."""
+    """Return the source of plotly.js."""
     return plotly_path().read_text(encoding="utf-8")
 
 
 def plotly_path() -> Path:
-    """Plotly.js in the installed package, which is not imported: nothing else of it is needed.
+    """Return the path of plotly.js in the installed package, without importing the package.
 
     Raises:
         DataError: the package is not installed.
     """
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
-        raise DataError("figures in a file need the plotly package: install it with pip install plotly")
-    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise DataError("figures need the plotly package: install it with `pip install plotly`")
+    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
 
 
 @cache
@@ -46,9 +45,9 @@ def _drawing_script() -> str:
 
 
 def scripts(figures: Mapping[str, Figure]) -> str:
-    """Elements that draw the figures, by the id of their place; they are of the light theme."""
-    drawn = [
-        # The file has words and tables already.
+    """Return the script elements that draw figures of the light theme, by element id."""
+    plots = [
+        # Without `meta`, because the report has the description and the table already.
         {
             "id": place,
             "data": figure["data"],
@@ -56,31 +55,31 @@ def scripts(figures: Mapping[str, Figure]) -> str:
         }
         for place, figure in figures.items()
     ]
-    if not drawn:
+    if not plots:
         return ""
-    dark = {colour: in_dark(colour) for colour in sorted(_colours(drawn))}
-    told = {"config": CONFIG, "drawn": drawn, "dark": dark}
-    # No text in it can end the element, or begin a comment.
-    data = json.dumps(told, separators=(",", ":")).replace("<", "\\u003c")
+    dark = {color: in_dark(color) for color in sorted(_colors(plots))}
+    content = {"config": CONFIG, "drawn": plots, "dark": dark}
+    # Escaped, so no text can close the element or start a comment.
+    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<script type="application/json" id="figures">{data}</script>\n<script>{plotly_script()}</script>\n'
         f"<script>{_drawing_script()}</script>"
     )
 
 
-def _colours(value: object, *, is_colour: bool = False) -> set[str]:
-    """All that figures are drawn in."""
+def _colors(value: object, *, is_color: bool = False) -> set[str]:
+    """Return all colors of the figures."""
     if isinstance(value, dict):
-        parts = [_colours(each, is_colour=bool(_IS_COLOUR.search(str(name)))) for name, each in value.items()]
+        parts = [_colors(each, is_color=bool(_COLOR_KEY.search(str(name)))) for name, each in value.items()]
     elif isinstance(value, list):
-        parts = [_colours(each, is_colour=is_colour) for each in value]
+        parts = [_colors(each, is_color=is_color) for each in value]
     else:
-        return {value} if is_colour and isinstance(value, str) else set()
+        return {value} if is_color and isinstance(value, str) else set()
     return set().union(*parts)
 
 
 def policy() -> str:
-    """The security policy of the file. Styles may be inline: Plotly sets them; scripts may not, but for these two."""
+    """Return the content security policy of the report. Plotly needs inline styles; scripts are allowed by hash."""
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (plotly_script(), _drawing_script()))
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 

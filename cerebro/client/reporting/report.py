@@ -1,8 +1,8 @@
-"""The final report of a fit run: one HTML file to send around, the answer first.
+"""Report of a fit run as one self-contained HTML file.
 
-It needs nothing from anywhere: no network, no cluster, no second file. It prints. It is light or dark as the reader's
-system is. It reads without scripts, because each figure's data are a table as well. Its words are in `report.html`;
-here is what they are about. Whatever a user named anything, the template escapes it.
+It needs no network and no cluster, prints, follows the reader's light or dark theme, and is readable without scripts,
+because each figure's data are a table too. The text is in `report.html`, which escapes all user values; this module
+computes the values.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cerebro.state import ExperimentState, Run, RunState, parallel_plans, rungs,
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_MOST_MODELS = 1000
-"""Rows of the table of models: the best."""
-_MOST_ACTIONS = 200
-"""The newest."""
+_MAX_MODELS = 1000
+"""Rows of the table of models; the best are kept."""
+_MAX_ACTIONS = 200
+"""Rows of the table of commands; the newest are kept."""
 
 Value = str | int | float | None
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Its first column names its rows."""
+    """A table whose first column has the row headers."""
 
     caption: str
     columns: Sequence[str]
@@ -58,28 +58,32 @@ def report_html(
     page: str = "",
     code: Callable[[str], CodeRecord] | None = None,
 ) -> str:
-    """The whole report as one HTML document.
+    """Return the report as an HTML document.
 
     Args:
-        state: of the experiment.
-        run: one of its fit runs, ended or not; the report says which.
-        record: what the experiment is, for its locators and its code archive.
-        now: the store's clock, seconds since the epoch.
-        page: address of the experiment's web page.
-        code: gives the code of a hash, so that the report says what it is called; `NotFoundError` if it is gone.
+        state: state of the experiment.
+        run: fit run, ended or not; the report says which.
+        record: record of the experiment, for locators and code archive.
+        now: time of the report, in seconds of the store's clock.
+        page: address of the experiment's web page; empty to omit it.
+        code: returns the code record of a hash, for class names; `NotFoundError` if deleted.
 
     Raises:
-        BadRequestError: `run` is no fit run.
+        BadRequestError: `run` is not a fit run.
         DataError: the plotly package is not installed.
     """
     from markupsafe import Markup
 
     if not isinstance(run.request, FitRequest):
-        raise BadRequestError(f"{run.id} is not a fit run, expected one: a report shows a fit run")
+        raise BadRequestError(f"{run.id} is not a fit run: choose a fit run for the report")
     drawings = Drawings(state=state, run=run, now=now)
     rows = drawings.rows
     best = rows[0] if rows and rows[0].best is not None and rows[0].best_epoch else None
-    drawn = {place: (head, made) for place, head, made in _figures(drawings) if made and made["data"]}
+    plots = {
+        element: (heading, figure)
+        for element, heading, figure in _figures(drawings)
+        if figure and figure["data"]
+    }
     plan = run.plan if isinstance(run.plan, FitPlan) else None
     varying = figures.varying(rows)
     common = rows[0].hyperparams if rows else {}
@@ -110,12 +114,12 @@ def report_html(
             rungs=list(_rungs(run)),
             parallel_plans=_parallel_plans(run),
             same=_words({name: value for name, value in common.items() if name not in varying}),
-            figures=drawn,
+            figures=plots,
             splits=_splits(state, plan),
             sizes=sorted(plan.partitions.values()) if plan else [],
             dataset=plan.dataset if plan else "",
             etl=state.etl_request(plan.dataset) if plan else None,
-            located=_located(record),
+            located=_locator_table(record),
             schedule=list(schedule_lines(state, run, run.ended or now)),
             actions=_actions(state),
             class_name=class_name,
@@ -123,40 +127,39 @@ def report_html(
             python=sys.version.split()[0],
             looks=THEME_COLORS,
             policy=plotting.policy(),
-            scripts=Markup(plotting.scripts({place: figure for place, (_, figure) in drawn.items()})),
+            scripts=Markup(plotting.scripts({element: figure for element, (_, figure) in plots.items()})),
             script_bytes=len(plotting.plotly_script().encode()),
         )
     )
 
 
 def _checkpoint(run: Run, best: ModelSummary) -> CheckpointRef | None:
-    """Of the best model's best epoch, if it is there."""
+    """Return the checkpoint of the best epoch, if it exists."""
     model = run.models[best.id]
-    found = model.epoch_checkpoint(best.best_epoch) if best.best_epoch else None
-    return found if found is None or found.name not in model.removed else None
+    checkpoint = model.epoch_checkpoint(best.best_epoch) if best.best_epoch else None
+    return checkpoint if checkpoint is None or checkpoint.name not in model.removed else None
 
 
-# --- what it tells ------------------------------------------------------------------------------------
+# --- content ------------------------------------------------------------------------------------------
 
 
 def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
-    """Id of its place, heading and figure."""
+    """Yield element id, heading and figure."""
     metric = drawings.request.metric
     yield "figure-curves", f"Learning curves of {metric}", drawings.curves()
     yield "figure-parallel", "Hyper-parameters side by side", drawings.parallel()
-    yield "figure-scatter", f"{metric} over each hyper-parameter", drawings.scatter()
-    yield "figure-heatmap", f"Best {metric} by two hyper-parameters", drawings.heatmap()
-    yield "figure-importance", "Importance of hyper-parameters", drawings.importance()
+    yield "figure-scatter", f"{metric} over each hyperparameter", drawings.scatter()
+    yield "figure-heatmap", f"Best {metric} by two hyperparameters", drawings.heatmap()
+    yield "figure-importance", "Importance of hyperparameters", drawings.importance()
     yield "figure-schedule", "Schedule", drawings.schedule()
 
 
 def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
-    """A row per model, best first."""
     rows, metric = drawings.rows, drawings.request.metric
     has_parents = any(row.parent for row in rows)
     origin = ("from",) if has_parents else ()
-    columns = ("model", "state", f"best {metric}", "at epoch", "sub_epochs")
-    columns = (*columns, *origin, *varying, "begun again", "compute, s")
+    columns = ("model", "state", f"best {metric}", "at epoch", "sub-epochs")
+    columns = (*columns, *origin, *varying, "restarts", "compute, s")
     shown = [
         (
             row.id,
@@ -169,35 +172,34 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
             row.redone,
             round(row.compute_s, 1),
         )
-        for row in rows[:_MOST_MODELS]
+        for row in rows[:_MAX_MODELS]
     ]
-    note = f"the best {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
+    note = f"the best {_MAX_MODELS:,} of {len(rows):,}" if len(rows) > _MAX_MODELS else ""
     return _Table("Models, best first", columns, shown, note)
 
 
 def _rungs(run: Run) -> Iterable[_Table]:
-    """Of a search: a table for each rung, the highest first."""
-    columns = ("model", run.fit_request.metric, "what became of it")
+    """Yield a table per rung of the search, highest first."""
+    columns = ("model", run.fit_request.metric, "outcome")
     for rung in rungs.rungs(run):
-        rows = [(each.model, each.value, each.words) for each in rung.models[:_MOST_MODELS]]
+        rows = [(each.model, each.value, each.words) for each in rung.models[:_MAX_MODELS]]
         is_cut = len(rows) < len(rung.models)
-        cut = f"; the best {_MOST_MODELS:,} of {len(rung.models):,}" if is_cut else ""
+        cut = f"; the best {_MAX_MODELS:,} of {len(rung.models):,}" if is_cut else ""
         yield _Table(rung.name, columns, rows, f"{rungs.counts(rung)}{cut}")
 
 
 def _parallel_plans(run: Run) -> _Table:
-    """By which ways each model was trained, and why others are ruled out; without rows if all ran as they are
-    written."""
+    """Return the parallel plans of each model; no rows if every model has only one."""
     columns = (
         "model",
-        "parallel_plan",
+        "parallel plan",
         "devices",
-        "sub_epochs",
-        "seconds a sub-epoch",
-        "trial: seconds a batch",
+        "sub-epochs",
+        "seconds per sub-epoch",
+        "trial: seconds per batch",
         "ruled out",
     )
-    told = (
+    usages = (
         (model.id, each)
         for model in run.models.values()
         if parallel_plans.has_more_than_one(run, model)
@@ -214,28 +216,28 @@ def _parallel_plans(run: Run) -> _Table:
             each.batch_s or None,
             each.ruled_out,
         )
-        for name, each in told
+        for name, each in usages
     ]
-    note = f"the first {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
-    return _Table("Ways to train the models", columns, rows[:_MOST_MODELS], note)
+    note = f"the first {_MAX_MODELS:,} of {len(rows):,}" if len(rows) > _MAX_MODELS else ""
+    return _Table("Parallel plans", columns, rows[:_MAX_MODELS], note)
 
 
 def _tests(drawings: Drawings) -> Iterable[_Table]:
-    """A table for each test run of models of this fit: what they reached on rows that chose none of them."""
+    """Yield a table per test run of models of this fit."""
     for run in figures.tests_of(drawings.state, drawings.run):
-        found = figures.tested(run)
-        metrics = sorted({name for one in found for name in one.metrics})
-        rows = [(m.model, m.epoch, m.rows, *(m.metrics.get(name) for name in metrics)) for m in found]
+        results = figures.tested(run)
+        metrics = sorted({name for result in results for name in result.metrics})
+        rows = [(r.model, r.epoch, r.rows, *(r.metrics.get(name) for name in metrics)) for r in results]
         assert isinstance(run.request, EvaluateRequest)
-        told = (figures.averaged(found), "" if run.state is RunState.FINISHED else str(run.state))
-        note = "; ".join(part for part in told if part)
-        columns = ("model", "of epoch", "rows", *metrics)
+        notes = (figures.averaged(results), "" if run.state is RunState.FINISHED else str(run.state))
+        note = "; ".join(part for part in notes if part)
+        columns = ("model", "epoch", "rows", *metrics)
         if rows:
             yield _Table(f"{run.id}, on the split {run.request.split}", columns, rows, note)
 
 
 def _causes(rows: Sequence[ModelSummary]) -> list[tuple[str, str, list[ModelSummary]]]:
-    """Why models failed: kind, message and the models, most frequent first."""
+    """Return kind, message and models of failures, most frequent first."""
     groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
     for row in rows:
         if row.failure is not None:
@@ -244,47 +246,46 @@ def _causes(rows: Sequence[ModelSummary]) -> list[tuple[str, str, list[ModelSumm
 
 
 def _splits(state: ExperimentState, plan: FitPlan | None) -> _Table:
-    """What ETL made of each split."""
     dataset = state.datasets.get(plan.dataset) if plan else None
     runs = (run for run in state.runs.values() if isinstance(run.plan, EtlPlan))
-    made = [run for run in runs if dataset and run.plan and run.plan.dataset == dataset.id]
-    found = figures.etl_progress(dataset, made[-1]) if dataset and made else ()
+    etl_runs = [run for run in runs if dataset and run.plan and run.plan.dataset == dataset.id]
+    splits = figures.etl_progress(dataset, etl_runs[-1]) if dataset and etl_runs else ()
     columns = ("split", "in", "preprocessed", "failed", "in = preprocessed + failed")
-    rows = [(s.split, s.rows, s.kept, s.failed, f"{s.rows:,} = {s.kept:,} + {s.failed:,}") for s in found]
+    rows = [(s.split, s.rows, s.kept, s.failed, f"{s.rows:,} = {s.kept:,} + {s.failed:,}") for s in splits]
     return _Table("Rows of each split", columns, rows)
 
 
-def _located(record: ExperimentRecord | None) -> _Table:
+def _locator_table(record: ExperimentRecord | None) -> _Table:
     splits = record.locators.splits() if record else {}
-    rows = [(split, found.metadata, found.objects) for split, found in splits.items()]
+    rows = [(split, locator.metadata, locator.objects) for split, locator in splits.items()]
     return _Table("Dataset locators", ("split", "metadata", "objects"), rows)
 
 
 def _actions(state: ExperimentState) -> _Table:
-    newest = state.commands[-_MOST_ACTIONS:]
+    newest = state.commands[-_MAX_ACTIONS:]
     rows = [
-        (_moment(a.time), a.by or "somebody", f"{a.what}{' (too late)' if a.is_late else ''}") for a in newest
+        (_moment(a.time), a.by or "unknown", f"{a.what}{' (too late)' if a.is_late else ''}") for a in newest
     ]
     is_cut = len(newest) < len(state.commands)
-    note = f"the newest {_MOST_ACTIONS:,} of {len(state.commands):,}" if is_cut else ""
-    return _Table("Who asked for what", ("time", "who", "what"), rows, note)
+    note = f"the newest {_MAX_ACTIONS:,} of {len(state.commands):,}" if is_cut else ""
+    return _Table("Commands", ("time", "author", "command"), rows, note)
 
 
-# --- how it is written --------------------------------------------------------------------------------
+# --- rendering ----------------------------------------------------------------------------------------
 
 
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "shown": _shown,
         "moment": _moment,
         "words": _words,
@@ -292,7 +293,7 @@ def _environment() -> Environment:
         "description": figures.description,
         "data_of": lambda figure, heading: _Table(heading, *figures.table(figure)),
     }
-    return made
+    return environment
 
 
 def _shown(value: Value) -> str:
@@ -302,9 +303,9 @@ def _shown(value: Value) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """A time as ISO 8601; empty if it is not known."""
+    """Format as ISO 8601; empty for an unknown time."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds > 0 else ""
 
 
 def _words(hyperparams: Hyperparameters) -> dict[str, str]:
-    return {name: figures.word(given) for name, given in hyperparams.items()}
+    return {name: figures.word(value) for name, value in hyperparams.items()}

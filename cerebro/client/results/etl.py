@@ -1,4 +1,4 @@
-"""What `run_etl` returns."""
+"""Result of `Experiment.run_etl`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cerebro import figures
 from cerebro.client.files import Files
-from cerebro.client.results.failed import failed_table
-from cerebro.client.results.plots import plotted
+from cerebro.client.results.failed_rows import failed_table
+from cerebro.client.results.plots import to_plotly
 from cerebro.contract.runs import EtlPlan
 from cerebro.figures import SplitProgress, Theme
 from cerebro.state import Dataset, Run
@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EtlResult:
-    """What `run_etl` made.
+    """Row counts of a preprocessed data set.
 
     Attributes:
-        dataset: id of the data set; the same call gives the same one.
-        rows: per split, rows in; `rows == kept + failed`, always.
-        kept, failed: per split, rows preprocessed and rows whose function raised.
-        seconds: from its start to its end; waiting in the queue is left out.
+        dataset: id of the data set. The same arguments give the same id.
+        rows: input rows of each split; equal to `kept` + `failed`.
+        kept: preprocessed rows of each split.
+        failed: failed rows of each split.
+        seconds: duration of the run, without the time in the queue.
+        plan: partitions of each split.
+        files: access to the cluster's files.
+
+    Example::
+
+        etl = experiment.run_etl(MyETLSpec(), max_failed=0.01)
+        print(etl.kept["train"], etl.failed_rows())
     """
 
     dataset: str
@@ -39,8 +47,8 @@ class EtlResult:
     files: Files = field(repr=False)
 
     @classmethod
-    def of(cls, dataset: Dataset, run: Run, files: Files) -> EtlResult:
-        """The result of a finished ETL run."""
+    def from_run(cls, dataset: Dataset, run: Run, files: Files) -> EtlResult:
+        """Build the result of a finished ETL run."""
         splits = dataset.plan.splits
         kept = {s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
         failed = {
@@ -58,11 +66,25 @@ class EtlResult:
         )
 
     def failed_rows(self) -> pd.DataFrame:
-        """The rows whose function raised, as a table: split, id, error, traceback."""
+        """Return the failed rows.
+
+        Returns:
+            One row per failed row: split, id, error, traceback; at most 1,000 per partition. ``attrs["total"]`` is the
+                number
+            of all failed rows.
+        """
         return failed_table(self.plan, self.files)
 
     def plot_rows(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
-        """Rows preprocessed and failed, per split; with `path`, also as an HTML file."""
+        """Plot preprocessed and failed rows of each split.
+
+        Args:
+            path: ``.html`` file to write as well. Default: none.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            ValueError: `path` does not end in ``.html``.
+        """
         splits = [
             SplitProgress(
                 split=split,
@@ -73,4 +95,4 @@ class EtlResult:
             )
             for split, rows in self.rows.items()
         ]
-        return plotted(figures.etl(splits, theme=theme), path)
+        return to_plotly(figures.etl(splits, theme=theme), path)

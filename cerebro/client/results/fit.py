@@ -1,4 +1,4 @@
-"""What `run_fit` returns."""
+"""Result of `Experiment.run_fit`: tables, models and figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.client.files import Files
 from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
-from cerebro.client.results.tables import beside, cell
+from cerebro.client.results.tables import cell, merge_columns
 from cerebro.commands.chosen import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
@@ -36,7 +36,17 @@ from cerebro.usercode.in_process import UserCode
 
 
 class FitResult(FitFigures):
-    """What `run_fit` found. A view of the state: made anew, it shows what has happened since."""
+    """Result of a fit run: leaderboard, learning curves, models, schedule and figures.
+
+    It describes the state at the time of the call. Call `Experiment.result` for newer results of a running fit.
+
+    Example::
+
+        result = experiment.run_fit(MySubEpochSpec(), {"batch_size": [16, 32]}, metric="loss", mode="min")
+        print(result.leaderboard())
+        (network,) = result.best.modules()
+        result.report("report.html")
+    """
 
     def __init__(
         self,
@@ -62,10 +72,10 @@ class FitResult(FitFigures):
 
     @property
     def best(self) -> TrainedModel:
-        """The best model.
+        """The best model at its best epoch.
 
         Raises:
-            RunFailedError: no model finished an epoch.
+            RunFailedError: no model has finished an epoch.
         """
         model = self._run.best_model()
         if model is None:
@@ -74,23 +84,26 @@ class FitResult(FitFigures):
 
     @property
     def user_code(self) -> tuple[UserCode | None, str | None]:
-        """The environment of this run's user code, and its encoded spec; `None` if unknown."""
+        """Environment of the run's user code, and its encoded spec; `None` if unknown."""
         encoded = self._code(self._request.code).encoded if self._code is not None else None
         return self._user_code, encoded
 
     def model(self, name: str, epoch: int | None = None) -> TrainedModel:
-        """Any model, to be loaded: at its best epoch, else (without a metric to tell which) at its newest state.
+        """Return a model at its best epoch, or at its newest state without a best epoch.
 
-        If the search removed the checkpoint, the other attributes stay available and `load` raises.
+        If the checkpoint was deleted by the search, only `load`, `path` and `modules` of the result fail.
 
         Args:
-            name: its id, such as ``m04``.
-            epoch: another completed epoch. Checkpoints that nobody needs any more are removed while a model trains;
-                those of its last epoch and its best one stay, but for models of a search that are not among its
-                best.
+            name: model id, such as ``"m04"``.
+            epoch: completed epoch. Default: the best one. During training, checkpoints that are no longer needed are
+                deleted; the last and the best epoch of a model keep theirs, except for pruned models of a search.
 
         Raises:
-            NotFoundError: unknown model or epoch, or a model without a trained sub-epoch.
+            NotFoundError: the model or epoch does not exist, or the model has no trained sub-epoch.
+
+        Example::
+
+            experiment.result().model("m04", epoch=2).load()
         """
         model = find_model(self._run, name)
         if epoch is not None and not 1 <= epoch <= model.completed_epochs:
@@ -110,7 +123,7 @@ class FitResult(FitFigures):
         assert reference is not None
         gone = ""
         if reference.name in model.removed:
-            gone = f"{gone_text(self._run, model, epoch)}: name a model that has its checkpoints"
+            gone = f"{gone_text(self._run, model, epoch)}: choose a model whose checkpoints exist"
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,
@@ -128,13 +141,15 @@ class FitResult(FitFigures):
         )
 
     def leaderboard(self) -> pd.DataFrame:
-        """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
-        parameters, failure. Where models were made from others, `parent` is the one and `branch` the epoch of it after
-        which a model continues from there (missing: it began with new weights). A
-        column `warning` has the warnings of sub-epochs, such as training without effect.
+        """Return one row per model, best first.
 
-        The metric is that of validation, on the whole split; without validation data it is that of the sub-epochs of an
-        epoch together: the mean weighted by rows, or the ratio over all rows.
+        The metric is the one of the whole validation split. Without a validation split it is the training metric of the
+        epoch: the mean weighted by rows, or the exact `Ratio`.
+
+        Returns:
+            Columns ``model``, ``state``, the metric, ``best_epoch``, ``epochs`` (completed), hyperparameters and
+            ``failure``, indexed by rank. If there are clones, ``parent`` and ``branch``, the last inherited epoch
+            (missing for new weights). If a sub-epoch had warnings, ``warning``.
         """
         rows = []
         has_warnings = any(model.warnings for model in self._run.models.values())
@@ -158,7 +173,7 @@ class FitResult(FitFigures):
                     "branch": model.inherited_epochs if model.inherited else None,
                 }
             hyperparams = {name: cell(value) for name, value in model.hyperparams_shown(epoch).items()}
-            row = beside(facts, hyperparams, "hyper-parameter")
+            row = merge_columns(facts, hyperparams, "hyperparameter")
             row["failure"] = row.pop("failure")
             if has_warnings:
                 row["warning"] = model.warning
@@ -175,19 +190,20 @@ class FitResult(FitFigures):
         return frame
 
     def history(self) -> pd.DataFrame:
-        """One row per model, epoch and split (``train``: the epoch's sub-epochs together; ``valid``).
+        """Return one row per model, epoch and split: duration and all metrics.
 
-        Of a model that goes on from another one, epochs before it did are that one's alone.
+        Rows with split ``train`` combine the sub-epochs of the epoch, rows with ``valid`` are validations. Inherited
+        epochs of a clone appear only at its parent.
         """
         rows: list[dict[str, Any]] = []
         for model in self._run.models.values():
             for epoch in range(model.inherited_epochs + 1, model.completed_epochs + 1):
                 facts = {"model": model.id, "epoch": epoch, "split": "train"}
                 facts["seconds"] = model.epoch_totals(epoch).compute_s
-                rows.append(beside(facts, model.training_metrics(epoch), "metric"))
+                rows.append(merge_columns(facts, model.training_metrics(epoch), "metric"))
                 if epoch in model.validations:
                     facts |= {"split": "valid", "seconds": None}
-                    rows.append(beside(facts, model.validations[epoch], "metric"))
+                    rows.append(merge_columns(facts, model.validations[epoch], "metric"))
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
     def sub_epochs(
@@ -197,26 +213,32 @@ class FitResult(FitFigures):
         until: float | None = None,
         epochs: Collection[int] | int | None = None,
     ) -> pd.DataFrame:
-        """The log of visits, one row per committed sub-epoch in order: enough to replay the run. `process_start` are
-        the seconds after `started` that the sub-epoch waited for its process to start and to import; `devices` those of
-        the worker that it took, and `parallel_plan` how it used them; `partitions` and `workers` all that a sub-epoch
-        of a gang visited and was trained by, of which `partition` and `worker` are the first; `peak_bytes` and
-        `peak_gpu_bytes` the most memory that its process, and torch on its GPUs, had at once (missing where that is not
-        known). Of a model that goes on from another one, `sub_epoch` counts on from that one's.
+        """Return one row per committed sub-epoch, in order of their ends.
 
-        Of a run of more than some thousand sub-epochs the older ones are read from its log, which takes about a minute
-        per million of events (three of them a sub-epoch), and memory for two epochs of all models beside the table. A
-        window
-        costs what is in it: there `sub_epoch` is missing where neither the beginning nor the end of its epoch is, and
-        of a sub-epoch that began long before the window `started` is when its own work began, and `devices` is not
-        known.
+        This is enough to replay the run. Large runs keep old sub-epochs only in the log: reading them takes about a
+        minute per million events (three per sub-epoch), and memory for two epochs of all models besides the table.
+        Limit the time range or the epochs to read less.
 
         Args:
-            since, until: only sub-epochs that ended between the two, seconds as in the column `ended`.
-            epochs: only those of these, such as ``range(10, 20)``, or of one.
+            since: earliest end, in seconds since the epoch. Default: no limit.
+            until: latest end, in seconds since the epoch. Default: no limit.
+            epochs: epoch number or collection, such as ``range(10, 20)``. Default: all.
+
+        Returns:
+            Columns ``model``, ``sub_epoch`` (counted over all epochs; for a clone, from its parent's start), ``epoch``,
+            ``partition``, ``worker``, ``attempt``, ``rows``, ``started`` and ``ended`` (seconds since the epoch),
+            ``process_start`` (seconds of process start and imports), ``devices`` (of the worker), ``parallel_plan``,
+            ``partitions`` and ``workers`` (all, for a gang), ``peak_bytes`` and ``peak_gpu_bytes`` (maximum memory,
+            missing if unknown), and the metrics. In a time range, ``sub_epoch`` is missing if the range contains
+            neither the begin nor the end of the epoch, and ``devices`` and the exact ``started`` are unknown for
+            sub-epochs that began long before.
 
         Raises:
-            LostEventsError: a part of the log that is needed cannot be read.
+            LostEventsError: a required part of the log cannot be read.
+
+        Example::
+
+            result.sub_epochs(epochs=range(10, 20))
         """
         selection = Selection(
             since=-math.inf if since is None else since,
@@ -228,29 +250,38 @@ class FitResult(FitFigures):
         return sub_epoch_table(self._run, selection, pages, Log(self._state.name, created, self._state.seq))
 
     def parallel_plans(self) -> pd.DataFrame:
-        """The ways to train each model, those first that are tried first: how many sub-epochs ran so, the mean time of
-        one in seconds, and why a way is ruled out for the model (empty: it is not). Of a trial, `batch` are seconds of
-        a batch, and `verified` tells whether the gradient is that of one device (missing where none was made)."""
+        """Return the parallel plans of each model, in the order of preference.
+
+        Returns:
+            Columns ``model``, ``parallel_plan``, ``devices``, ``sub_epochs`` (number trained), ``seconds`` (mean of
+            one), ``ruled out`` (reason, or empty), ``batch`` (seconds of a batch in the trial) and ``verified`` (True
+            if the trial's gradient is equal on one device; missing without a trial).
+        """
         rows = [
             {
                 "model": model.id,
-                "parallel_plan": told.parallel_plan.label,
-                "devices": told.parallel_plan.size,
-                "sub_epochs": told.sub_epochs,
-                "seconds": told.seconds,
-                "ruled out": told.ruled_out,
-                "batch": told.batch_s or None,
-                "verified": told.is_verified,
+                "parallel_plan": usage.parallel_plan.label,
+                "devices": usage.parallel_plan.size,
+                "sub_epochs": usage.sub_epochs,
+                "seconds": usage.seconds,
+                "ruled out": usage.ruled_out,
+                "batch": usage.batch_s or None,
+                "verified": usage.is_verified,
             }
             for model in self._run.models.values()
-            for told in parallel_plans.told(self._run, model)
+            for usage in parallel_plans.told(self._run, model)
         ]
         return pd.DataFrame(rows)
 
     def epochs(self) -> pd.DataFrame:
-        """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all
-        sub-epochs up to it, the gap between them, and since the epoch before the time that workers waited for processes
-        to start and to import, which is no time of a sub-epoch, and their idle time (seconds, in all and of each)."""
+        """Return the scheduling quality of each epoch that all models have completed.
+
+        Returns:
+            Indexed by epoch, in seconds: ``makespan`` and ``lower_bound`` of all sub-epochs until then, their ``gap``
+                (fraction),
+            and since the previous epoch ``process_start`` (process start and imports) and ``idle`` time of all workers,
+            plus ``idle WORKER`` of each.
+        """
         rows = [
             {
                 "epoch": report.epoch,
@@ -267,11 +298,16 @@ class FitResult(FitFigures):
         return pd.DataFrame(rows, columns=columns).set_index("epoch")
 
     def verifications(self) -> pd.DataFrame:
-        """One row per sub-epoch that was done once more to compare it: the worker that trained it, those that did it
-        again (`redone_by`), whether states were compared to the bit (`exact`; else metrics to 1e-3), what came of it
-        (``waiting``, ``equal``, ``differs``, ``judged``, ``dropped``), the worker that computed wrongly, if that was
-        found (`wrong`), and all of it in words. Which sub-epochs were drawn and not audited, and why, is in
-        ``attrs["unverified"]``."""
+        """Return one row per sub-epoch that a second worker computed again.
+
+        See `verify` of `Experiment.run_fit`.
+
+        Returns:
+            Columns ``model``, ``sub_epoch``, ``epoch``, ``partition``, ``worker``, ``reexecuted_by`` (workers),
+            ``exact`` (True if compared to the bit, False if metrics were compared to 1e-3), ``state`` (``waiting``,
+            ``equal``, ``differs``, ``judged`` or ``dropped``), ``wrong`` (faulty worker, if found) and ``note``.
+            ``attrs["unverified"]`` counts selected sub-epochs without a verification, by reason.
+        """
         rows = [
             {
                 "model": audit.sub_epoch.model,
@@ -304,16 +340,18 @@ class FitResult(FitFigures):
         return frame
 
     def schedule(self) -> tuple[Problem, Schedule]:
-        """The visits as a schedule, with the problem it solves: ``validate(*result.schedule(), actual=True)`` of
-        `cerebro.scheduling.validator` judges it.
+        """Return the executed schedule and its scheduling problem.
+
+        ``cerebro.scheduling.validator.validate(*result.schedule(), actual=True)`` checks it.
 
         Raises:
-            InstanceError: nothing is committed yet, or models were trained for different numbers of epochs.
+            InstanceError: nothing is committed, the models train for different numbers of epochs, or old sub-epochs are
+                compacted.
         """
         return schedule_of(self._run, {w.name: w.most_devices for w in self._state.workers.values()})
 
     def failures(self) -> dict[str, str]:
-        """Model id -> message and traceback of models that were given up."""
+        """Return message and traceback of each failed model, by model id."""
         return {model.id: model.failure.text for model in self._run.models.values() if model.failure}
 
     def _best_epoch(self, model: Model) -> int | None:
@@ -321,8 +359,8 @@ class FitResult(FitFigures):
 
     def __repr__(self) -> str:
         failed = sum(model.state is ModelState.FAILED for model in self._run.models.values())
-        told = f"{len(self._run.models)} models, {f'{failed} failed, ' if failed else ''}{self._run.state}"
-        return f"<FitResult {self._state.name}/{self._run.id}: {told}>"
+        summary = f"{len(self._run.models)} models, {f'{failed} failed, ' if failed else ''}{self._run.state}"
+        return f"<FitResult {self._state.name}/{self._run.id}: {summary}>"
 
     def _repr_html_(self) -> str:
         return str(self.leaderboard().to_html())

@@ -1,4 +1,4 @@
-"""Figures and the report of a fit run."""
+"""Figures and report of a fit run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cerebro.client.reporting import Drawings, report_html
-from cerebro.client.results.plots import html_file, plotted
+from cerebro.client.results.plots import html_file, to_plotly
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
 from cerebro.figures import Axis, Theme
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FitFigures:
-    """What can be drawn of a fit run, made anew at each call, so it shows what has happened since."""
+    """Figures of a fit run, drawn from its state."""
 
     def __init__(
         self,
@@ -41,24 +41,26 @@ class FitFigures:
         smoothing: float = 0.0,
         theme: Theme = "light",
     ) -> go.Figure:
-        """Learning curves: a line per model, the best 100; a diamond marks a model's best epoch, a cross a value that
-        is not finite.
+        """Plot learning curves of the 100 best models.
+
+        A diamond marks the best epoch of a model, a cross a value that is not finite.
 
         Args:
-            path: file to write as well, ending in ``.html``: it shows the figure anywhere, offline.
-            metric: a name that the training code returns; what models are ranked by if left out.
-            axis: ``epoch``, ``row`` (rows trained) or ``time`` (seconds since the run's first sub-epoch).
-            split: ``train`` or ``valid``; what models are ranked by if left out.
-            log: logarithmic metric.
-            smoothing: weight of the past, 0 to below 1; the line as it was stays, faint.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            metric: metric that user code returns. Default: the ranking metric.
+            axis: ``"epoch"`` (default), ``"row"`` (trained rows) or ``"time"`` (seconds since the first sub-epoch).
+            split: ``"train"`` or ``"valid"``. Default: the split of the ranking metric.
+            log: True for a logarithmic metric axis. Default False.
+            smoothing: weight of previous values, 0 (default) to below 1. The unsmoothed line stays visible.
+            theme: ``"light"`` (default) or ``"dark"``.
 
         Raises:
             ValueError: `path` does not end in ``.html``.
         """
-        drawn = self._drawings(theme).curves(
+        figure = self._drawings(theme).curves(
             metric=metric, axis=axis, split=split, is_log=log, smoothing=smoothing
         )
-        return plotted(drawn, path)
+        return to_plotly(figure, path)
 
     def plot_parallel(
         self,
@@ -68,17 +70,19 @@ class FitFigures:
         log: bool = False,
         theme: Theme = "light",
     ) -> go.Figure:
-        """Parallel coordinates: a line per model over its hyper-parameters to the metric, the best on top.
+        """Plot parallel coordinates: hyperparameters and metric of each model, best models on top.
 
         Args:
-            path: see `plot_curves`.
-            names: hyper-parameters from left to right; those that vary if left out.
-            log: logarithmic metric.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            names: hyperparameters from left to right. Default: all that vary.
+            log: True for a logarithmic metric axis. Default False.
+            theme: ``"light"`` (default) or ``"dark"``.
 
         Raises:
-            NotFoundError: there is no hyper-parameter of such a name.
+            NotFoundError: a hyperparameter does not exist.
+            ValueError: `path` does not end in ``.html``.
         """
-        return plotted(self._drawings(theme).parallel(names=names, is_log=log), path)
+        return to_plotly(self._drawings(theme).parallel(names=names, is_log=log), path)
 
     def plot_scatter(
         self,
@@ -90,62 +94,91 @@ class FitFigures:
         margin: int = 0,
         theme: Theme = "light",
     ) -> go.Figure:
-        """The metric over each hyper-parameter, a dot per model.
+        """Plot the metric against each hyperparameter, one dot per model.
 
         Args:
-            path: see `plot_curves`.
-            names: hyper-parameters; those that vary if left out, at most ten.
-            log: logarithmic metric.
-            epoch: compare all models at this epoch, instead of each at its best.
-            margin: where a model has no value at `epoch`, take one of at most so many epochs before.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            names: hyperparameters. Default: all that vary, at most ten.
+            log: True for a logarithmic metric axis. Default False.
+            epoch: compare models at this epoch. Default 0: at the best epoch of each.
+            margin: with `epoch`, use a value from up to this many epochs earlier if a model has none. Default 0.
+            theme: ``"light"`` (default) or ``"dark"``.
 
         Raises:
-            NotFoundError: there is no hyper-parameter of such a name.
+            NotFoundError: a hyperparameter does not exist.
+            ValueError: `path` does not end in ``.html``.
         """
-        drawn = self._drawings(theme).scatter(names=names, is_log=log, epoch=epoch, margin=margin)
-        return plotted(drawn, path)
+        figure = self._drawings(theme).scatter(names=names, is_log=log, epoch=epoch, margin=margin)
+        return to_plotly(figure, path)
 
     def plot_heatmap(
         self, x: str = "", y: str = "", path: Path | str | None = None, *, theme: Theme = "light"
     ) -> go.Figure:
-        """The best metric for each pair of values of two hyper-parameters: of those that matter most, where none are
-        named.
+        """Plot the best metric for each pair of values of two hyperparameters.
+
+        Args:
+            x: hyperparameter of the horizontal axis. Default: the most important one.
+            y: hyperparameter of the vertical axis. Default: the next important one.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            theme: ``"light"`` (default) or ``"dark"``.
 
         Raises:
-            NotFoundError: there is no hyper-parameter of such a name, or fewer than two vary.
+            NotFoundError: a hyperparameter does not exist, or fewer than two vary.
+            ValueError: `path` does not end in ``.html``.
         """
-        drawn = self._drawings(theme).heatmap(x=x, y=y)
-        if drawn is None:
+        figure = self._drawings(theme).heatmap(x=x, y=y)
+        if figure is None:
             raise NotFoundError(
-                f"fewer than two hyper-parameters of {self._run.id} vary: name two, such as x='lr'"
+                f"fewer than two hyperparameters of {self._run.id} vary: name two, such as x='lr', y='width'"
             )
-        return plotted(drawn, path)
+        return to_plotly(figure, path)
 
     def plot_importance(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
-        """How much each hyper-parameter tells the best models from the others (`cerebro.figures.importance`)."""
-        return plotted(self._drawings(theme).importance(), path)
+        """Plot the importance of each hyperparameter for the best models.
+
+        The method is PED-ANOVA; see `cerebro.figures.importance`.
+
+        Args:
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            ValueError: `path` does not end in ``.html``.
+        """
+        return to_plotly(self._drawings(theme).importance(), path)
 
     def plot_schedule(
         self, path: Path | str | None = None, *, model: str = "", theme: Theme = "light"
     ) -> go.Figure:
-        """Which model was on which worker when: a bar per sub-epoch, every attempt, the lower bound as a dashed line;
-        hollow ones are still to come by the plan that is followed.
+        """Plot the schedule as a Gantt chart: one row per device, one bar per attempt.
+
+        Hollow bars are planned. The dashed line is a lower bound of the end.
 
         Args:
-            path: see `plot_curves`.
-            model: one whose way across the workers stands out.
-        """
-        return plotted(self._drawings(theme).schedule(highlight=model), path)
-
-    def report(self, path: Path | str) -> Path:
-        """Write all of it as one HTML file to send around: it needs no network and no cluster, and prints. It is light
-        or dark as its reader's system is.
-
-        Returns:
-            Where the file is.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            model: model to highlight. Default: none.
+            theme: ``"light"`` (default) or ``"dark"``.
 
         Raises:
             ValueError: `path` does not end in ``.html``.
+        """
+        return to_plotly(self._drawings(theme).schedule(highlight=model), path)
+
+    def report(self, path: Path | str) -> Path:
+        """Write a report as one HTML file with tables and figures; it works offline and prints.
+
+        Args:
+            path: file to write, ending in ``.html``.
+
+        Returns:
+            Path of the file.
+
+        Raises:
+            ValueError: `path` does not end in ``.html``.
+
+        Example::
+
+            experiment.result().report("report.html")
         """
         target = html_file(path)
         document = report_html(self._state, self._run, record=self._record, now=time.time(), code=self._code)

@@ -1,4 +1,4 @@
-"""A trained model: its checkpoint, and the modules that it is the state of."""
+"""A trained model: checkpoint, hyperparameters and modules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,25 @@ from cerebro.usercode.in_process import UserCode, generators_kept
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A model at the end of one of its epochs.
+    """A model with the state after one of its epochs.
 
     Attributes:
-        epoch: the epoch that `load` and `modules` read. The best one, unless you named another; 0 before the first
-            complete epoch, for the state after the newest sub-epoch.
-        metric, value: what models are ranked by, at this epoch; `None` if it is not known there.
+        id: model id, such as ``m03``.
+        hyperparams: configuration at this epoch.
+        epoch: epoch of the checkpoint: the best one, unless another was requested. 0 for the newest state of a model
+            without a complete epoch.
+        metric: metric that ranks the models.
+        value: its value at this epoch; `None` if unknown.
+        checkpoint: name, size and checksum of the checkpoint.
+        files: access to the cluster's files.
+        code: environment of the user's code.
+        encoded: returns the encoded spec.
+        gone: reason why the checkpoint was deleted. Empty for existing ones.
+
+    Example::
+
+        best = experiment.result().best
+        (network,) = best.modules()
     """
 
     id: str
@@ -33,42 +46,58 @@ class TrainedModel:
     files: Files = field(repr=False)
     code: UserCode | None = field(default=None, repr=False)
     encoded: Callable[[], str] | None = field(default=None, repr=False)
-    """The spec it was trained by, as a string."""
     gone: str = field(default="", repr=False)
-    """Reason why the checkpoint was removed, or an empty text."""
 
     @property
     def path(self) -> Path:
-        """The checkpoint as one file: fetched first where the cluster's volumes are not mounted; put together in the
-        user's cache folder where its frozen weights are in another file.
+        """Path of the checkpoint as one file on this machine.
+
+        It is downloaded if the cluster's volumes are not mounted. If frozen weights are in a separate file, both are
+        merged in the user's cache folder.
 
         Raises:
-            CheckpointCorruptError, NotFoundError, StoreUnavailableError: it cannot be had.
+            CheckpointCorruptError: the file is damaged.
+            NotFoundError: the checkpoint was deleted.
+            StoreUnavailableError: the cluster does not answer.
         """
-        self._check_there()
-        return self.files.whole(self.checkpoint)
+        self._check_exists()
+        return self.files.merged(self.checkpoint)
 
     def load(self) -> dict[str, Any]:
-        """Load the state after `epoch` (the best one, unless you named another) to the CPU and check its bytes.
+        """Load the checkpoint to the CPU and verify its checksum.
 
         Returns:
-            ``{"models": [state_dict, ...], "checkpoint": {...}}``; ``"checkpoint"`` has tracked objects by name.
+            ``{"models": [state_dict, ...], "checkpoint": {...}}``; ``"checkpoint"`` has the tracked objects by name.
 
         Raises:
-            CheckpointCorruptError, NotFoundError, StoreUnavailableError: the checkpoint cannot be had.
+            CheckpointCorruptError: the file is damaged.
+            NotFoundError: the checkpoint was deleted.
+            StoreUnavailableError: the cluster does not answer.
+
+        Example::
+
+            network.load_state_dict(best.load()["models"][0])
         """
         return self._state("cpu")
 
     def modules(self, device: str = "cpu") -> list[Any]:
-        """The modules that `create_models` of its spec makes, with the trained state, in evaluation mode on `device`.
+        """Create the modules with `create_models` and load the trained weights.
 
-        Runs user code in this process; the global random generators stay as they are. Files of the code archive can be
-        imported while the modules are made, and not after it: of classes from there, save the `state_dict()`, not the
-        module.
+        User code runs in this process; global random states are kept. Files of the code archive are importable only
+        during this call, so store the `state_dict()` of their classes instead of pickling the module.
+
+        Args:
+            device: torch device, such as ``"cuda:0"``. Default ``"cpu"``.
+
+        Returns:
+            Modules in evaluation mode on `device`.
 
         Raises:
-            SpecError: the spec cannot be restored here, or makes other modules than were saved.
-            CheckpointCorruptError, NotFoundError, StoreUnavailableError: the checkpoint cannot be had.
+            SpecError: the spec cannot be imported here, or creates other modules than were saved.
+            DataError: the code of the model is unknown here; use `Experiment.attach`.
+            CheckpointCorruptError: the file is damaged.
+            NotFoundError: the checkpoint was deleted.
+            StoreUnavailableError: the cluster does not answer.
         """
         if self.code is None or self.encoded is None:
             raise DataError(f"the code of model {self.id} is not known here: Experiment.attach() finds it")
@@ -86,9 +115,9 @@ class TrainedModel:
     def _state(self, device: str) -> dict[str, Any]:
         from cerebro.worker.training.checkpoint import load
 
-        self._check_there()
+        self._check_exists()
         return load(self.files.checkpoints(self.checkpoint), self.checkpoint, device)
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         if self.gone:
             raise NotFoundError(self.gone)

@@ -1,4 +1,4 @@
-"""Figures as objects and as files. Plotly is loaded by those who draw, and by nobody else."""
+"""Conversion of figures into Plotly objects and HTML files. Plotly is imported on first use."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from cerebro.figures import CONFIG, Figure
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_FORM = ".html"
+_SUFFIX = ".html"
 
 
-def plotted(drawn: Figure, path: Path | str | None) -> go.Figure:
-    """The figure as an object of Plotly, to look at or to change; written to `path` if one is given.
+def to_plotly(figure: Figure, path: Path | str | None) -> go.Figure:
+    """Return the figure as a Plotly object, and write it to `path` if given.
 
     Raises:
         ValueError: `path` does not end in ``.html``.
     """
-    from cerebro.client.results.shown import ShownFigure
+    from cerebro.client.results.notebook_figure import NotebookFigure
 
-    found: go.Figure = ShownFigure(drawn)
+    plot: go.Figure = NotebookFigure(figure)
     if path is not None:
-        found.write_html(html_file(path), config=CONFIG, include_plotlyjs=True)
-    return found
+        plot.write_html(html_file(path), config=CONFIG, include_plotlyjs=True)
+    return plot
 
 
 def html_file(path: Path | str) -> Path:
-    """Where to write; its folder is made.
+    """Return the path and create its folder.
 
     Raises:
         ValueError: `path` does not end in ``.html``.
     """
-    found = Path(path)
-    if found.suffix != _FORM:
+    target = Path(path)
+    if target.suffix != _SUFFIX:
         raise ValueError(
-            f"figures and reports are HTML files: give a path that ends in {_FORM} instead of {str(path)!r}"
+            f"figures and reports are HTML files: use a path that ends in {_SUFFIX} instead of {str(path)!r}"
         )
-    found.parent.mkdir(parents=True, exist_ok=True)
-    return found
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target

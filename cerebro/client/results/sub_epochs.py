@@ -1,4 +1,4 @@
-"""The table of visits: those that the fold keeps, and of a long run the others from its log."""
+"""Table of committed sub-epochs, from the state and, for long runs, from the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from cerebro.client.results.tables import beside
+from cerebro.client.results.tables import merge_columns
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.errors import LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
@@ -18,42 +18,48 @@ from cerebro.state.log_pages import PAGE, Log, LogPages
 from cerebro.state.past import Pieces
 from cerebro.state.timeline import Try
 
-_ROWS = 20_000
-"""That are made into a frame at a time: as objects they take ten times the memory."""
+_FRAME_ROWS = 20_000
+"""Rows per data frame. Python objects need ten times the memory, so they are converted in parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which visits: those that ended between two times, seconds of the store's clock, in these epochs."""
+    """Filter of sub-epochs: end time in seconds of the store's clock, and epochs."""
 
     since: float = -math.inf
     until: float = math.inf
     epochs: Collection[int] | None = None
 
-    def has(self, visit: Visit) -> bool:
-        """Whether it is one of them."""
+    def contains(self, visit: Visit) -> bool:
+        """True if the sub-epoch passes the filter."""
         return self.since <= visit.ended <= self.until and (self.epochs is None or visit.epoch in self.epochs)
 
 
 def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> pd.DataFrame:
-    """One row per committed sub-epoch, in order.
+    """Return one row per selected sub-epoch, ordered by end.
+
+    Args:
+        run: fit run.
+        selection: filter.
+        pages: reader of the log; `None` if it is not accessible.
+        log: identity of the log.
 
     Raises:
-        LostEventsError: a part of the log that is needed cannot be read, or there is none at hand.
+        LostEventsError: a required part of the log cannot be read.
     """
-    found: list[pd.DataFrame] = []
+    frames: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    for name, sub_epoch, visit in chain(_kept(run), _archived(run, selection, pages, log)):
-        if selection.has(visit):
+    for name, sub_epoch, visit in chain(_from_state(run), _from_log(run, selection, pages, log)):
+        if selection.contains(visit):
             rows.append(_row(name, sub_epoch, visit))
-        if len(rows) == _ROWS:
-            found.append(pd.DataFrame(rows))
+        if len(rows) == _FRAME_ROWS:
+            frames.append(pd.DataFrame(rows))
             rows = []
-    if rows or not found:
-        found.append(pd.DataFrame(rows))
-    frame = found[0] if len(found) == 1 else pd.concat(found, ignore_index=True)
-    for name in ("peak_bytes", "peak_gpu_bytes") if len(found) > 1 else ():
-        frame[name] = pd.to_numeric(frame[name])  # of some frames none has a number
+    if rows or not frames:
+        frames.append(pd.DataFrame(rows))
+    frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    for name in ("peak_bytes", "peak_gpu_bytes") if len(frames) > 1 else ():
+        frame[name] = pd.to_numeric(frame[name])  # a frame without numbers has dtype object
     if "sub_epoch" in frame and frame["sub_epoch"].isna().any():
         frame["sub_epoch"] = frame["sub_epoch"].astype("Int64")
     return frame.sort_values("ended", kind="stable", ignore_index=True) if len(frame) else frame
@@ -62,95 +68,97 @@ def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log:
 _Numbered = tuple[str, int | None, Visit]
 
 
-def _kept(run: Run) -> Iterator[_Numbered]:
+def _from_state(run: Run) -> Iterator[_Numbered]:
     for model in run.models.values():
-        kept = model.kept_visits
-        for sub_epoch, visit in enumerate(kept, start=len(model.visits) - len(kept)):
+        visits = model.kept_visits
+        for sub_epoch, visit in enumerate(visits, start=len(model.visits) - len(visits)):
             yield model.id, sub_epoch, visit
 
 
-def _archived(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
-    since, until = _stretch(run, selection)
+def _from_log(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
+    since, until = _time_range(run, selection)
     if not run.archived_until or since > until:
         return
     if pages is None:
-        reason = f"sub-epochs of {run.id} before {until:.0f} are in the log alone, which is not at hand here"
-        raise LostEventsError.of(
-            log.experiment, 1, f"{reason}: take the result from Experiment.attach(...).result()"
+        reason = (
+            f"sub-epochs of {run.id} before {until:.0f} are only in the log, which is not accessible here"
         )
-    reading = _Reading(run=run, since=since)
+        raise LostEventsError.for_event(log.experiment, 1, f"{reason}: use Experiment.attach(...).result()")
+    reader = _LogReader(run=run, since=since)
     last = -1
     for begin, end in ((since, until), (until, None)):
-        # What a later sub-epoch takes back, shows there: of the window's last epochs that may be behind it.
-        reach = reading.doubtful_until() if end is None else end
+        # A lost checkpoint revokes earlier sub-epochs. The events may follow the time range, so read on until its last
+        # epochs are final.
+        reach = reader.revocable_until() if end is None else end
         for page in pages.through(log, begin, reach) if reach >= begin else ():
             if page.problem:
-                raise LostEventsError.of(log.experiment, page.number * PAGE + 1, page.problem)
+                raise LostEventsError.for_event(log.experiment, page.number * PAGE + 1, page.problem)
             if page.number > last:
                 last = page.number
-                reading.pieces.take(page.moves)
-                yield from reading.settled()
-    yield from reading.rest()
+                reader.pieces.take(page.moves)
+                yield from reader.final()
+    yield from reader.remaining()
 
 
-def _stretch(run: Run, selection: Selection) -> tuple[float, float]:
-    """Of the log, that has sub-epochs which are selection and archived; none: it ends before it begins."""
+def _time_range(run: Run, selection: Selection) -> tuple[float, float]:
+    """Return the time range of selected sub-epochs that only the log has. An end before the start means none."""
     since, until = max(selection.since, run.origin), min(selection.until, run.archived_until)
     if selection.epochs is None:
         return since, until
-    begins, ends = [math.inf], [-math.inf]
+    starts, ends = [math.inf], [-math.inf]
     for model in run.models.values():
         epochs = [
             epoch for epoch in selection.epochs if model.inherited_epochs < epoch <= model.archived_epochs
         ]
         if epochs:
-            begins.append(_end_of(model, min(epochs) - 1))
+            starts.append(_end_of(model, min(epochs) - 1))
             ends.append(_end_of(model, max(epochs)))
-    return max(since, min(begins)), min(until, max(ends))
+    return max(since, min(starts)), min(until, max(ends))
 
 
 def _end_of(model: Model, epoch: int) -> float:
-    """When the last sub-epoch of an epoch ended, or the sub-epochs it inherited before."""
+    """Return when the last sub-epoch of an epoch ended, or the last inherited one before."""
     sub_epoch = max(model.visits_until(epoch), model.inherited) - 1
     return model.visits[sub_epoch].ended if sub_epoch >= 0 else -math.inf
 
 
 @dataclass(kw_only=True)
-class _Reading:
-    """Sub-epochs are taken when nothing that comes later concerns them: a lost checkpoint reaches back by a sub-epoch
-    or two, and never behind the epoch before the last one. So as many are held as two epochs of all models have; and to
-    the end those of epochs of which a sub-epoch was ever taken back: before a run was a long one, that may have reached
-    further."""
+class _LogReader:
+    """Reads sub-epochs from log pages and yields them once no later event can revoke them.
+
+    A lost checkpoint revokes a sub-epoch or two, and never reaches behind the previous epoch. So attempts of two epochs
+    per model stay in memory. Epochs with a revoked sub-epoch stay in memory to the end, because before a run counted as
+    long the revocation may have reached further.
+    """
 
     run: Run
     since: float
     pieces: Pieces = field(init=False)
-    _look_at: int = 0
-    """With so many attempts held, those that are settled are looked for."""
-    _redone: set[tuple[str, int]] = field(init=False)
-    """(model, epoch) of which a sub-epoch was taken back."""
+    _next_check: int = 0
+    """Number of attempts in memory at the next check for final ones."""
+    _revoked_epochs: set[tuple[str, int]] = field(init=False)
+    """(model, epoch) of revoked sub-epochs."""
 
     def __post_init__(self) -> None:
-        self._redone = {
+        self._revoked_epochs = {
             (model.id, epoch) for model in self.run.models.values() for epoch, _ in model.taken_back
         }
         self.pieces = Pieces(run=self.run.id, chosen=lambda key: key.kind == "train")
 
-    def settled(self) -> Iterator[_Numbered]:
-        if self.pieces.held < self._look_at:
+    def final(self) -> Iterator[_Numbered]:
+        if self.pieces.held < self._next_check:
             return
         newest = self.pieces.epochs()
-        yield from self._numbered(self.pieces.let_go(lambda key: self._is_settled(key, newest)))
-        # Each look passes over all that are held: not for each page, then.
-        self._look_at = self.pieces.held * 5 // 4 + PAGE
+        yield from self._numbered(self.pieces.let_go(lambda key: self._is_final(key, newest)))
+        # A check visits all attempts in memory, so wait until their number has grown by a quarter.
+        self._next_check = self.pieces.held * 5 // 4 + PAGE
 
-    def _is_settled(self, key: TaskKey, newest: Mapping[str, int]) -> bool:
+    def _is_final(self, key: TaskKey, newest: Mapping[str, int]) -> bool:
         model, epoch = _model_epoch(key)
-        return epoch + 2 <= newest.get(model, 0) and (model, epoch) not in self._redone
+        return epoch + 2 <= newest.get(model, 0) and (model, epoch) not in self._revoked_epochs
 
-    def doubtful_until(self) -> float:
-        """When the last of those epochs ended of which a sub-epoch that stands now is known to have been taken back
-        once."""
+    def revocable_until(self) -> float:
+        """Return when the last epoch ended whose sub-epochs are known to have been revoked once."""
         ends = [-math.inf]
         for tried in self.pieces.window(-math.inf, math.inf).tries:
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
@@ -158,21 +166,21 @@ class _Reading:
                 ends.append(_end_of(model, epoch))
         return min(max(ends), self.run.archived_until)
 
-    def rest(self) -> Iterator[_Numbered]:
+    def remaining(self) -> Iterator[_Numbered]:
         yield from self._numbered(self.pieces.let_go(lambda key: True))
 
-    def _numbered(self, found: list[Try]) -> Iterator[_Numbered]:
-        ordered = sorted(found, key=lambda tried: (_model_epoch(tried.key), tried.attempt.ended))
+    def _numbered(self, tries: list[Try]) -> Iterator[_Numbered]:
+        ordered = sorted(tries, key=lambda tried: (_model_epoch(tried.key), tried.attempt.ended))
         for (name, epoch), group in groupby(ordered, key=lambda tried: _model_epoch(tried.key)):
             model = self.run.models[name]
             if epoch <= model.archived_epochs:
                 visits = [tried.visit for tried in group if tried.visit is not None]
                 first = self._first(model, epoch, visits)
-                for place, visit in enumerate(visits):
-                    yield name, None if first is None else first + place, visit
+                for offset, visit in enumerate(visits):
+                    yield name, None if first is None else first + offset, visit
 
     def _first(self, model: Model, epoch: int, visits: list[Visit]) -> int | None:
-        """Number of the first of these sub-epochs; `None`: the window begins and ends within their epoch."""
+        """Return the number of the first of these sub-epochs; `None` if the range is within the epoch."""
         first, last = max(model.visits_until(epoch - 1), model.inherited), model.visits_until(epoch)
         if len(visits) == last - first or _end_of(model, epoch - 1) >= self.since:
             return first
@@ -184,7 +192,7 @@ def _model_epoch(key: TaskKey) -> tuple[str, int]:
 
 
 def _row(model: str, sub_epoch: int | None, visit: Visit) -> dict[str, Any]:
-    return beside(
+    return merge_columns(
         {
             "model": model,
             "sub_epoch": sub_epoch,

@@ -1,4 +1,4 @@
-"""Data frames of test and prediction runs, and what all frames have in common."""
+"""Data frames of test and prediction runs, and helpers for rows of data frames."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from cerebro.state import Run
 
 
 def test_table(run: Run) -> pd.DataFrame:
-    """Metrics of a test run, one row per model. Only where they are put together from parts of the split, a column
-    ``parts`` says from how many; see `cerebro.figures.tested`.
+    """Return the metrics of a test run, one row per model.
+
+    A column ``parts`` has the number of partitions if metrics are combined from several.
     """
-    found = tested(run)
-    has_parts = any(one.parts > 1 for one in found)
+    results = tested(run)
+    has_parts = any(result.parts > 1 for result in results)
     rows = [
-        beside(
-            {"model": one.model, "epoch": one.epoch, "rows": one.rows}
-            | ({"parts": one.parts} if has_parts else {}),
-            one.metrics,
+        merge_columns(
+            {"model": result.model, "epoch": result.epoch, "rows": result.rows}
+            | ({"parts": result.parts} if has_parts else {}),
+            result.metrics,
             "metric",
         )
-        for one in found
+        for result in results
     ]
     return pd.DataFrame(rows).set_index("model")
 
 
 def prediction_table(run: Run, files: Files) -> pd.DataFrame:
-    """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id).
-
-    Without an output that has rows it is empty.
-    """
+    """Return the predictions of a run, indexed by row id; by model and id for several models."""
     assert isinstance(run.plan, EvaluatePlan)
     frames = []
     for task in run.tasks.values():
@@ -52,11 +50,11 @@ def prediction_table(run: Run, files: Files) -> pd.DataFrame:
     return table.set_index(["model", "id"]).sort_index()
 
 
-def beside(facts: dict[str, Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """A row: the facts, and a user's values beside them, whatever the user called them."""
-    return facts | {f"{name} ({what})" if name in facts else name: value for name, value in values.items()}
+def merge_columns(facts: dict[str, Any], values: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Add user values to a row; ``name (kind)`` replaces a name that `facts` already has."""
+    return facts | {f"{name} ({kind})" if name in facts else name: value for name, value in values.items()}
 
 
 def cell(value: object) -> object:
-    """A hyper-parameter as it fits into a frame."""
+    """Convert a hyperparameter to a cell value: lists and dicts become text."""
     return str(value) if isinstance(value, list | dict) else value

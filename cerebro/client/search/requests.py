@@ -1,11 +1,11 @@
-"""From the arguments of `run_fit` to the request of a search; what is wrong with them is said here, before a run."""
+"""Conversion of the search arguments of `run_fit` into a `SearchRequest`, with all checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cerebro.client.search.space import SearchSpace, is_drawn, space_data
+from cerebro.client.search.space import SearchSpace, has_distributions, space_data
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
     ASHA,
@@ -17,6 +17,7 @@ from cerebro.contract.search import (
     Above,
     Below,
     ChoiceOf,
+    Distribution,
     FixedProcedure,
     Hyperband,
     LogUniform,
@@ -38,20 +39,20 @@ from cerebro.usercode.checks import check_procedure
 from cerebro.usercode.encoding import encode
 
 BuiltIn = Random | Hyperband | ASHA | PBT
-ProcedureOfUser = BuiltIn | Procedure
-RuleOfUser = Plateau | Median | Above | Below
+UserProcedure = BuiltIn | Procedure
+UserStopRule = Plateau | Median | Above | Below
 
 KEEP = 3
-"""Models of a search that keep their checkpoints if it is not told."""
+"""Default number of models of a search that keep their checkpoints."""
 
-PERTURBED_BY: tuple[float, ...] = (0.8, 1.25)
-"""Factors of what `PBT` changes if it is not told."""
+PERTURB_FACTORS: tuple[float, ...] = (0.8, 1.25)
+"""Default factors of `PBT` for sampled numbers."""
 
 
-def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about it
+def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
     space: SearchSpace,
     *,
-    search: ProcedureOfUser | None = None,
+    search: UserProcedure | None = None,
     stop: Any = (),
     samples: int | None = None,
     hours: float | None = None,
@@ -60,22 +61,22 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
     author: str = "",
 ) -> SearchRequest | None:
-    """What a fit asks of the search; `None`: its models are listed and trained to the end.
+    """Build the search request of a fit; `None` if all models are listed and train for all epochs.
 
     Args:
-        space: of the draws; of any form without `search`, whose models are those of `configurations` then.
-        search: the procedure.
-        stop: a stop rule or several; they act without a procedure, too.
-        samples: draws at most.
-        hours: after which models are stopped where they are.
-        keep: so many of the models that a procedure draws keep their checkpoints; `None`: all do, as listed ones do.
-        epochs: the most that a model is trained for.
-        put_code: stores a procedure of the user's own; called once all is found to be right.
-        author: of it.
+        space: search space. Without `search`, any form that `configurations` accepts.
+        search: procedure; `None` to train all configurations.
+        stop: stop rule or rules. They also apply without a procedure.
+        samples: maximum number of sampled models.
+        hours: hours until all models are stopped.
+        keep: number of best models that keep their checkpoints; `None` for all. Ignored without `search`.
+        epochs: maximum number of epochs of a model.
+        put_code: stores a user's procedure after all checks passed.
+        author: author of that code.
 
     Raises:
-        SearchError: what is wrong with the arguments, or does not go together.
-        SearchSpaceError: what is wrong with the space.
+        SearchError: an argument is invalid, or two do not fit together.
+        SearchSpaceError: the space is invalid.
     """
     rules, hours = _rules(stop), _hours(hours)
     _check_keep(keep)
@@ -90,7 +91,7 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
     procedure, code = (
         (_procedure(search, data, samples, hours, epochs), None)
         if isinstance(search, BuiltIn)
-        else packed_procedure(search, author=author)
+        else pack_procedure(search, author=author)
     )
     request = SearchRequest(
         procedure=procedure,
@@ -107,14 +108,14 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
     return request
 
 
-def packed_procedure(search: object, *, author: str) -> tuple[OwnProcedure, CodeRecord]:
-    """A procedure of the user's own, and its code, which has to be stored before it is asked for.
+def pack_procedure(search: object, *, author: str) -> tuple[OwnProcedure, CodeRecord]:
+    """Encode a user's search procedure. The caller stores the returned code before sending the request.
 
     Raises:
-        SearchError: it is none, or cannot be sent.
+        SearchError: `search` is not a procedure, or cannot be pickled.
     """
     check_procedure(search)
-    hint = "A procedure has numbers, texts and collections of them; make what else it needs in begin()"
+    hint = "Store only numbers, texts and collections of them in a procedure; create other objects in begin()"
     try:
         code = encode(search, author=author, hint=hint)
     except SpecError as error:
@@ -123,12 +124,12 @@ def packed_procedure(search: object, *, author: str) -> tuple[OwnProcedure, Code
 
 
 def _sampler(search: object) -> Sampler:
-    found = getattr(search, "sampler", None) or RandomSampler()
-    if not isinstance(found, RandomSampler | TPE | GP | CMA):
+    sampler = getattr(search, "sampler", None) or RandomSampler()
+    if not isinstance(sampler, RandomSampler | TPE | GP | CMA):
         raise SearchError(
-            f"{_name(search)}(sampler={found!r}): expected one of cerebro's samplers, as in sampler=TPE()"
+            f"{_name(search)}(sampler={sampler!r}): expected one of cerebro's samplers, as in sampler=TPE()"
         )
-    return found
+    return sampler
 
 
 def _name(search: object) -> str:
@@ -138,12 +139,12 @@ def _name(search: object) -> str:
 def _space(search: object, space: SearchSpace) -> Space:
     if not isinstance(space, Mapping):
         raise SearchError(
-            f"{_name(search)}() draws its models and the search space is no dict: give a dict with uniform(), "
+            f"{_name(search)}() samples its models, and the search space is not a dict: pass a dict with uniform(), "
             "loguniform(), randint() or choice(), or leave `search` out to train a list"
         )
-    if not is_drawn(space) and isinstance(search, BuiltIn):
+    if not has_distributions(space) and isinstance(search, BuiltIn):
         raise SearchError(
-            f"{_name(search)}() draws its models and the search space is a grid: use uniform(), loguniform(), "
+            f"{_name(search)}() samples its models, and the search space is a grid: use uniform(), loguniform(), "
             "randint() or choice() for a value, or leave `search` out to train the grid"
         )
     return space_data(space)
@@ -161,12 +162,12 @@ def _procedure(
 ) -> BuiltIn:
     match search:
         case Random():
-            _check_end(search, samples, hours)
+            _check_has_end(search, samples, hours)
         case Hyperband():
-            _check_bracket(search, samples, epochs)
+            _check_first_bracket(search, samples, epochs)
         case ASHA():
             _check_rungs(search, epochs)
-            _check_end(search, samples, hours)
+            _check_has_end(search, samples, hours)
             _check_halving(search, samples)
         case PBT():
             _check_population(search, samples, epochs)
@@ -174,104 +175,106 @@ def _procedure(
     return search
 
 
-def _check_end(search: Random | ASHA, samples: int | None, hours: float | None) -> None:
+def _check_has_end(search: Random | ASHA, samples: int | None, hours: float | None) -> None:
     if samples is None and hours is None:
         raise SearchError(
-            f"{_name(search)}() goes on drawing models for ever: give samples=N, the most models, or hours=H"
+            f"{_name(search)}() has no end: set samples=N, the maximum number of models, or hours=H"
         )
 
 
 def _check_rungs(search: Hyperband | ASHA, epochs: int) -> None:
     if search.first > epochs:
         raise SearchError(
-            f"{_name(search)}(first={search.first}) is more than epochs={epochs}, the most that a model is trained "
-            "for: lower `first` or raise `epochs`"
+            f"{_name(search)}(first={search.first}) exceeds epochs={epochs}, the maximum of a model: lower `first` or "
+            "raise `epochs`"
         )
     if search.first == epochs:
         raise SearchError(
-            f"{_name(search)}(first={search.first}) with epochs={epochs} leaves no rung to decide at: raise "
-            "`epochs`, or use search=Random()"
+            f"{_name(search)}(first={search.first}) with epochs={epochs} leaves no rung: raise `epochs`, "
+            "or use search=Random()"
         )
 
 
-def _check_bracket(search: Hyperband, samples: int | None, epochs: int) -> None:
+def _check_first_bracket(search: Hyperband, samples: int | None, epochs: int) -> None:
     _check_rungs(search, epochs)
     sizes = bracket_sizes(len(rung_epochs(search.first, search.eta, epochs)), search.eta)
     size = sizes[0]
     models = samples or sum(sizes[: search.brackets])
     if models > MAX_CONFIGURATIONS:
         raise SearchError(
-            f"Hyperband(first={search.first}, eta={search.eta}) with epochs={epochs} draws {models:,} models, at most "
-            f"{MAX_CONFIGURATIONS:,}: lower `samples`, raise `first` or `eta`, or use ASHA()"
+            f"Hyperband(first={search.first}, eta={search.eta}) with epochs={epochs} samples {models:,} models, "
+            f"more than {MAX_CONFIGURATIONS:,}: lower `samples`, raise `first` or `eta`, or use ASHA()"
         )
     if samples is not None and samples < size:
         raise SearchError(
             f"samples={samples} is less than the {size} models of Hyperband's first bracket with first={search.first}, "
-            f"eta={search.eta} and epochs={epochs}: give samples={size} or more, or use ASHA()"
+            f"eta={search.eta} and epochs={epochs}: set samples={size} or more, or use ASHA()"
         )
 
 
 def _check_halving(search: ASHA, samples: int | None) -> None:
     if samples is not None and samples < search.eta:
         raise SearchError(
-            f"samples={samples} is less than eta={search.eta}, so that no rung has a best 1/{search.eta}: give "
-            f"samples={search.eta} or more"
+            f"samples={samples} is less than eta={search.eta}, so no model can pass a rung: set samples={search.eta} "
+            "or more"
         )
 
 
 def _check_population(search: PBT, samples: int | None, epochs: int) -> None:
     if samples not in (None, search.population):
         raise SearchError(
-            f"samples={samples}, but PBT draws its population of {search.population}: leave `samples` out, or give "
+            f"samples={samples}, but PBT has a population of {search.population}: leave `samples` out, or use "
             f"PBT(population={samples})"
         )
     if search.every >= epochs:
         raise SearchError(
-            f"PBT(every={search.every}) with epochs={epochs} leaves no generation to decide after: raise `epochs` or "
-            "lower `every`"
+            f"PBT(every={search.every}) with epochs={epochs} leaves no complete generation: raise `epochs` or lower "
+            "`every`"
         )
 
 
 def _perturb(search: PBT, space: Space) -> Mapping[str, Sequence[float]]:
     for name in search.perturb:
-        among = space.get(name)
-        if among is None:
+        distribution = space.get(name)
+        if distribution is None:
             raise SearchError(
-                f"PBT(perturb=...) names {name!r}, and the search space has {', '.join(space)}: name one of these"
+                f"PBT(perturb=...) names {name!r}, but the search space has {', '.join(space)}: name one of these"
             )
-        if isinstance(among, ChoiceOf) and len(among.values) == 1:
+        if _is_fixed(distribution):
             raise SearchError(
-                f"PBT(perturb=...) names {name!r}, which is fixed in the search space: leave it out, or give its range"
+                f"PBT(perturb=...) names {name!r}, which is fixed in the search space: remove it, or set a range"
             )
     if search.perturb:
         return search.perturb
-    found = {name: PERTURBED_BY for name, among in space.items() if isinstance(among, Uniform | LogUniform)}
-    if not found:
+    factors = {
+        name: PERTURB_FACTORS for name, each in space.items() if isinstance(each, Uniform | LogUniform)
+    }
+    if not factors:
         raise SearchError(
-            "PBT() has nothing to change in its clones, since nothing is drawn by uniform() or loguniform(): name "
-            'hyper-parameters and factors, as in perturb={"batch_size": [0.5, 2]}'
+            "PBT() has nothing to change in its clones, because no hyperparameter uses uniform() or loguniform(): "
+            'name hyperparameters and factors, as in perturb={"batch_size": [0.5, 2]}'
         )
-    return found
+    return factors
+
+
+def _is_fixed(distribution: Distribution) -> bool:
+    return isinstance(distribution, ChoiceOf) and len(distribution.values) == 1
 
 
 # --- samplers, rules, limits --------------------------------------------------------------------
 
 
 def _check_cma(space: Space) -> None:
-    drawn = {
-        name: among
-        for name, among in space.items()
-        if not (isinstance(among, ChoiceOf) and len(among.values) == 1)
-    }
-    for name, among in drawn.items():
-        if isinstance(among, ChoiceOf):
+    sampled = {name: distribution for name, distribution in space.items() if not _is_fixed(distribution)}
+    for name, distribution in sampled.items():
+        if isinstance(distribution, ChoiceOf):
             raise SearchError(
-                f"CMA() draws numbers only, and {name!r} is a choice: use TPE(), or uniform(), loguniform() or "
+                f"CMA() samples numbers only, and {name!r} is a choice: use TPE(), or uniform(), loguniform() or "
                 "randint() for it"
             )
-    if len(drawn) < 2:
+    if len(sampled) < 2:
         raise SearchError(
-            f"CMA() needs two numbers or more to draw, and the search space has {len(drawn)}: use TPE()"
+            f"CMA() needs at least two numeric distributions, and the search space has {len(sampled)}: use TPE()"
         )
 
 
@@ -295,8 +298,7 @@ def _check_samples(samples: object) -> None:
 def _check_keep(keep: object) -> None:
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise SearchError(
-            f"keep={keep!r}: expected a whole number of at least 1, of models that keep their checkpoints, or None for "
-            "all of them"
+            f"keep={keep!r}: expected the number of models that keep their checkpoints, at least 1, or None for all"
         )
 
 

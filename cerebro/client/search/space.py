@@ -1,10 +1,10 @@
-"""Search spaces: from what a user writes to a list of training configurations. Pure.
+"""Search spaces, and the configurations they describe. Pure functions.
 
-Three forms:
+A search space has one of three forms:
 
-- a dict of lists or arrays: their grid, ``{"lr": [0.1, 0.01], "batch_size": [32]}``; any other value is fixed;
-- a dict with distributions (`uniform`, `loguniform`, `randint`, `choice`) and a number of `samples`: random search;
-- a list of dicts: these configurations.
+- a dict of lists or arrays, a grid: ``{"lr": [0.1, 0.01], "batch_size": [32]}``; any other value is fixed;
+- a dict with distributions (`uniform`, `loguniform`, `randint`, `choice`) and a number of `samples`;
+- a list of dicts, one per configuration.
 """
 
 from __future__ import annotations
@@ -29,24 +29,52 @@ from cerebro.search.drawing import drawn_from
 
 SearchSpace = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-_LONGEST = 200
+_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A hyper-parameter to draw; made by the functions below."""
+    """Distribution of a hyperparameter; created by `uniform`, `loguniform`, `randint` and `choice`."""
 
     data: data.Distribution
 
 
 def uniform(low: SupportsFloat, high: SupportsFloat) -> Distribution:
-    """A number between `low` and `high`."""
+    """Sample a float uniformly between `low` and `high`.
+
+    Args:
+        low: smallest value.
+        high: largest value, not below `low`.
+
+    Returns:
+        A distribution for a search space.
+
+    Raises:
+        SearchSpaceError: a bound is not finite, or `low` exceeds `high`.
+
+    Example:
+        >>> space = {"dropout": uniform(0.0, 0.5), "batch_size": 32}
+    """
     ends = _ends("uniform", low, high)
     return Distribution(Uniform(low=ends[0], high=ends[1]))
 
 
 def loguniform(low: SupportsFloat, high: SupportsFloat) -> Distribution:
-    """A positive number whose logarithm is uniform."""
+    """Sample a positive float whose logarithm is uniform, for scales such as learning rates.
+
+    Args:
+        low: smallest value, above 0.
+        high: largest value, not below `low`.
+
+    Returns:
+        A distribution for a search space.
+
+    Raises:
+        SearchSpaceError: a bound is not finite or not positive, or `low` exceeds `high`.
+
+    Example:
+        >>> space = {"lr": loguniform(1e-4, 1e-1), "batch_size": 32}
+    """
     ends = _ends("loguniform", low, high)
     if ends[0] <= 0:
         raise SearchSpaceError(f"loguniform({low}, {high}): the lower end must be positive")
@@ -54,53 +82,87 @@ def loguniform(low: SupportsFloat, high: SupportsFloat) -> Distribution:
 
 
 def randint(low: SupportsFloat, high: SupportsFloat) -> Distribution:
-    """An integer from `low` to `high`, both included."""
+    """Sample an integer from `low` to `high`, both included.
+
+    Args:
+        low: smallest value.
+        high: largest value, not below `low`.
+
+    Returns:
+        A distribution for a search space.
+
+    Raises:
+        SearchSpaceError: a bound is not an integer within 2**53, or `low` exceeds `high`.
+
+    Example:
+        >>> space = {"layers": randint(2, 6), "batch_size": 32}
+    """
     ends = _ends("randint", low, high)
     if any(end % 1 for end in ends):
         raise SearchSpaceError(f"randint({low}, {high}): both ends must be whole numbers")
     if max(map(abs, ends)) > MAX_INTEGER:
-        raise SearchSpaceError(f"randint({low}, {high}): numbers beyond 2**53 cannot be carried exactly")
+        raise SearchSpaceError(f"randint({low}, {high}): numbers beyond 2**53 cannot be stored exactly")
     return Distribution(RandInt(low=int(ends[0]), high=int(ends[1])))
 
 
 def choice(values: Iterable[Any]) -> Distribution:
-    """One of `values`."""
-    given = _elements(
+    """Sample one of `values`, each with equal probability.
+
+    Args:
+        values: iterable or array of JSON values: numbers, texts, booleans, `None`, lists and dicts.
+
+    Returns:
+        A distribution for a search space.
+
+    Raises:
+        SearchSpaceError: `values` is empty, or a value is not a JSON value.
+
+    Example:
+        >>> space = {"activation": choice(["relu", "gelu"]), "batch_size": 32}
+    """
+    elements = _elements(
         "of choice()", values if is_array(values) or isinstance(values, range) else list(values)
     )
-    if not given:
+    if not elements:
         raise SearchSpaceError("choice([]) has no values: give at least one")
-    return Distribution(ChoiceOf(values=tuple(_as_json("of choice()", value) for value in given)))
+    return Distribution(ChoiceOf(values=tuple(_as_json("of choice()", value) for value in elements)))
 
 
 def configurations(space: SearchSpace, *, samples: int | None = None, seed: int = 0) -> list[Hyperparameters]:
-    """The training configurations of a search space, in a fixed order.
+    """List the configurations of a search space, in a fixed order.
 
     Args:
-        samples: how many to draw where the space has distributions.
-        seed: of the draws; each hyper-parameter has its own generator, so that no two are correlated.
+        space: search space in one of the three forms of this module.
+        samples: number of configurations to sample; required if the space has distributions.
+        seed: seed of the samples. Each hyperparameter has its own generator, so their values are independent.
+
+    Returns:
+        One dict of hyperparameters per configuration.
 
     Raises:
-        SearchSpaceError: names what is empty, of a wrong type, or missing.
+        SearchSpaceError: the space is empty, has an invalid value, or lacks ``batch_size``.
+
+    Example:
+        >>> configurations({"lr": [0.1, 0.01], "batch_size": 32})
+        [{'lr': 0.1, 'batch_size': 32}, {'lr': 0.01, 'batch_size': 32}]
     """
     return list(_configurations(space, samples, seed))
 
 
 def first_configuration(space: SearchSpace) -> Hyperparameters:
-    """Return the first of `configurations`."""
-    return next(iter(_configurations(space, 1 if is_drawn(space) else None, 0)))
+    """Return the first configuration of a search space."""
+    return next(iter(_configurations(space, 1 if has_distributions(space) else None, 0)))
 
 
 def _configurations(space: SearchSpace, samples: int | None, seed: int) -> Iterable[Hyperparameters]:
-    """Check the space and its size, and return a lazy list of configurations."""
     if isinstance(space, Mapping):
         _check_names(space)
-        if is_drawn(space):
+        if has_distributions(space):
             _require_few(samples or 0, f"samples={samples}")
             return map(_checked, _sampled(space, samples, seed))
         if samples is not None:
             raise SearchSpaceError(
-                f"samples={samples}, but no hyper-parameter of the search space is drawn at random: use uniform(), "
+                f"samples={samples}, but the search space has no distribution: use uniform(), "
                 "loguniform(), randint() or choice(), or leave `samples` out for the grid"
             )
         return _grid(space)
@@ -114,21 +176,21 @@ def _configurations(space: SearchSpace, samples: int | None, seed: int) -> Itera
     return [_checked(_configuration(position, item)) for position, item in enumerate(space)]
 
 
-def is_drawn(space: SearchSpace) -> bool:
-    """Whether a hyper-parameter is drawn at random."""
+def has_distributions(space: SearchSpace) -> bool:
+    """True if a hyperparameter has a distribution."""
     return isinstance(space, Mapping) and any(isinstance(value, Distribution) for value in space.values())
 
 
 def space_data(space: Mapping[str, Any]) -> Space:
-    """A search space with distributions, as a request has it: a list is a choice, a fixed value a choice of one.
+    """Convert a search space into distributions: a list becomes a choice, a value a choice of one.
 
     Raises:
-        SearchSpaceError: as `configurations` does, and for a distribution inside a value.
+        SearchSpaceError: as `configurations`, or a value contains a distribution.
     """
     _check_names(space)
-    found = {name: _distribution(name, value) for name, value in space.items()}
-    _check_batch_size(found.get("batch_size"))
-    return found
+    distributions = {name: _distribution(name, value) for name, value in space.items()}
+    _check_batch_size(distributions.get("batch_size"))
+    return distributions
 
 
 def _distribution(name: str, value: Any) -> data.Distribution:
@@ -137,20 +199,20 @@ def _distribution(name: str, value: Any) -> data.Distribution:
     return ChoiceOf(values=tuple(_axis(name, value)))
 
 
-def _check_batch_size(among: data.Distribution | None) -> None:
-    match among:
+def _check_batch_size(distribution: data.Distribution | None) -> None:
+    match distribution:
         case None:
             sizes: tuple[JsonValue, ...] = (None,)
         case ChoiceOf():
-            sizes = among.values
+            sizes = distribution.values
         case RandInt():
-            sizes = (among.low,)
+            sizes = (distribution.low,)
         case _:
             raise SearchSpaceError(
-                f"batch_size is drawn by {among.kind}(), expected a positive integer: use randint() or choice()"
+                f"batch_size uses {distribution.kind}(), expected positive integers: use randint() or choice()"
             )
     for size in sizes:
-        _checked({"batch_size": size} if among else {})
+        _checked({"batch_size": size} if distribution else {})
 
 
 def _grid(space: Mapping[str, Any]) -> Iterable[Hyperparameters]:
@@ -163,17 +225,17 @@ def _grid(space: Mapping[str, Any]) -> Iterable[Hyperparameters]:
     if not axes:
         raise SearchSpaceError("the search space is empty, expected at least one training configuration")
     _check_batch_size(ChoiceOf(values=tuple(axes["batch_size"])) if "batch_size" in axes else None)
-    has_parts = any(isinstance(value, list | dict) for values in axes.values() for value in values)
-    found: Iterable[Hyperparameters] = (
+    has_containers = any(isinstance(value, list | dict) for values in axes.values() for value in values)
+    grid: Iterable[Hyperparameters] = (
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     )
-    return map(copy.deepcopy, found) if has_parts else found
+    return map(copy.deepcopy, grid) if has_containers else grid
 
 
-def _require_few(count: int, what: str) -> None:
+def _require_few(count: int, subject: str) -> None:
     if count > MAX_CONFIGURATIONS:
         raise SearchSpaceError(
-            f"{what} has {count:,} configurations, at most {MAX_CONFIGURATIONS:,}: draw some at random, as in "
+            f"{subject} has {count:,} configurations, at most {MAX_CONFIGURATIONS:,}: sample some, as in "
             "run_fit(..., {'lr': choice([...])}, samples=100), or use a search such as search=ASHA()"
         )
 
@@ -189,18 +251,18 @@ def _length(value: Any) -> int:
 
 
 def _axis(name: str, value: Any) -> list[JsonValue]:
-    """The values of a hyper-parameter; a value that is no axis is its only one."""
+    """Return the values of a hyperparameter; a scalar is its only value."""
     values = _elements(repr(name), value) if _is_axis(value) else [value]
     if not values:
-        raise SearchSpaceError(f"hyper-parameter {name!r} has no values: give at least one")
+        raise SearchSpaceError(f"hyperparameter {name!r} has no values: give at least one")
     return [_as_json(repr(name), each) for each in values]
 
 
 def _elements(name: str, values: Any) -> list[Any]:
-    """The elements of a list or array of a hyper-parameter, which errors call `name`."""
+    """Return the elements of a list or array; `name` is the hyperparameter in error messages."""
     if (count := _length(values)) > MAX_CONFIGURATIONS:
         raise SearchSpaceError(
-            f"hyper-parameter {name} has {count:,} values, at most {MAX_CONFIGURATIONS:,}: draw it by randint(), "
+            f"hyperparameter {name} has {count:,} values, at most {MAX_CONFIGURATIONS:,}: use randint(), "
             "uniform() or loguniform()"
         )
     if not is_array(values):
@@ -208,7 +270,7 @@ def _elements(name: str, values: Any) -> list[Any]:
     try:
         return list(listed(values))
     except ValueError as cause:
-        raise SearchSpaceError(f"hyper-parameter {name} {cause}") from cause
+        raise SearchSpaceError(f"hyperparameter {name} {cause}") from cause
 
 
 def _sampled(space: Mapping[str, Any], samples: int | None, seed: int) -> list[Hyperparameters]:
@@ -240,12 +302,12 @@ def _configuration(position: int, item: object) -> Hyperparameters:
 def _check_names(space: Mapping[Any, Any]) -> None:
     for name in space:
         if not isinstance(name, str) or not name:
-            raise SearchSpaceError(f"hyper-parameter names must be text, not {name!r}")
+            raise SearchSpaceError(f"hyperparameter names must be text, not {name!r}")
         _as_json("names", name)
 
 
 def _checked(configuration: Mapping[str, Any]) -> Hyperparameters:
-    """The configuration that user code gets: tuples have become lists."""
+    """Return the configuration as user code receives it, with lists instead of tuples."""
     checked: Hyperparameters = {name: _as_json(repr(name), value) for name, value in configuration.items()}
     size = checked.get("batch_size")
     if size is None:
@@ -258,24 +320,24 @@ def _checked(configuration: Mapping[str, Any]) -> Hyperparameters:
 
 
 def _as_json(name: str, value: Any) -> JsonValue:
-    """A value as it will reach user code; `name` is how an error names the hyper-parameter."""
+    """Return the value as user code receives it; `name` is the hyperparameter in error messages."""
     if _has_distribution(value):
         raise SearchSpaceError(
-            f"hyper-parameter {name} has a distribution inside its value {value!r}: spaces with conditions are not "
-            "supported; give each hyper-parameter that is drawn a name of its own at the top"
+            f"hyperparameter {name} has a distribution inside its value {value!r}: nested distributions are not "
+            "supported. Make each sampled hyperparameter a top-level entry"
         )
     try:
         return carried(value)
     except ValueError as cause:
         raise SearchSpaceError(
-            f"hyper-parameter {name} has the value {_shown(value)} ({type(value).__name__}), which cannot be carried "
+            f"hyperparameter {name} has the value {_shown(value)} ({type(value).__name__}), which cannot be stored "
             f"exactly: it {cause}"
         ) from cause
 
 
 def _shown(value: object) -> str:
     text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _has_distribution(value: Any) -> bool:
@@ -300,6 +362,6 @@ def _ends(name: str, low: object, high: object) -> tuple[float, float]:
 
 
 def _number(value: object) -> float:
-    """As a float; not a number, if it is none: a text that reads like one would be compared as text."""
+    """Convert to float; NaN for texts, because a text would be compared as a text."""
     plain = listed(value) if is_array(value) and not has_masked(value) else value
     return float(plain) if isinstance(plain, Real) else math.nan

@@ -1,5 +1,5 @@
-"""The platform tried out on itself: ``cerebro selftest``, which `helm test` runs as well.
+"""Self-test of a cluster: `cerebro selftest`, which `helm test` runs.
 
-`trial` makes a small data set on the shared volume, preprocesses it, trains a few tiny models and checks what came of
-it; `specs` is the user code of that. Nothing is downloaded, and nothing is asked of the cluster that a user could not.
+`trial.py` creates a small data set on the shared volume, preprocesses it, trains a few tiny models and checks the
+result. `specs.py` has the user code. It uses only the public API and downloads nothing.
 """

@@ -1,6 +1,6 @@
-"""The selftest's user code: noisy pictures with one bright quarter, and a classifier that is to say which.
+"""User code of the self-test: noisy pictures with one bright quarter, and a classifier of the quarter.
 
-Written as a user would write it. Workers import it from their own installation.
+Workers import it from their own installation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from cerebro.spec import ETLSpec, Mode, SubEpochSpec
 
 SIDE = 8
-"""Pixels of a picture's side."""
+"""Width and height of a picture, in pixels."""
 CLASSES = 4
 EPOCHS = 2
 BATCH_SIZE = 4
@@ -21,7 +21,7 @@ SEARCH_SPACE = {"lr": [0.003, 0.01], "width": [8, 16], "batch_size": [BATCH_SIZE
 
 
 def picture(label: int, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """A picture of class `label`, float32 of shape (SIDE, SIDE): noise of deviation 1, its quarter 0.9 brighter."""
+    """Return a picture of class `label`: float32 noise of shape (SIDE, SIDE), with one quarter 0.9 brighter."""
     pixels = generator.normal(size=(SIDE, SIDE)).astype(np.float32)
     half = SIDE // 2
     row, column = divmod(label, 2)
@@ -30,21 +30,21 @@ def picture(label: int, generator: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 class Pictures(ETLSpec):
-    """An ``.npy`` object and its label."""
+    """Loads an ``.npy`` object and its label."""
 
     def __init__(self) -> None:
         self.is_feature_download = ["picture"]
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """The row's picture, and its label."""
+        """Return the picture of the row and its label."""
         return np.load(f"{object_dir}/{row['picture']}", allow_pickle=False), row["label"]
 
 
 class Quarters(SubEpochSpec):
-    """One hidden layer and Adam."""
+    """A network with one hidden layer, trained with Adam."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """One network of the given width."""
+        """Create a network of the given width."""
         from torch import nn
 
         width = hyperparams["width"]
@@ -52,7 +52,7 @@ class Quarters(SubEpochSpec):
         return [nn.Sequential(nn.Flatten(), *layers)]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """One pass over the partition."""
+        """Train one pass over the partition."""
         import torch
 
         (network,) = models
@@ -68,7 +68,7 @@ class Quarters(SubEpochSpec):
         return {"loss": total["loss"] / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Accuracy."""
+        """Compute the accuracy."""
         (network,) = models
         correct = sum(int((network(pictures).argmax(1) == labels).sum()) for pictures, labels in dataloader)
         return {"accuracy": correct / dataloader.num_rows}

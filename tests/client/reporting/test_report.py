@@ -54,7 +54,7 @@ def test_the_answer_comes_first(report: str, story: Story) -> None:
     for expected in (
         f"Best model: {best.id}",
         "at epoch 2 of 2",
-        "less is better",
+        "smaller is better",
         f"{best.hyperparams['lr']:.6g}",
         checkpoint.name,
         "Experiment.attach('one').result('fit-1').best",
@@ -79,7 +79,7 @@ def test_what_tests_of_its_models_found_is_in_it() -> None:
     story = evaluated()
     words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
     shown = " ".join(words)
-    assert "running) model of epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
+    assert "running) model epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
     assert (
         "test-1, on the split test (means over 2 parts of the split, weighted by rows: for accuracy or a mean loss the "
         "same as of the whole split, for F1, AUC or BLEU not." in shown
@@ -113,7 +113,7 @@ def test_all_models_and_what_they_share_are_listed(report: str, story: Story) ->
     rows = re.findall(r'<th scope="row">(m\d\d)</th>', report)
     assert set(story.run.models) <= set(rows)
     words = prose(report)
-    assert "The same for all models:" in words
+    assert "Equal for all models:" in words
     assert "batch_size" in words
 
 
@@ -142,7 +142,7 @@ def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
     ):
         assert expected in words
     assert f"{story.state.seq:,} events" in words
-    assert "requested fit-1" in words or "fit-1" in words[words.index("Who asked for what") :]
+    assert "requested fit-1" in words or "fit-1" in words[words.index("Commands") :]
 
 
 def test_nobodys_name_is_markup(report: str) -> None:
@@ -157,7 +157,7 @@ def test_nobodys_name_is_markup(report: str) -> None:
 def test_the_script_is_in_it_once_and_the_size_is_said(report: str) -> None:
     """A file of five megabytes, and it says so."""
     assert report.count(plotly_script()) == 1
-    said = re.search(r"One file of ([\d.]+) MiB, ([\d.]+) MiB of which draw", prose(report))
+    said = re.search(r"One file of ([\d.]+) MiB, ([\d.]+) MiB for Plotly", prose(report))
     assert said is not None
     assert float(said[1]) == pytest.approx(len(report.encode()) / 2**20, abs=0.11)
     assert len(report.encode()) - len(plotly_script().encode()) < 2**20
@@ -260,14 +260,14 @@ def test_parallel_plans_and_what_is_ruled_out_are_told() -> None:
     story = Story(devices=2)
     ddp = ParallelPlan(technique="ddp", size=2)
     story.fit(models=2, partitions=1, epochs=1, parallel_plans=(SINGLE, ddp))
-    assert "Ways to train" not in prose(report_html(story.state, story.run, record=RECORD, now=story.time))
+    assert "Parallel plans" not in prose(report_html(story.state, story.run, record=RECORD, now=story.time))
     story.break_off(
         sub_epoch(1, 0), 0, story.start(sub_epoch(1, 0), 0), FailureKind.NOT_APPLICABLE, "no blocks"
     )
     story.start(sub_epoch(1, 0), 0, (0, 1), ddp)
     story.commit(sub_epoch(1, 0), 0)
     words = " ".join(prose(report_html(story.state, story.run, record=RECORD, now=story.time)).split())
-    assert "Ways to train the models" in words
+    assert "Parallel plans" in words
     assert re.search(r"m00 single 1 0 no blocks m00 ddp-2 2 1 1", words), words[words.index("Ways to") :][
         :300
     ]

@@ -153,7 +153,7 @@ def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.M
     class Broken(Whole):
         def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
             if not after:
-                raise LostEventsError.of(experiment, 1, "gone")
+                raise LostEventsError.for_event(experiment, 1, "gone")
             return super().events(experiment, after)
 
     monkeypatch.setattr(log_pages, "PAGE", 50)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from cerebro.client.reporting.plotting import plotly_script
-from cerebro.client.results.shown import Carriers, bundle
+from cerebro.client.results.notebook_figure import ScriptOutput, bundle
 from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import Volumes
 from tests.client.reporting.stories import reported
@@ -50,9 +50,9 @@ def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
     result = fit_result(fitted(), volumes)
     with pytest.raises(ValueError, match=r"ends in \.html"):
         result.plot_curves("curves.png")
-    with pytest.raises(NotFoundError, match="no hyper-parameter width: there are batch_size, lr"):
+    with pytest.raises(NotFoundError, match="no hyperparameter width: choose among batch_size, lr"):
         result.plot_parallel(names=["width"])
-    with pytest.raises(NotFoundError, match="fewer than two hyper-parameters of fit-1 vary"):
+    with pytest.raises(NotFoundError, match="fewer than two hyperparameters of fit-1 vary"):
         result.plot_heatmap()
 
 
@@ -77,5 +77,5 @@ def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
 
 def test_one_cell_of_a_notebook_carries_the_script() -> None:
     """The first one that shows a figure, however often it is executed."""
-    carriers = Carriers()
-    assert [carriers.carries(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]
+    script_output = ScriptOutput()
+    assert [script_output.has_script(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

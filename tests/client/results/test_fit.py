@@ -81,9 +81,9 @@ def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
     story.epoch(1, loss=2.0, seconds=7.0, attempt=3.0)
     result = fit_result(story, volumes)
     (row,) = result.leaderboard().to_dict("records")
-    assert (row["model"], row["model (hyper-parameter)"]) == ("m00", "cnn")
-    assert (row["loss"], row["loss (hyper-parameter)"]) == (2.0, "mse")
-    assert (row["epochs"], row["epochs (hyper-parameter)"]) == (1, 99)
+    assert (row["model"], row["model (hyperparameter)"]) == ("m00", "cnn")
+    assert (row["loss"], row["loss (hyperparameter)"]) == (2.0, "mse")
+    assert (row["epochs"], row["epochs (hyperparameter)"]) == (1, 99)
     (epoch,) = result.history().to_dict("records")
     assert (epoch["seconds"], epoch["seconds (metric)"]) == (4.0, 7.0)
     assert list(result.sub_epochs()["attempt"]) == [1, 1]

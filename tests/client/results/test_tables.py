@@ -24,7 +24,7 @@ def test_rows_in_are_rows_kept_plus_rows_failed(volumes: Volumes) -> None:
     story.etl(splits={"train": 10, "test": 3})
     dataset = story.state.datasets[DATASET]
     dataset.rows["train", 1], dataset.failed_rows["train", 1] = 8, 2
-    result = EtlResult.of(dataset, story.state.runs["etl-1"], MountedFiles(volumes))
+    result = EtlResult.from_run(dataset, story.state.runs["etl-1"], MountedFiles(volumes))
     assert result.rows == {"train": 20, "test": 6}
     assert result.kept == {"train": 18, "test": 6}
     assert result.failed == {"train": 2, "test": 0}

@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch
 
     def events(experiment: str, after: int = 0) -> Any:
         if after < segment.last:
-            raise LostEventsError.of(experiment, 1, "its file is gone")
+            raise LostEventsError.for_event(experiment, 1, "its file is gone")
         return read(experiment, after)
 
     monkeypatch.setattr(bench.store, "events", events)

@@ -166,4 +166,4 @@ def test_file_that_takes_all_memory_is_refused(browser: Browser) -> None:
     )
     answer = browser.post("/start", {"file": bomb})
     assert answer.status_code == 422
-    assert "more memory to read than there is" in answer.text
+    assert "needs more memory than is available" in answer.text

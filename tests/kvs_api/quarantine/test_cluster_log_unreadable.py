@@ -25,7 +25,7 @@ def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Pa
     store.begin("one", tmp_path)
     store.write_cluster_log(event)
     with pytest.raises(
-        UnreadableClusterLogError, match="event of the cluster's log, event 2 of experiment 'one'"
+        UnreadableClusterLogError, match="event of the cluster log, event 2 of experiment 'one'"
     ) as caught:
         store.kvs.events("one")
     assert "Install the newer version" in str(caught.value)
@@ -57,7 +57,7 @@ def test_the_controller_stands_by(
     led: list[int] = []
 
     def another_leads() -> bool:
-        if any("cluster's log" in record.getMessage() for record in caplog.records):
+        if any("cluster log" in record.getMessage() for record in caplog.records):
             led.append(store.kvs.lead("the newer one", 0.1).term)
         return any(led)
 

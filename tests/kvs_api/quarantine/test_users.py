@@ -39,9 +39,9 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
     assert "etl-1: queued" in found.status()
     assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
     with pytest.raises(UnreadableError, match="event 2"):
-        found.steer(Command(kind=CommandKind.STOP_RUN))
+        found.send(Command(kind=CommandKind.STOP_RUN))
     with pytest.raises(ConflictError, match="repeat its exact name"):
-        found.steer(Command(kind=CommandKind.DELETE, confirm="good"))
+        found.send(Command(kind=CommandKind.DELETE, confirm="good"))
     commands = CommandsMixin()
     commands._session = found
     commands.delete(confirm="bad")
@@ -57,10 +57,10 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
     store.write("bad", NEWER)
     if is_first:
         with pytest.raises(ConflictError, match="etl-1"):
-            session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
+            session(store).send(Command(kind=CommandKind.DELETE, confirm="bad"))
         assert len(store.kvs.queue()) == 2
     else:
-        session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
+        session(store).send(Command(kind=CommandKind.DELETE, confirm="bad"))
         assert [entry.experiment for entry in store.kvs.queue()] == ["good"]
         assert store.kvs.deleting() == ("bad",)
 

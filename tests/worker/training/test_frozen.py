@@ -486,17 +486,17 @@ def test_a_user_gets_one_file(tmp_path: Path) -> None:
     trainee = holder()
     reference = saved(trainee, volumes.checkpoints, 0)
     files = MountedFiles(volumes, tmp_path / "cache")
-    path = files.whole(reference)
+    path = files.merged(reference)
     expected = save(tmp_path, "plain", trainee.state())
     assert path.read_bytes() == (tmp_path / expected.name).read_bytes()
     made = path.stat().st_mtime_ns
-    assert files.whole(reference).stat().st_mtime_ns == made
+    assert files.merged(reference).stat().st_mtime_ns == made
     path.write_bytes(b"damaged")
-    assert files.whole(reference).stat().st_size == reference.size
+    assert files.merged(reference).stat().st_size == reference.size
     damaged_bases()["cut"](volumes.checkpoints / bases(volumes.checkpoints)[0])
     path.unlink()
     with pytest.raises(CheckpointCorruptError):
-        files.whole(reference)
+        files.merged(reference)
     assert not path.exists()
 
 
@@ -509,7 +509,7 @@ def test_copies_for_users_of_two_clusters_do_not_meet(tmp_path: Path) -> None:
         trainee = holder()
         trainee.checkpoint["cluster"] = cluster
         reference = saved(trainee, volumes.checkpoints, 0)
-        paths.append((MountedFiles(volumes, tmp_path / "cache").whole(reference), reference))
+        paths.append((MountedFiles(volumes, tmp_path / "cache").merged(reference), reference))
     assert all(checksum(path).checksum == reference.checksum for path, reference in paths)
 
 
@@ -520,4 +520,4 @@ def test_a_cache_that_cannot_be_written_is_not_laid_to_the_checkpoint(tmp_path: 
     reference = saved(holder(), volumes.checkpoints, 0)
     (tmp_path / "cache").write_text("in the way")
     with pytest.raises(OSError, match="cache"):
-        MountedFiles(volumes, tmp_path / "cache").whole(reference)
+        MountedFiles(volumes, tmp_path / "cache").merged(reference)

@@ -1,6 +1,7 @@
-"""What users give to `run_etl`, `run_fit` and `dry_run`, checked.
+"""Validation of the arguments of `run_etl`, `run_fit` and `dry_run`, and the requests built from them.
 
-What is wrong is told at once, by the user's own words for it, before anything is sent.
+Mistakes are reported before anything is sent to the cluster. Notebooks, experiment files and the web page share this
+code. Search arguments are in `search/requests.py`, techniques in `techniques.py`, goals in `goals.py`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cerebro.client.search import SearchSpace, configurations, first_configuration
-from cerebro.client.search.requests import search_request
+from cerebro.client.search import SearchSpace, configurations, first_configuration, requests
 from cerebro.client.session import author
-from cerebro.contract import failure_rules
-from cerebro.contract.failure_rules import OF_RUNS
+from cerebro.contract.failure_rules import OF_RUNS, FailureRule, checked
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import Above, Below, SearchRequest, StopRule
@@ -39,20 +38,20 @@ def check_etl(
     fraction: float,
     max_failed: float,
     is_outside: bool,
-    rules: object = (),
+    failure_rules: object = (),
 ) -> None:
-    """Whether the cluster could preprocess the data.
+    """Check that the cluster can preprocess the data with these arguments.
 
     Args:
-        is_outside: the cluster is elsewhere, so that paths cannot be looked up from here.
-        rules: failure rules.
+        is_outside: True if the cluster runs elsewhere, so that paths cannot be checked here.
+        failure_rules: failure rules of the run.
 
     Raises:
-        SpecError: the spec lacks something, or names columns that the metadata has not.
-        DataError: a number is out of range, or a rule cannot be.
+        SpecError: the spec lacks a method or names unknown columns.
+        DataError: a number is out of range, or a rule is invalid.
     """
     check_etl_spec(spec, "run_etl")
-    rules_of_run(rules)
+    checked_failure_rules(failure_rules)
     check_shares(fraction=fraction, max_failed=max_failed)
     if fits(spec) and locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
@@ -63,20 +62,20 @@ def check_etl(
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
 
 
-def rules_of_run(given: object) -> tuple[failure_rules.FailureRule, ...]:
-    """Failure rules of a run, as its user gives them; DataError says which one cannot be, and where."""
-    return failure_rules.checked(given, "failure_rules", OF_RUNS)
+def checked_failure_rules(rules: object) -> tuple[FailureRule, ...]:
+    """Return the validated failure rules of a run; raise `DataError` for an invalid one."""
+    return checked(rules, "failure_rules", OF_RUNS)
 
 
 def check_shares(*, fraction: float, max_failed: float) -> None:
-    """Raise DataError unless these are shares of rows, as `run_etl` takes them."""
+    """Raise `DataError` unless both are fractions that `run_etl` accepts."""
     if not 0 < fraction <= 1:
         raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
     if not 0 <= max_failed <= 1:
         raise DataError(f"max_failed is {max_failed}, expected a share from 0 to 1")
 
 
-def asked_fit(
+def resolve_fit(
     spec: SubEpochSpec | None,
     space: SearchSpace,
     options: Mapping[str, Any],
@@ -84,33 +83,34 @@ def asked_fit(
     is_validated: bool,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
 ) -> tuple[SearchRequest | None, list[Hyperparameters]]:
-    """What a fit asks of a search, and the models that are listed, if the cluster could train them.
+    """Validate a fit and return its search request and its listed models.
 
     Args:
-        spec: `None` where user code cannot be looked at: a worker says what is wrong with it.
+        spec: `None` where user code must not run; the workers then report mistakes in it.
         options: all arguments of `run_fit`, by name.
-        put_code: stores a user's own procedure once all is found to be right; left out: it is only checked.
+        put_code: stores a user's search procedure after all checks passed. Default: don't store it.
 
     Raises:
-        SpecError, MetricError, DataError, SearchError, SearchSpaceError: what is wrong.
+        SpecError, MetricError, DataError, SearchError, SearchSpaceError: an argument is invalid.
     """
     _check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
-    named = ("search", "stop", "samples", "hours", "keep", "epochs")
-    given = {name: options[name] for name in named}
-    found: list[CodeRecord] = []
+    names = ("search", "stop", "samples", "hours", "keep", "epochs")
+    procedures: list[CodeRecord] = []
 
-    def noted(code: CodeRecord) -> CodeRecord:
-        found.append(code)
+    def collect(code: CodeRecord) -> CodeRecord:
+        procedures.append(code)
         return code
 
-    searched = search_request(space, **given, put_code=noted, author=author())
-    check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
+    request = requests.search_request(
+        space, **{name: options[name] for name in names}, put_code=collect, author=author()
+    )
+    check_rules(spec, request.stop if request else (), is_validated=is_validated)
     models: list[Hyperparameters] = []
     if options["search"] is None:
         models = configurations(space, samples=options["samples"], seed=options["seed"])
-    for code in found:
+    for code in procedures:
         put_code(code)
-    return searched, models
+    return request, models
 
 
 _SETTINGS = (
@@ -128,34 +128,30 @@ _SETTINGS = (
 
 def fit_request(
     code: str,
-    searched: SearchRequest | None,
+    search_request: SearchRequest | None,
     models: Iterable[Hyperparameters],
     options: Mapping[str, Any],
-    named: Mapping[str, Any],
+    technique_fields: Mapping[str, Any],
 ) -> FitRequest:
-    """What a fit asks for.
+    """Build the request of a fit.
 
     Args:
         code: SHA-256 of the encoded spec.
-        searched, models: of `asked_fit`.
+        search_request: search request of `resolve_fit`.
+        models: models of `resolve_fit`.
         options: all arguments of `run_fit`, by name.
-        named: of `techniques.chosen`.
+        technique_fields: result of `techniques.resolve_techniques`.
     """
     settings = {name: options[name] for name in _SETTINGS}
-    settings["failure_rules"] = rules_of_run(options.get("failure_rules", ()))
+    settings["failure_rules"] = checked_failure_rules(options.get("failure_rules", ()))
     if goal := options.get("goal"):
         settings["goal"] = goal
-    return FitRequest(code=code, models=tuple(models), search=searched, **settings, **named)
+    return FitRequest(code=code, models=tuple(models), search=search_request, **settings, **technique_fields)
 
 
 def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_validated: bool) -> None:
-    """Whether the cluster could train by these `settings`, which are named as the arguments of `run_fit`.
-
-    Raises:
-        SpecError, MetricError, DataError, SearchSpaceError: what is wrong.
-    """
     if spec is not None:
-        check_spec(spec, SubEpochSpec, "run_fit", _needed(is_validated=is_validated))
+        check_spec(spec, SubEpochSpec, "run_fit", _required_methods(is_validated=is_validated))
     mode, scheduler, planner = settings["mode"], settings["scheduler"], settings["planner"]
     if mode not in ("min", "max"):
         raise MetricError(
@@ -167,7 +163,7 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
     for name in ("epochs", "hang_timeout_s", "max_attempts"):
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
-    rules_of_run(settings.get("failure_rules", ()))
+    checked_failure_rules(settings.get("failure_rules", ()))
     verify = settings.get("verify", 0.0)
     if not isinstance(verify, int | float) or not 0 <= verify <= 1:
         raise DataError(
@@ -180,25 +176,23 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
 
 
 def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_validated: bool) -> None:
-    """Whether stop rules are about metrics that there will be, as far as that is known.
+    """Raise `MetricError` if a stop rule names a metric that the spec does not return.
 
-    Raises:
-        MetricError: one is not.
+    Metrics that cannot be read from the source code are checked after the first epoch.
     """
     for rule in rules:
         if isinstance(rule, Above | Below):
-            how = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
-            _check_metric(spec, rule.metric, "test" if is_validated else "train", how=how)
+            place = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
+            _check_metric(spec, rule.metric, "test" if is_validated else "train", place=place)
 
 
-def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, how: str = "as `metric`") -> None:
-    """What a method computes names for is known only once it has returned: after the first epoch, by the controller."""
+def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, place: str = "as `metric`") -> None:
     names = None if spec is None else returned_names(getattr(spec, method), metric)
     if names is not None and metric not in names:
-        told = ", ".join(sorted(names))
+        returned = ", ".join(sorted(names))
         raise MetricError(
-            f"metric {metric!r} is not returned by {type(spec).__name__}.{method}(), which returns: {told}. Choose one "
-            f"of them {how}, or return {metric!r}"
+            f"metric {metric!r} is not returned by {type(spec).__name__}.{method}(), which returns: {returned}. "
+            f"Choose one of them {place}, or return {metric!r}"
         )
 
 
@@ -210,25 +204,24 @@ def check_dry_run(
     rows: int,
     is_validated: bool,
 ) -> Hyperparameters:
-    """Whether a dry run of these could be made.
+    """Validate the arguments of a dry run.
 
     Returns:
-        The configuration that it tries; empty without `spec`.
+        The configuration to try; empty without `spec`.
 
     Raises:
-        SpecError, DataError, SearchSpaceError: what is wrong.
+        SpecError, DataError, SearchSpaceError: an argument is invalid.
     """
     check_etl_spec(etl, "dry_run")
     if rows < 1:
         raise DataError(f"rows is {rows}, expected at least 1")
     if spec is None:
         return {}
-    check_spec(spec, SubEpochSpec, "dry_run", _needed(is_validated=is_validated))
+    check_spec(spec, SubEpochSpec, "dry_run", _required_methods(is_validated=is_validated))
     if hyperparams is None:
         raise SearchSpaceError("no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}")
     return first_configuration(hyperparams)
 
 
-def _needed(*, is_validated: bool) -> set[str]:
-    """The methods that a spec needs to train."""
+def _required_methods(*, is_validated: bool) -> set[str]:
     return {"create_models", "train"} | ({"test"} if is_validated else set())

@@ -1,4 +1,4 @@
-"""A figure as notebooks keep it: still there when the notebook is exported to HTML, and without a network."""
+"""Plotly figures that stay visible in exported notebooks, without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cerebro.client.reporting.plotting import plotly_script
 from cerebro.figures import CONFIG, description
 
 _DRAW = """
-<div id="{place}" role="group" aria-label="{label}">{said}</div>
+<div id="{place}" role="group" aria-label="{label}">{text}</div>
 <script>
 (() => {{
   const figure = {figure};
@@ -33,57 +33,56 @@ _DRAW = """
 _MIMETYPE = "application/vnd.plotly.v1+json"
 
 
-class Carriers:
-    """Which cell of this kernel's notebook carries Plotly's script. Its output is 5 MB larger; all other figures of an
-    exported notebook use it."""
+class ScriptOutput:
+    """The notebook cell whose output contains Plotly's script (5 MB). All other figures share it."""
 
     def __init__(self) -> None:
         self.cell: str | None = None
 
-    def carries(self, cell: str) -> bool:
-        """Whether the script goes into the output of this cell: of the first that shows a figure, however often."""
+    def has_script(self, cell: str) -> bool:
+        """Return True for the first cell that shows a figure, also when it runs again."""
         if self.cell is None:
             self.cell = cell
         return self.cell == cell
 
 
-_CARRIERS = Carriers()
+_SCRIPT_OUTPUT = ScriptOutput()
 
 
-class ShownFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
-    """A figure of Plotly like any other, but for what a notebook keeps of it."""
+class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
+    """A Plotly figure with an own representation in notebooks."""
 
     def _ipython_display_(self) -> None:
-        # Where notebooks do not understand Plotly's own format, the package knows what to do.
+        # Front ends without support for Plotly's MIME type use the renderer of the package.
         if "plotly_mimetype" not in str(pio.renderers.default):
             super()._ipython_display_()
             return
         from IPython.display import display
 
-        script = f"<script>{plotly_script()}</script>" if _CARRIERS.carries(_cell()) else ""
+        script = f"<script>{plotly_script()}</script>" if _SCRIPT_OUTPUT.has_script(_cell()) else ""
         display(bundle(self, script), raw=True)  # type: ignore[no-untyped-call]
 
 
 def bundle(figure: go.Figure, script: str = "") -> dict[str, Any]:
-    """What a notebook keeps: the figure for itself, HTML for an export, words for everything else.
+    """Return the representations of a figure: Plotly's MIME type, HTML for exports, and text.
 
     Args:
-        script: an element that defines Plotly in the page, if no other output does.
+        script: HTML element that loads Plotly, if no other output of the page does.
     """
     plain = json.loads(pio.to_json(figure, validate=False)) | {"config": CONFIG}
-    said = description(plain) if plain["layout"].get("meta") else "A figure."
+    text = description(plain) if plain["layout"].get("meta") else "A figure."
     html = _DRAW.format(
         place=f"figure-{uuid.uuid4().hex}",
-        label=escape(said),
-        said=escape(said),
-        # No text in it can end the element.
+        label=escape(text),
+        text=escape(text),
+        # Escaped, so no text in the figure can close the script element.
         figure=json.dumps(plain).replace("<", "\\u003c"),
     )
-    return {_MIMETYPE: plain, "text/html": script + html, "text/plain": said}
+    return {_MIMETYPE: plain, "text/html": script + html, "text/plain": text}
 
 
 def _cell() -> str:
-    """Which cell is being executed; empty where the notebook does not say."""
+    """Return the id of the running cell, or an empty text if the front end sends none."""
     from IPython import get_ipython
 
     shell = get_ipython()

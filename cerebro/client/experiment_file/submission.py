@@ -1,7 +1,7 @@
-"""What an experiment file asks for, without its code: for whoever has the file and must not run what it names.
+"""Conversion of an experiment file into requests, without importing its code.
 
-The web page has the file from a browser and sends what is asked for to the cluster, where workers import the code from
-the archive. It has `main` answer in a process of its own.
+The web page receives the file from a browser and must not run user code, so it starts `main` in a sandboxed process.
+Workers import the code from the archive.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from cerebro.client.asking import asked_fit, check_shares, fit_request, rules_of_run
-from cerebro.client.experiment_file.form import ExperimentFile, Options, WithModels, parsed
+from cerebro.client.experiment_file.schema import ExperimentFile, Options, WithModels, parsed
 from cerebro.client.goals import goal
-from cerebro.client.techniques import chosen
+from cerebro.client.run_requests import check_shares, checked_failure_rules, fit_request, resolve_fit
+from cerebro.client.techniques import resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.base import Contract
 from cerebro.contract.events import RunRequested
@@ -23,29 +23,32 @@ from cerebro.contract.records import CodeRecord, Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Request
 from cerebro.data.locators import parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError, SearchError
-from cerebro.runtime.checked_yaml import told
+from cerebro.runtime.checked_yaml import told as located_message
 from cerebro.usercode.named import Named, encoded
 
 _SOURCE = "experiment file"
 
 
-class Question(Contract):
-    """What is sent."""
+class ReadRequest(Contract):
+    """A file to read."""
 
     text: str
-    """Of the file."""
+    """Content of the file."""
     archive: str = ""
     """SHA-256 of the code archive; empty without one."""
     author: str = ""
 
 
-class Asked(Contract):
-    """What the file asks for: an experiment with the first runs of their kinds, one waiting for the other.
+class Submission(Contract):
+    """An experiment with its first run of each kind.
 
     Attributes:
-        code: the folder or archive that the file names.
-        modules: of the user's, by the names at their top; in the code archive, or installed.
-        codes: to be stored before the runs are asked for.
+        name: name of the experiment.
+        locators: dataset locators.
+        code: folder or archive named in the file.
+        modules: top-level modules of user code, in the archive or installed.
+        codes: encoded specs, stored before the runs are sent.
+        runs: runs in order, each waiting for the previous one.
     """
 
     name: str
@@ -56,32 +59,30 @@ class Asked(Contract):
     runs: tuple[RunRequested, ...] = ()
 
 
-class Answer(Contract):
-    """What comes back: either is empty."""
+class ReadAnswer(Contract):
+    """The submission, or mistakes in the file."""
 
-    asked: Asked | None = None
+    submission: Submission | None = None
     mistakes: str = ""
 
 
-def asked(question: Question) -> Asked:
-    """Read the file, and check what can be checked without its code and without a cluster.
+def read_submission(request: ReadRequest) -> Submission:
+    """Read a file and check everything that needs neither its code nor a cluster.
 
     Raises:
-        ExperimentFileError: what is wrong, a line for each.
+        ExperimentFileError: one line for each mistake.
     """
-    return _Reader(question).asked()
+    return _Reader(request).submission()
 
 
 class _Reader:
-    """Reads one file."""
-
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._file = parsed(question.text, _SOURCE)
+    def __init__(self, request: ReadRequest) -> None:
+        self._request = request
+        self._file = parsed(request.text, _SOURCE)
         self._codes: list[CodeRecord] = []
         self._modules: set[str] = set()
 
-    def asked(self) -> Asked:
+    def submission(self) -> Submission:
         file = self._file
         locators = parse_locators(file.locators)
         runs = [self._run("etl", file.etl, self._etl(file))]
@@ -91,7 +92,7 @@ class _Reader:
             runs.append(self._run("test", file.test, _evaluation("test", file.test)))
         if file.predict is not None:
             runs.append(self._run("predict", file.predict, _evaluation("predict", file.predict)))
-        return Asked(
+        return Submission(
             name=file.name,
             locators=locators,
             code=file.code,
@@ -101,85 +102,89 @@ class _Reader:
         )
 
     def _run(self, kind: str, part: Options, request: Request) -> RunRequested:
-        with self._told(kind, "priority"):
-            number = priority.parse(part.whole["priority"])
-        # Checked once more, by pydantic: the project.
-        with self._told(kind):
+        with self._located_errors(kind, "priority"):
+            number = priority.parse(part.with_defaults["priority"])
+        # pydantic checks the project.
+        with self._located_errors(kind):
             return RunRequested.model_validate(
                 {
                     "run": f"{kind}-1",
                     "request": request,
-                    "author": self._question.author,
+                    "author": self._request.author,
                     "priority": number,
-                    "project": part.whole["project"],
+                    "project": part.with_defaults["project"],
                 }
             )
 
     def _etl(self, file: ExperimentFile) -> EtlRequest:
-        options = file.etl.whole
+        options = file.etl.with_defaults
         shares = {name: options[name] for name in ("fraction", "max_failed")}
-        with self._told("etl"):
+        with self._located_errors("etl"):
             check_shares(**shares)
-            rules = rules_of_run(options["failure_rules"])
+            rules = checked_failure_rules(options["failure_rules"])
         code = self._encoded(file.etl.spec)
         return EtlRequest(
             code=code.sha256,
             code_fingerprint=code.fingerprint,
             seed=options["seed"],
-            fits=True,  # perhaps: the class is not opened here, so the worker tells
+            fits=True,  # unknown here, because the class is not imported; the worker finds out
             failure_rules=rules,
             **shares,
         )
 
     def _fit(self, file: ExperimentFile, *, is_validated: bool) -> FitRequest:
         assert file.fit is not None
-        options = file.fit.whole
-        with self._told("fit", "search"):
+        options = file.fit.with_defaults
+        with self._located_errors("fit", "search"):
             if isinstance(options["search"], Named):
                 raise SearchError(
-                    f"{options['search'].text} is a search procedure of your own, and says itself which sampler draws: "
-                    "only `cerebro run`, or a notebook, can ask it"
+                    f"{options['search'].text} is a search procedure of your own, which the web page cannot import: "
+                    "start the experiment with `cerebro run` or from a notebook"
                 )
-        with self._told("fit"):
+        with self._located_errors("fit"):
             options["goal"] = goal(
                 *(options[name] for name in ("finish_by", "budget", "workers")), now=time.time()
             )
-            searched, models = asked_fit(None, file.fit.space, options, is_validated=is_validated)
-            named = chosen(
+            search_request, models = resolve_fit(None, file.fit.space, options, is_validated=is_validated)
+            technique_fields = resolve_techniques(
                 *(options[name] for name in ("techniques", "gpus", "trials", "gang")),
                 workers={},
                 put_code=lambda code: code,
             )
-        return fit_request(self._encoded(file.fit.spec).sha256, searched, models, options, named)
+        return fit_request(
+            self._encoded(file.fit.spec).sha256, search_request, models, options, technique_fields
+        )
 
     def _encoded(self, text: str) -> CodeRecord:
         named = Named.parse(text)
-        code = encoded(named, self._question.archive, author=self._question.author)
+        code = encoded(named, self._request.archive, author=self._request.author)
         self._codes.append(code)
         self._modules.add(named.module.partition(".")[0])
         return code
 
     @contextmanager
-    def _told(self, *place: str) -> Iterator[None]:
-        """What is wrong is told with the line of the place."""
+    def _located_errors(self, *place: str) -> Iterator[None]:
+        """Add line and field to errors."""
         try:
             yield
         except (PermanentError, ValueError) as problem:
-            raise ExperimentFileError(told(self._question.text, _SOURCE, place, problem)) from problem
+            raise ExperimentFileError(
+                located_message(self._request.text, _SOURCE, place, problem)
+            ) from problem
 
 
 def _evaluation(kind: Literal["test", "predict"], part: WithModels) -> EvaluateRequest:
-    options: dict[str, Any] = part.whole
+    options: dict[str, Any] = part.with_defaults
     return EvaluateRequest(kind=kind, fit="fit-1", models=tuple(options["models"]), split=options["split"])
 
 
 def main() -> None:
-    """Answer one question: JSON from standard input, to standard output."""
-    question = Question.model_validate_json(sys.stdin.buffer.read())
+    """Read one `ReadRequest` as JSON from standard input and write a `ReadAnswer` to standard output."""
+    request = ReadRequest.model_validate_json(sys.stdin.buffer.read())
     try:
-        answer = Answer(asked=asked(question))
+        answer = ReadAnswer(submission=read_submission(request))
     except ExperimentFileError as problem:
-        answer = Answer(mistakes=str(problem))
+        answer = ReadAnswer(mistakes=str(problem))
     except MemoryError:
-        answer = Answer(mistakes="It takes more memory to read than there is for it.")
+        answer = ReadAnswer(mistakes="The file needs more memory than is available.")
     sys.stdout.write(answer.model_dump_json())
