@@ -45,7 +45,7 @@ from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.sub_epoch import default_device
 
 _MAX_NAMED = 5
-_ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE_VARIABLE"
+_ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE"
 """Environment variable with the code archive's folder, set in a process with its Python environment."""
 
 

@@ -31,7 +31,7 @@ def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
         try:
             found.append(_EVENT.validate_json(json.dumps(entry)))
         except ValidationError as cause:
-            raise kind.of(experiment, entry.get("seq", 0), _reason(cause, entry), found) from cause
+            raise kind.for_event(experiment, entry.get("seq", 0), _reason(cause, entry), found) from cause
     return tuple(found)
 
 

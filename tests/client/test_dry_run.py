@@ -199,7 +199,7 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
     assert found.metrics == {"train": {"rows": 6.0}}
     assert set(found.skipped) == {"test", "predict", "full batch"}
-    assert "6 rows were tried of batch_size 32" in repr(found)
+    assert "6 of batch_size 32 rows were tried" in repr(found)
     assert experiment(only).dry_run(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
 
 
