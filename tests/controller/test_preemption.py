@@ -95,6 +95,26 @@ def test_a_much_better_model_gets_the_device_at_the_next_savepoint(policy: str) 
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
 
 
+def test_a_preempted_model_continues_before_it_trains_on_another_partition() -> None:
+    """Another worker that becomes free holds both partitions; the savepoint is only valid for one of them."""
+    seconds = {"worker-0": 50.0, "worker-1": 100.0, "worker-2": 100.0}
+    scenario = Scenario(
+        replicas={"worker-0": [0, 1], "worker-1": [1, 2], "worker-2": [2, 0]},
+        sub_epoch_time=lambda body, worker: seconds[worker],
+        curve=lambda body, seconds: falling(2.0 if body.model == "m02" else 1e6, body.sub_epoch, seconds),
+        saves=True,
+        saves_every_s=7.0,
+    )
+    simulation = Simulation(
+        scenario, request(3, 2).model_copy(update={"scheduler": "promising"}), plan(3, 3, rows=100)
+    )
+    simulation.run()
+    preempted = {event.task for event in simulation.log if isinstance(event, TaskAsked)}
+    committed = [event for event in simulation.log if isinstance(event, TaskCommitted)]
+    assert preempted
+    assert preempted == {event.task for event in committed if event.result.resumed_rows > 0}
+
+
 @pytest.mark.parametrize("policy", ["lrptw", "slaq", "rr"])
 def test_other_policies_do_not_preempt(policy: str) -> None:
     assert not any(isinstance(event, TaskAsked) for event in fast_and_slow(policy).log)
