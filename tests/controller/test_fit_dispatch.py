@@ -13,6 +13,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.scaling.cluster_decision import ending
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
@@ -251,16 +252,12 @@ def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
     assert reported == ["EpochCompleted", "EpochCompleted", "RunFinished"]
 
 
-def test_a_worker_that_gives_back_because_it_ends_gets_nothing_more() -> None:
-    """Silence, or a cluster manager, would tell of it later; until it is there anew it is not given the same again."""
+def test_a_worker_that_releases_its_task_because_it_ends_gets_no_more_tasks() -> None:
+    """The cluster log records the worker as lost."""
     story = Story()
     story.fit(models=2)
     story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
-    (step,) = core_of(story).decide(all_here(story))
-    assert isinstance(step, api.Note)
-    assert isinstance(step.event, WorkerLost)
-    assert (step.event.worker, step.event.reason) == ("worker-0", "it was asked to end")
-    story.tell(step.event)
+    ((worker, incarnation),) = ending(core_of(story).state)
+    story.tell(WorkerLost(worker=worker, incarnation=incarnation, reason="it was asked to end"))
     steps = core_of(story).decide(all_here(story))
     assert {step.worker for step in steps if isinstance(step, api.Assign)} == {"worker-1"}
-    assert not any(isinstance(step, api.Note) for step in steps)
