@@ -1,4 +1,4 @@
-"""``python -m cerebro.cli``: wiring only."""
+"""Entry point of ``python -m cerebro.cli``."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""``cerebro cluster``: a cluster on AWS from the terminal. Words and arguments only; the work is `cerebro.cloud`'s.
+"""``cerebro cluster``: clusters on AWS. This module parses arguments; `cerebro.cloud` does the work.
 
-Nothing of AWS is imported until a command runs, so the command line stays light and needs no boto3.
+AWS packages are imported when a command runs, so that the command line works without boto3.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from cerebro.errors import ProvisionError
 
 _ACTIONS = {
-    "create": "make the cluster of a file, or what is missing of it",
-    "delete": "remove it with all its data, and prove that nothing is left that costs money",
-    "pause": "end its nodes, keep its data",
+    "create": "create the cluster of a file, or its missing parts",
+    "delete": "delete the cluster with all its data, and check that no billed resource remains",
+    "pause": "end its nodes and keep its data",
     "resume": "start its nodes again",
-    "status": "show what there is, in which state, and what costs money",
+    "status": "show its resources, their state, and which are billed",
 }
 
 
 def register(commands: Any) -> None:
-    """Add ``cluster`` to the subcommands of ``cerebro``."""
+    """Add ``cluster`` to the subcommands."""
     cluster = commands.add_parser("cluster", help="create, pause, resume, show or delete a cluster on AWS")
     actions = cluster.add_subparsers(required=True, metavar="ACTION")
     for name, about in _ACTIONS.items():
@@ -39,7 +39,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run an action; returns the exit status."""
+    """Run an action; return the exit status."""
     if missing := [name for name in ("boto3", "yaml") if importlib.util.find_spec(name) is None]:
         how = "pip install 'cerebro-platform[provision]', or `make setup` in a checkout"
         raise ProvisionError(f"not installed: {', '.join(missing)}. {how}")
@@ -54,24 +54,26 @@ def run(options: argparse.Namespace) -> int:
     with site.alone():
         try:
             if options.action == "delete":
-                actions.delete(site, lambda what: options.yes or _confirms(what, site.file.name))
+                actions.delete(site, lambda plan: options.yes or _confirms(plan, site.file.name))
             else:
                 {"create": actions.create, "pause": actions.pause, "resume": actions.resume}[options.action](
                     site
                 )
         except KeyboardInterrupt:
             _show(
-                "Interrupted. What AWS has begun goes on there, and costs; give the same command again to go on."
+                "Interrupted. AWS continues what it started, at your cost: give the same command again to continue."
             )
             raise
     return 0
 
 
-def _confirms(what: str, name: str) -> bool:
-    _show(what)
+def _confirms(plan: str, name: str) -> bool:
+    _show(plan)
     if not sys.stdin.isatty():
-        raise ProvisionError("nothing has been removed: nobody can confirm it here. In scripts, give --yes")
-    return input(f"Type the name {name} to go on: ").strip() == name
+        raise ProvisionError(
+            "nothing was deleted, because no terminal can confirm it. In scripts, give --yes"
+        )
+    return input(f"Type the name {name} to continue: ").strip() == name
 
 
 def _show(line: str) -> None:

@@ -1,7 +1,7 @@
-"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ...: steer an experiment.
+"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ...: commands to an experiment.
 
-Each appends a command to the experiment's log, through the same store and by the same rules as notebooks and the page
-(`cerebro.commands`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
+Each appends a command to the experiment's log, with the same rules as notebooks and the page (`cerebro.commands`), and
+returns at once. ``cerebro status EXPERIMENT`` shows the effect.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from cerebro.runtime.kvs import KvsClient
     from cerebro.state import ExperimentState
 
-_GONE_S = 30.0
-"""A controller hears of a deletion at once; one that takes over waits five seconds for the leadership."""
-_LOOK_AGAIN_S = 0.2
+_DELETION_TIMEOUT_S = 30.0
+"""Seconds to wait for a deletion; a new controller needs five to become leader."""
+_POLL_S = 0.2
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add all of them to the subcommands of ``cerebro``.
+    """Add the commands to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
 
     def command(name: str, about: str, run: Any) -> argparse.ArgumentParser:
@@ -37,9 +37,9 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         parser.set_defaults(run=run, action=name)
         return parser
 
-    stop = command("stop", "end a run, or single models of it; committed work stays", _steer_models)
-    resume = command("resume", "let a paused or stopped run go on, or stopped models of it", _steer_models)
-    retry = command("retry", "let models that failed go on from their last checkpoints", _steer_models)
+    stop = command("stop", "end a run, or single models of it, and keep committed work", _steer_models)
+    resume = command("resume", "continue a paused or stopped run, or stopped models of it", _steer_models)
+    retry = command("retry", "continue failed models from their last checkpoints", _steer_models)
     for parser, is_needed in ((stop, False), (resume, False), (retry, True)):
         add_run(parser)
         parser.add_argument(
@@ -48,9 +48,9 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
             default=[],
             required=is_needed,
             metavar="M",
-            help="may be given several times",
+            help="can be repeated",
         )
-    scheduler = command("scheduler", "dispatch the sub-epochs that are left by another policy", _reschedule)
+    scheduler = command("scheduler", "change the scheduling policy for the remaining sub-epochs", _reschedule)
     scheduler.add_argument(
         "name", metavar="NAME", help="lrptw, random, fifo, cyclic, monte-carlo, promising, hermes, slaq or rr"
     )
@@ -58,14 +58,14 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         "--no-planner",
         dest="planner",
         action="store_false",
-        help="do without the planner, which looks for better orders",
+        help="turn off the planner, which searches for better orders",
     )
     add_run(scheduler)
-    command("archive", "take an experiment out of the list that is shown at first", _steer)
-    command("unarchive", "put it back", _steer)
-    command("restore", "let an experiment go on whose log could not be read, after an upgrade", _restore)
+    command("archive", "hide an experiment from the default list", _steer)
+    command("unarchive", "show an archived experiment in the list again", _steer)
+    command("restore", "continue an experiment whose log was unreadable, after an upgrade", _restore)
     delete = command("delete", "delete an experiment with all its data, for good", _delete)
-    delete.add_argument("--yes", metavar="NAME", help="its name once more, instead of typing it when asked")
+    delete.add_argument("--yes", metavar="NAME", help="its name, instead of typing it when asked")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--run",
         metavar="R",
         dest="of_run",
-        help="such as fit-1 (default: the open or newest one; to resume, the one that was paused or stopped)",
+        help="such as fit-1 (default: the open or newest one; to resume, a paused or stopped one)",
     )
 
 
@@ -90,19 +90,21 @@ def _reschedule(options: argparse.Namespace) -> int:
 
 def _restore(options: argparse.Namespace) -> int:
     cluster_client(options.home).restore(options.experiment)
-    print(f"{options.experiment}: its log is read anew; `cerebro status {options.experiment}` shows how far.")
+    print(
+        f"{options.experiment}: its log is read again. `cerebro status {options.experiment}` shows the progress."
+    )
     return 0
 
 
 def _steer(options: argparse.Namespace, **fields: Any) -> int:
-    """Append the command, or one for each model that is named: all of them, or none."""
+    """Append the command, once or for each named model; all or none are appended."""
     from cerebro.commands.rules import DOES, CommandKind
 
     kvs, kind = cluster_client(options.home), CommandKind(options.action)
     known = read(kvs, options.experiment)
     for event in append(kvs, options.experiment, known, kind=kind, **fields):
         named = (getattr(event, "model", ""), getattr(event, "run", ""), options.experiment)
-        print(f"{' of '.join(name for name in named if name)}: asked to {DOES[kind]}.")
+        print(f"{' of '.join(name for name in named if name)}: requested to {DOES[kind]}.")
     return 0
 
 
@@ -114,7 +116,7 @@ def _delete(options: argparse.Namespace) -> int:
     if options.yes is None and (problem is not None or CommandKind.DELETE in allowed(state)):
         models = sum(len(run.models) for run in state.runs.values())
         lost = "what its log says, all models" if problem else f"{len(state.runs)} runs, {models} models"
-        options.yes = _asked(name, f"{lost} with their checkpoints, metrics,")
+        options.yes = _confirmed_name(name, f"{lost} with their checkpoints, metrics,")
     append(kvs, name, known, kind=CommandKind.DELETE, confirm=options.yes or "")
     _await_end(kvs, name)
     print(f"{name} is deleted.")
@@ -122,13 +124,13 @@ def _delete(options: argparse.Namespace) -> int:
 
 
 def read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
-    """What is known of an experiment, and why no more."""
+    """Return the readable state of an experiment, and the error that limits it."""
     from cerebro.cli.experiment_status import load_readable
     from cerebro.state import ExperimentState
 
     try:
         return load_readable(kvs, name)
-    except UnreadableError as problem:  # not even its record
+    except UnreadableError as problem:  # Its record is unreadable.
         return ExperimentState(name=name), problem
     except NotFoundError as error:
         newest = ", ".join(summary.experiment.name for summary in kvs.experiments()[:5]) or "none yet"
@@ -138,8 +140,10 @@ def read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | 
 def append(
     kvs: KvsClient, name: str, known: tuple[ExperimentState, UnreadableError | None], **fields: Any
 ) -> tuple[ClientEvent, ...]:
-    """Append the command of these fields; its events, with their numbers. What cannot be read can still be archived and
-    deleted as a whole."""
+    """Append the command and return its events with their numbers.
+
+    An unreadable experiment can still be archived and deleted.
+    """
     from cerebro.client.session import author
     from cerebro.commands.command import Command, event_of_experiment, events_of
     from cerebro.commands.rules import OF_EXPERIMENT
@@ -153,28 +157,28 @@ def append(
     return tuple(event.model_copy(update={"seq": kvs.append(name, event, **flags)}) for event in events)
 
 
-def _asked(name: str, lost: str) -> str:
-    """The name as somebody at the terminal types it; nothing else is taken for a confirmation.
+def _confirmed_name(name: str, lost: str) -> str:
+    """Ask for the experiment's name, as confirmation of its deletion.
 
     Args:
-        lost: what is deleted, as the end of a line.
+        lost: description of the deleted data.
     """
     if not sys.stdin.isatty():
         raise ConflictError(
-            f"nothing was deleted: nobody is there to confirm it. In scripts: cerebro delete {name} --yes {name}"
+            f"nothing was deleted, because no terminal can confirm it. In scripts: cerebro delete {name} --yes {name}"
         )
     print(f"This deletes {name} for good: {lost}")
-    print("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
-    print("are, and so does its code, which other experiments may run.")
-    return input("Type its name to go on: ").strip()
+    print("logs and predictions, and its preprocessed data. It keeps the metadata and objects, and the code,")
+    print("which other experiments may use.")
+    return input("Type its name to continue: ").strip()
 
 
 def _await_end(kvs: KvsClient, name: str) -> None:
-    deadline = time.monotonic() + _GONE_S
+    deadline = time.monotonic() + _DELETION_TIMEOUT_S
     while any(summary.experiment.name == name and summary.is_deleting for summary in kvs.experiments()):
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{name} has not been deleted after {_GONE_S:g} s: the controller deletes it as soon as it runs and "
-                "can write to the volumes. See `cerebro status` and `cerebro logs controller`"
+                f"{name} was not deleted within {_DELETION_TIMEOUT_S:g} s: the controller deletes it "
+                "as soon as it runs and can write to the volumes. See `cerebro status` and `cerebro logs controller`"
             )
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)

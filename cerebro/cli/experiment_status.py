@@ -1,6 +1,4 @@
-"""What ``cerebro status EXPERIMENT`` says: its runs, where those stand that are open, and of its newest fit the
-schedule, epochs and models.
-"""
+"""Output of ``cerebro status EXPERIMENT``: runs, and the newest fit's schedule, epochs and models."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from cerebro.cli.queue import FollowedLog, experiment_json
+from cerebro.cli.queue import ExperimentLog, experiment_json
 from cerebro.cli.text import duration, table
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event
@@ -40,13 +38,16 @@ from cerebro.state.throughput import ThroughputMeter
 def load_readable(
     kvs: KvsClient, name: str, meter: ThroughputMeter | None = None
 ) -> tuple[ExperimentState, UnreadableError | None]:
-    """The fold of an experiment's log as far as it can be read, and why no further.
+    """Compute an experiment's state from the readable part of its log.
 
     Args:
-        meter: is shown what is read.
+        meter: observes the events.
+
+    Returns:
+        The state, and the error that ends the readable part or `None`.
 
     Raises:
-        NotFoundError: there is no such experiment.
+        NotFoundError: the experiment does not exist.
         UnreadableError: its record cannot be read.
     """
     state, problem = restored(kvs, kvs.experiment(name).name), None
@@ -78,24 +79,25 @@ def state_lines(
     queue: QueueAnswer | None = None,
     meter: ThroughputMeter | None = None,
 ) -> list[str]:
-    """Runs of an experiment, where those stand that are open, and of its newest fit the schedule, epochs and models.
+    """Format an experiment: its runs, and the newest fit's schedule, epochs and models.
 
     Args:
-        troubles: why pods do not start, for runs that wait for workers.
-        queue: of all runs.
-        meter: has seen the log.
+        troubles: pod -> reason why it does not start, for runs that wait for workers.
+        now: seconds since 1970; default: the current time.
+        queue: the queue of all runs.
+        meter: has observed the log.
     """
     now = time.time() if now is None else now
     known = queue_positions(queue) if queue else []
-    own = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
-    rows = [_run_row(state, run, own.get(run.id), troubles or {}, now) for run in state.runs.values()]
+    positions = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
+    rows = [_run_row(state, run, positions.get(run.id), troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
-    log = FollowedLog(state=state, meter=meter or ThroughputMeter())
-    for each in own.values():
-        left_s = log.left_s(each.run, now)
-        left = f", about {duration(left_s)} left" if left_s is not None else ""
-        lines += ["", f"  {each.run} {each.line}{left}"]
+    log = ExperimentLog(state=state, meter=meter or ThroughputMeter())
+    for each in positions.values():
+        remaining_s = log.remaining_s(each.run, now)
+        remaining = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
+        lines += ["", f"  {each.run} {each.line}{remaining}"]
     fits = [run for run in state.runs.values() if run.is_planned_fit]
     if not fits:
         return lines
@@ -109,17 +111,17 @@ def state_lines(
 
 
 def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
-    """Show one experiment, as lines or as JSON.
+    """Print one experiment, as lines or as JSON.
 
     Raises:
-        NotFoundError: there is none.
-        UnreadableError: its log cannot be read to its end; what could be read was shown.
+        NotFoundError: the experiment does not exist.
+        UnreadableError: part of its log cannot be read; the readable part was printed.
     """
     meter = ThroughputMeter()
     state, problem = load_readable(kvs, name, meter)
     queue, troubles = kvs.queued(), kvs.troubles().pods
     if is_json:
-        log = FollowedLog(state=state, meter=meter)
+        log = ExperimentLog(state=state, meter=meter)
         print(json.dumps(experiment_json(log, queue, troubles, time.time()), indent=2))
     else:
         print(*state_lines(state, troubles=troubles, queue=queue, meter=meter), sep="\n")
@@ -168,8 +170,8 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     epoch = model.best_epoch(name, mode, validated=fit.is_validated)
     score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
     origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
-    verdict = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
-    note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(verdict)]))
+    reason = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
+    note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(reason)]))
     note = model.failure.line if model.failure else model.warning or note
     return (
         model.id,

@@ -1,4 +1,4 @@
-"""``cerebro export mlflow EXPERIMENT``: results in another tracker. Nothing of the cluster is changed."""
+"""``cerebro export``: results in MLflow or Weights & Biases. The cluster is not changed."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ from cerebro.errors import ClusterError
 
 if TYPE_CHECKING:
     from cerebro.client.files import Files
-    from cerebro.exports.following import Export, Follower
+    from cerebro.exports.export_loop import Export, ExportLoop
     from cerebro.exports.mlflow_registry import RegistryExport
     from cerebro.exports.projection import Projection
     from cerebro.runtime.kvs import KvsClient
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``.
+    """Add ``export`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
-    export = commands.add_parser("export", help="show results in another tracker, such as MLflow or W&B")
+    export = commands.add_parser("export", help="copy results to another tracker, such as MLflow or W&B")
     trackers = export.add_subparsers(required=True, metavar="TRACKER")
 
     def tracker(name: str, about: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = trackers.add_parser(name, parents=[common], help=about)
         parser.add_argument("experiment", metavar="EXPERIMENT", nargs="*")
-        parser.add_argument("--all", action="store_true", help="all experiments that there are")
+        parser.add_argument("--all", action="store_true", help="all experiments")
         parser.add_argument(
-            "--follow", action="store_true", help="go on as sub-epochs are committed, until Ctrl-C"
+            "--follow", action="store_true", help="continue as sub-epochs commit, until Ctrl-C"
         )
         return parser
 
-    mlflow = tracker("mlflow", "as runs of an MLflow tracking server")
-    mlflow.add_argument("--url", metavar="URL", help="of the server (default: $MLFLOW_TRACKING_URI)")
+    mlflow = tracker("mlflow", "to runs of an MLflow tracking server")
+    mlflow.add_argument("--url", metavar="URL", help="the server's address (default: $MLFLOW_TRACKING_URI)")
     mlflow.add_argument(
-        "--checkpoints", action="store_true", help="also the checkpoints of models that have ended"
+        "--checkpoints", action="store_true", help="also checkpoints of models that have ended"
     )
     mlflow.add_argument(
-        "--registry", action="store_true", help="also, or alone, registered models, into its model registry"
+        "--registry", action="store_true", help="also, or only, registered models, to its model registry"
     )
     mlflow.set_defaults(run=_mlflow)
-    wandb = tracker("wandb", "as runs of Weights & Biases; needs its package")
-    wandb.add_argument("--project", default="", metavar="P", help="there (default: the experiment's name)")
-    wandb.add_argument("--entity", default="", metavar="E", help="whose it is (default: yours)")
+    wandb = tracker("wandb", "to runs of Weights & Biases; needs its package")
+    wandb.add_argument(
+        "--project", default="", metavar="P", help="W&B project (default: the experiment's name)"
+    )
+    wandb.add_argument("--entity", default="", metavar="E", help="W&B user or team (default: you)")
     wandb.set_defaults(run=_wandb)
 
 
@@ -72,7 +74,7 @@ def _mlflow(options: argparse.Namespace) -> int:
         export = partial(MlflowExport, server, checkpoint=checkpoint)
         return _export(options, export, server.address, registry)
     if options.follow:
-        raise ClusterError("with --registry and --follow also name experiments, or give --all")
+        raise ClusterError("--registry with --follow needs experiments: name them, or give --all")
     return _push(cluster_client(options.home), registry, server.address)
 
 
@@ -96,7 +98,7 @@ def _files(options: argparse.Namespace) -> Files:
     from cerebro.local import cluster
 
     if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+        cluster.join(options.home)  # Raises if no cluster runs: an export starts none.
     return connect(home=options.home).files
 
 
@@ -106,7 +108,7 @@ def _export(
     where: str,
     registry: RegistryExport | None = None,
 ) -> int:
-    from cerebro.exports.following import Followed, Follower
+    from cerebro.exports.export_loop import ExperimentExport, ExportLoop
     from cerebro.runtime import logs
 
     if bool(options.experiment) == options.all:
@@ -115,32 +117,32 @@ def _export(
     if options.follow:
         logs.set_up("export", os.environ)
         for name in options.experiment:
-            kvs.experiment(name)  # says so, if there is none
-        also = (lambda: registry.push(kvs.registry())) if registry else (lambda: None)
-        follower = Follower(kvs, export, options.experiment, also)
+            kvs.experiment(name)  # Raises if it does not exist.
+        push_models = (lambda: registry.push(kvs.registry())) if registry else (lambda: None)
+        loop = ExportLoop(kvs, export, options.experiment, push_models)
         if bind := os.environ.get("CEREBRO_HEALTH_BIND", ""):
-            _answer_probes(bind, follower)
-        follower.run()
+            _answer_probes(bind, loop)
+        loop.run()
         return 0
     names = options.experiment or [summary.experiment.name for summary in kvs.experiments()]
     for name in names:
-        followed = Followed(kvs, kvs.experiment(name), export)
-        followed.catch_up()
+        exported = ExperimentExport(kvs, kvs.experiment(name), export)
+        exported.catch_up()
         sys.stdout.write(
-            f"{name}: {followed.sent} new values of events up to {followed.seq} are at {where}.\n"
+            f"{name}: {exported.sent} new values of events up to {exported.seq} are at {where}.\n"
         )
     return _push(kvs, registry, where) if registry else 0
 
 
 _HUNG_S = 900.0
-"""Longer than the longest honest look: a request is tried for two minutes, and a look at a large grid has many."""
+"""Longer than any healthy pass: a request is retried for two minutes, and a large grid needs many requests."""
 
 
-def _answer_probes(bind: str, follower: Follower) -> None:
+def _answer_probes(bind: str, loop: ExportLoop) -> None:
     from cerebro.runtime import health
 
     def check() -> str:
-        still_s = time.monotonic() - follower.turned
-        return f"nothing was looked at for {still_s:.0f} s" if still_s > _HUNG_S else ""
+        still_s = time.monotonic() - loop.last_progress
+        return f"no progress for {still_s:.0f} s" if still_s > _HUNG_S else ""
 
     health.serve(bind, ready=check, live=check)

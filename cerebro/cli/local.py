@@ -16,7 +16,7 @@ _FOLLOW = ("tail", "-F", "-n")
 
 
 def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    """Add what starts, shows, checks and ends the cluster on this machine."""
+    """Add the commands for the local cluster to the subcommands."""
     up = commands.add_parser(
         "up", parents=[common], help="start the local cluster, or join the one that runs"
     )
@@ -25,7 +25,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
         "--devices",
         type=count,
         metavar="N",
-        help="sub-epochs that each worker trains side by side: one on each GPU or share of its cores (default: GPUs, "
+        help="sub-epochs that each worker trains at a time, one on each GPU or share of its cores (default: GPUs, "
         "or 1)",
     )
     up.add_argument(
@@ -37,37 +37,35 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
     up.add_argument(
         "--notebook",
         action=argparse.BooleanOptionalAction,
-        help="start JupyterLab (default: if it is installed), with Cerebro's notebooks, joined to this cluster",
+        help="start JupyterLab with Cerebro's notebooks (default: if it is installed)",
     )
     up.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
     up.set_defaults(run=_up)
 
-    down = commands.add_parser("down", parents=[common], help="end the local cluster; experiments stay")
+    down = commands.add_parser("down", parents=[common], help="end the local cluster and keep experiments")
     down.set_defaults(run=_down)
 
     status = commands.add_parser("status", parents=[common], help="show services, workers and experiments")
     status.add_argument(
-        "experiment", nargs="?", metavar="EXPERIMENT", help="show its runs and models instead"
+        "experiment", nargs="?", metavar="EXPERIMENT", help="show the runs and models of this experiment"
     )
     status.add_argument("--json", action="store_true", help="one JSON object, for programs")
     status.set_defaults(run=_status)
 
     doctor = commands.add_parser(
-        "doctor", parents=[common], help="check what can be wrong, and say how to fix it"
+        "doctor", parents=[common], help="check the machine, and say how to fix problems"
     )
     doctor.add_argument("--workers", type=count, metavar="N", help="check for that many workers")
     doctor.set_defaults(run=_doctor)
 
-    logs = commands.add_parser("logs", parents=[common], help="show what services wrote")
+    logs = commands.add_parser("logs", parents=[common], help="show logs of services")
     logs.add_argument(
         "service", nargs="?", metavar="SERVICE", help="such as kvs_api or worker-0 (default: all)"
     )
     logs.add_argument(
         "-n", dest="lines", type=count, default=50, metavar="N", help="lines per log (default: 50)"
     )
-    logs.add_argument(
-        "-f", dest="follow", action="store_true", help="follow: print what is written from now on, too"
-    )
+    logs.add_argument("-f", dest="follow", action="store_true", help="follow: also print new lines")
     logs.set_defaults(run=_logs)
 
 
@@ -87,16 +85,16 @@ def _up(options: argparse.Namespace) -> int:
     )
     each = f", {info.devices} devices each" if info.devices > 1 else ""
     print(f"Cerebro runs at {info.home} with {counted(info.workers, 'worker')}{each}.")
-    _warn_of_crowd(info.workers, info.devices)
+    _warn_if_crowded(info.workers, info.devices)
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
     print(f"  JupyterLab   {info.notebook or 'not started'}")
-    print(f"  token        pages and JupyterLab ask for it: cat {info.home}/run/token")
-    print("`cerebro status` shows what it does, `cerebro down` ends it.")
+    print(f"  token        for the page and JupyterLab: cat {info.home}/run/token")
+    print("See it with `cerebro status`, end it with `cerebro down`.")
     return 0
 
 
-def _warn_of_crowd(workers: int, devices: int) -> None:
+def _warn_if_crowded(workers: int, devices: int) -> None:
     from cerebro.cli.text import crowd
     from cerebro.runtime.usage.cores import available
 
@@ -115,7 +113,7 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
             f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
         )
     wanted = worker_options(options.workers, options.devices)
-    _warn_of_crowd(options.workers or DEFAULT_WORKERS, options.devices or 1)
+    _warn_if_crowded(options.workers or DEFAULT_WORKERS, options.devices or 1)
     command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
     command += [*wanted, *gpu_options()]
     command += () if options.tensorboard else ("--no-tensorboard",)
@@ -123,7 +121,7 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
         notebooks.require()
     command += notebook_options(options.notebook)
     sys.stdout.flush()
-    os.execv(command[0], command)  # Ctrl-C then reaches the supervisor itself
+    os.execv(command[0], command)  # Ctrl-C then reaches the supervisor itself.
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -171,7 +169,7 @@ def _doctor(options: argparse.Namespace) -> int:
         if found.mend:
             print(f"{'':<18} -> {found.mend}", flush=True)
     fails, warnings = verdicts.count(doctor.Verdict.FAIL), verdicts.count(doctor.Verdict.WARN)
-    print(f"{len(verdicts)} checks: {fails} failed, {warnings} to look at.")
+    print(f"{len(verdicts)} checks: {fails} failed, {warnings} with warnings.")
     return 1 if fails else 0
 
 
@@ -193,7 +191,7 @@ def _logs(options: argparse.Namespace) -> int:
 def _log_files(folder: Path, name: str | None) -> list[Path]:
     known = sorted(folder.rglob("*.log"))
     if name is None:
-        chosen = [path for path in known if path.parent == folder]  # services; tasks have folders
+        chosen = [path for path in known if path.parent == folder]  # Services; tasks have folders.
     else:
         chosen = [path for path in known if str(path.relative_to(folder)).removesuffix(".log") == name]
     if chosen:
@@ -201,5 +199,5 @@ def _log_files(folder: Path, name: str | None) -> list[Path]:
     names = ", ".join(
         str(path.relative_to(folder)).removesuffix(".log") for path in known if path.parent == folder
     )
-    what = f"no log {name!r} in {folder}" if name else f"no logs in {folder}"
-    raise ClusterError(f"{what}: " + (f"there are {names}" if names else "no cluster has run there"))
+    problem = f"no log {name!r} in {folder}" if name else f"no logs in {folder}"
+    raise ClusterError(f"{problem}: " + (f"there are {names}" if names else "no cluster has run there"))

@@ -1,4 +1,4 @@
-"""``cerebro check``, ``cerebro quarantine`` and ``cerebro release``: workers' machines."""
+"""``cerebro check``, ``cerebro quarantine`` and ``cerebro release``: the health of workers' machines."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ if TYPE_CHECKING:
     from cerebro.contract.health import CheckResult, HealthAnswer
     from cerebro.runtime.kvs import KvsClient
 
-_LOOK_AGAIN_S = 0.5
+_POLL_S = 0.5
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add them to the subcommands of ``cerebro``.
+    """Add ``check``, ``quarantine`` and ``release`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
     check = commands.add_parser(
-        "check", parents=[common], help="have workers check their machines: arithmetic, memory, volumes"
+        "check", parents=[common], help="check workers' machines: arithmetic, memory, volumes"
     )
     check.add_argument(
-        "worker", metavar="WORKER", nargs="?", help="its name, see `cerebro status` (default: all that train)"
+        "worker",
+        metavar="WORKER",
+        nargs="?",
+        help="its name in `cerebro status` (default: all training workers)",
     )
     check.set_defaults(run=_check)
     quarantine = commands.add_parser(
-        "quarantine", parents=[common], help="give a worker nothing more; what it holds is made elsewhere"
+        "quarantine", parents=[common], help="give a worker no more tasks; its data is prepared elsewhere"
     )
-    quarantine.add_argument("worker", metavar="WORKER", help="its name, see `cerebro status`")
-    quarantine.add_argument("--reason", required=True, metavar="TEXT", help="for those who wonder why")
+    quarantine.add_argument("worker", metavar="WORKER", help="its name in `cerebro status`")
+    quarantine.add_argument("--reason", required=True, metavar="TEXT", help="shown to all users")
     quarantine.set_defaults(run=_quarantine)
     release = commands.add_parser("release", parents=[common], help="give a worker tasks again")
     release.add_argument("worker", metavar="WORKER")
@@ -48,12 +51,12 @@ def _quarantine(options: argparse.Namespace) -> int:
 
     kvs = cluster_client(options.home)
     if not options.reason.strip():
-        raise ClusterError("--reason is empty: say why, for those who wonder")
+        raise ClusterError("--reason is empty: give a reason that other users understand")
     request = QuarantineWorkerRequest(reason=options.reason, by=author())
     kvs.quarantine_worker(options.worker, request)
     print(
-        f"{options.worker} is quarantined: it gives back what it runs and is given nothing more. What only it holds is "
-        f"made elsewhere when a run needs it. `cerebro release {options.worker}` ends that."
+        f"{options.worker} is quarantined: it returns its tasks and gets no more. Partitions that only it holds are "
+        f"prepared elsewhere when a run needs them. Undo it with `cerebro release {options.worker}`."
     )
     if line := cordon_line(found(options.worker, kvs.workers())):
         print(f"{line}.")
@@ -65,9 +68,7 @@ def _release(options: argparse.Namespace) -> int:
     from cerebro.contract.health import ReleaseRequest
 
     cluster_client(options.home).release_worker(options.worker, ReleaseRequest(by=author()))
-    print(
-        f"{options.worker} is released: it is given tasks again. What was seen of it until now counts no more."
-    )
+    print(f"{options.worker} is released: it gets tasks again. Its earlier faults no longer count.")
     return 0
 
 
@@ -78,16 +79,18 @@ def _check(options: argparse.Namespace) -> int:
     kvs = cluster_client(options.home)
     names = [options.worker] if options.worker else []
     if not names:
-        here = [status for status in kvs.workers() if not status.is_lost]
-        names = [s.record.worker for s in here if "train" in s.record.kinds]
+        connected = [status for status in kvs.workers() if not status.is_lost]
+        names = [s.record.worker for s in connected if "train" in s.record.kinds]
         if not names:
-            raise ClusterError("no worker is there that can check its machine: see `cerebro status`")
+            raise ClusterError(
+                "no training worker is connected, so none can check its machine. See `cerebro status`"
+            )
     by = author()
-    asked = {}
+    requested = {}
     for name in names:
         check = kvs.ask_check(name, CheckRequest(reason=f"{by} asked for it", by=by)).check
-        asked[name] = check.asked if check is not None else 0.0
-    found = results(kvs, asked)
+        requested[name] = check.asked if check is not None else 0.0
+    found = results(kvs, requested)
     for name in names:
         for line in lines(name, found.get(name)):
             print(line)
@@ -96,28 +99,28 @@ def _check(options: argparse.Namespace) -> int:
 
 def results(
     kvs: KvsClient,
-    asked: dict[str, float],
+    requested: dict[str, float],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, CheckResult]:
-    """What workers have found, of those that tell it in time.
+    """Wait for the results of checks; return those that arrive in time.
 
     Args:
-        asked: worker -> when its check was asked for, as the store keeps it.
+        asked: worker -> time of the request, as the store recorded it.
     """
     from cerebro.state.quarantine import CHECK_S
 
     deadline = clock() + CHECK_S
     while True:
-        found = _told(kvs.workers_health(), asked)
-        if len(found) == len(asked) or clock() >= deadline:
+        found = _completed(kvs.workers_health(), requested)
+        if len(found) == len(requested) or clock() >= deadline:
             return found
-        sleep(_LOOK_AGAIN_S)
+        sleep(_POLL_S)
 
 
-def _told(health: HealthAnswer, asked: Collection[str] | dict[str, float]) -> dict[str, CheckResult]:
-    checks = {name: health.of(name).check for name in asked}
+def _completed(health: HealthAnswer, requested: Collection[str] | dict[str, float]) -> dict[str, CheckResult]:
+    checks = {name: health.of(name).check for name in requested}
     return {
         name: check.result
         for name, check in checks.items()
@@ -126,14 +129,14 @@ def _told(health: HealthAnswer, asked: Collection[str] | dict[str, float]) -> di
 
 
 def lines(worker: str, result: CheckResult | None) -> list[str]:
-    """A check for people: what was looked at, how long it took, and what is wrong."""
+    """Format the result of a check, with a line for each probe."""
     if result is None:
-        return [f"{worker}: has not answered in time. Is it there? See `cerebro status`"]
+        return [f"{worker}: no answer in time. Is it connected? See `cerebro status`"]
     verdict = f"FAILED: {result.verdict}" if result.verdict else "nothing is wrong"
-    told = [f"{worker} ({result.device or 'no device'}, {result.seconds:.1f} s): {verdict}"]
+    output = [f"{worker} ({result.device or 'no device'}, {result.seconds:.1f} s): {verdict}"]
     for probe in result.probes:
         took = "not made" if probe.seconds is None else f"{probe.seconds:.2f} s"
         rate = f", {probe.rate:.1f} products/s" if probe.rate is not None else ""
         says = "; ".join(filter(None, [probe.problem, probe.told])) or "as expected"
-        told.append(f"  {probe.name}: {says} ({took}{rate})")
-    return told
+        output.append(f"  {probe.name}: {says} ({took}{rate})")
+    return output

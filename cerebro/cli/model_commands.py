@@ -1,7 +1,7 @@
-"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: what a fit trains.
+"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: a fit's models.
 
-Hyper-parameters are words such as ``lr=0.001`` (`cerebro.commands.values`). Each command tells what became of it: the
-ids of new models, or why it came too late.
+Hyperparameters are words such as ``lr=0.001`` (`cerebro.commands.values`). Each command waits for its outcome and
+prints the ids of new models, or why it came too late.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cerebro.cli.scale import cluster_client
 from cerebro.commands.values import values_of
 
 _DIGITS = 20
-"""Of the number of an epoch: int() refuses more than some thousands."""
+"""Digits of an epoch number: int() refuses more than some thousands."""
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add all of them to the subcommands of ``cerebro``.
+    """Add the commands to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
 
     def command(name: str, about: str, run: Any, *, has_model: bool = True) -> argparse.ArgumentParser:
@@ -33,22 +33,25 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         add_run(parser)
         return parser
 
-    add = command("add", "have a fit train one more model", _add, has_model=False)
+    add = command("add", "train one more model in a fit", _add, has_model=False)
     _add_values(add, "hyper-parameters of the model, such as lr=0.01 batch_size=32", count="+")
     _add_epochs(add)
-    clone = command("clone", "add a model that is like another one, but for some values", _clone)
-    _add_values(clone, "those that are to differ, such as lr=0.001", count="*")
-    clone.add_argument("--warm", action="store_true", help="go on from the other one's checkpoint")
+    clone = command("clone", "add a copy of a model with some values changed", _clone)
+    _add_values(clone, "changed values, such as lr=0.001", count="*")
+    clone.add_argument("--warm", action="store_true", help="start from its parent's checkpoint")
     clone.add_argument(
-        "--at", default="last", metavar="WHERE", help="of a warm clone: last (default), best, or an epoch"
+        "--at",
+        default="last",
+        metavar="WHERE",
+        help="checkpoint of a warm clone: last (default), best, or an epoch",
     )
     _add_epochs(clone)
     change = command("change", "change values of a model from its next sub-epoch", _change)
     _add_values(change, "new values, such as lr=0.001", count="+")
-    extend = command("extend", "have a model trained for more epochs, or fewer", _extend)
+    extend = command("extend", "train a model for more epochs, or fewer", _extend)
     extend.add_argument("epochs", metavar="EPOCHS", type=int, help="in all")
     prioritize = command(
-        "prioritize", "give a run more of the cluster, or have models go first", _prioritize, has_model=False
+        "prioritize", "give a run more of the cluster, or let models go first", _prioritize, has_model=False
     )
     prioritize.add_argument(
         "priority", metavar="PRIORITY", help="low, normal, high, or a number from -9 to 9"
@@ -58,9 +61,9 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="M",
-        help="of models of it; may be given several times",
+        help="a model of the run; can be repeated",
     )
-    command("stop-search", "have a search add no more models", _stop_search, has_model=False)
+    command("stop-search", "stop a search from adding models", _stop_search, has_model=False)
 
 
 def _add_values(parser: argparse.ArgumentParser, about: str, *, count: str) -> None:
@@ -68,7 +71,7 @@ def _add_values(parser: argparse.ArgumentParser, about: str, *, count: str) -> N
 
 
 def _add_epochs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--epochs", type=int, metavar="N", help="for which it is trained in all")
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs in all")
 
 
 def _add(options: argparse.Namespace) -> int:
@@ -107,19 +110,24 @@ def _stop_search(options: argparse.Namespace) -> int:
 
 
 def _steer(options: argparse.Namespace, action: str, **fields: Any) -> int:
-    """Append the command, and tell what became of it."""
+    """Append the command and print its outcome."""
     from cerebro.client.session import author
     from cerebro.commands.command import Command, outcomes
     from cerebro.commands.rules import CommandKind
 
     kvs, name = cluster_client(options.home), options.experiment
     models = (options.model,) if hasattr(options, "model") else ()
-    given: dict[str, Any] = {"kind": CommandKind(action), "run": options.of_run, "models": models, **fields}
-    events = append(kvs, name, read(kvs, name), **given)
+    command_fields: dict[str, Any] = {
+        "kind": CommandKind(action),
+        "run": options.of_run,
+        "models": models,
+        **fields,
+    }
+    events = append(kvs, name, read(kvs, name), **command_fields)
     state, problem = read(kvs, name)
     if problem is not None:
         raise problem
-    for record in outcomes(Command(**given), state, {event.seq for event in events}, by=author()):
-        made = f": {', '.join(record.added)}" if record.added else ""
-        print(f"{record.run} of {name}: {record.what}{made}.")
+    for record in outcomes(Command(**command_fields), state, {event.seq for event in events}, by=author()):
+        new_models = f": {', '.join(record.added)}" if record.added else ""
+        print(f"{record.run} of {name}: {record.what}{new_models}.")
     return 0

@@ -1,4 +1,4 @@
-"""Parts of command-line parsers."""
+"""Argument parsers and types."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NoReturn
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line, without the usage."""
+    """Parser that reports a mistake in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2."""
+        """Exit with status 2."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

@@ -1,8 +1,6 @@
-"""The command ``cerebro``: clusters and experiments from the terminal.
+"""Parser of the command ``cerebro``, and its errors.
 
-Wiring and words only; what it does lives elsewhere and is imported when a command needs it, so that ``cerebro
---help`` answers at once. An error that Cerebro raises on purpose is a line on the terminal and exit status 1;
-a traceback is a bug.
+An error that Cerebro raises on purpose is one line on the terminal and exit status 1. A traceback is a bug.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from cerebro.cli import (
     cluster,
     experiment_commands,
     export,
-    failed,
-    forget,
+    failed_rows,
+    history,
     local,
     machines,
     model_commands,
@@ -37,7 +35,7 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # `cerebro logs | head`: the reader has seen enough
+    except BrokenPipeError:  # `cerebro logs | head`: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
@@ -70,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster.register(commands)
     scale.register(commands, common, count)
     account.register(commands, common, count)
-    failed.register(commands, common)
+    failed_rows.register(commands, common)
     trials.register(commands, common)
     experiment_commands.register(commands, common)
     model_commands.register(commands, common)
@@ -79,12 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     registry.register(commands, common)
     machines.register(commands, common)
     recommend.register(commands, common)
-    forget.register(commands, common)
+    history.register(commands, common)
     return parser
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked: that reads the metadata of installed packages."""
+    """Option ``--version``: reading the packages' metadata takes time, so only when asked."""
 
     def __call__(self, *_: object, **__: object) -> None:
         from cerebro.local.cluster import version

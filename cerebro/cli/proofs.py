@@ -1,4 +1,4 @@
-"""``cerebro replay``, ``selftest``: whether training can be repeated, and whether a cluster works."""
+"""``cerebro replay`` and ``cerebro selftest``: repeat a training, test a cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add them to the subcommands of ``cerebro``."""
+    """Add ``replay`` and ``selftest`` to the subcommands."""
     replay = commands.add_parser(
-        "replay", parents=[common], help="train again in one process, in the logged order"
+        "replay", parents=[common], help="repeat training in one process, in the logged order"
     )
     replay.add_argument("experiment", metavar="EXPERIMENT")
     replay.add_argument("--run", dest="fit", metavar="R", help="a fit run (default: the newest finished one)")
@@ -18,7 +18,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "--scratch",
         metavar="FOLDER",
-        help="where training data that this machine lacks is made again; removed afterwards "
+        help="folder for training data that this machine lacks; removed afterwards "
         "(default: on the shard volume, or in the user's cache folder)",
     )
     replay.add_argument(
@@ -26,12 +26,12 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="T",
-        help="train all sub-epochs on one device, and take states as equal that differ by this share, such as 1e-4 "
-        "(default: each sub-epoch by its way, equal to the bit)",
+        help="train all sub-epochs on one device, and accept states that differ by this share, such as 1e-4 "
+        "(default: each sub-epoch by its parallel plan, equal to the bit)",
     )
     replay.set_defaults(run=_replay)
 
-    selftest = commands.add_parser("selftest", parents=[common], help="try the cluster on a tiny data set")
+    selftest = commands.add_parser("selftest", parents=[common], help="test the cluster on a tiny data set")
     selftest.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds in all (default: 600)"
     )
@@ -39,7 +39,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
+    # By name, so that the command line does not import torch.
     replay = importlib.import_module("cerebro.client.replay")
     return int(
         replay.main(
@@ -55,6 +55,6 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _selftest(options: argparse.Namespace) -> int:
-    # By name, as above: it trains.
+    # By name, as above.
     trial = importlib.import_module("cerebro.client.selftest.trial")
     return int(trial.run(options.home, timeout_s=options.timeout))

@@ -1,4 +1,4 @@
-"""The queue as ``cerebro status`` shows it, and the same and all else of the status as JSON. Pure."""
+"""The queue of ``cerebro status``, and all of the status as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from cerebro.state.throughput import ThroughputMeter
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowedLog:
-    """An experiment's log, folded, and how fast its open run goes."""
+class ExperimentLog:
+    """State of an experiment's log, and the throughput of its open run."""
 
     state: ExperimentState
     meter: ThroughputMeter
 
-    def left_s(self, run: str, now: float) -> float | None:
-        """Seconds that a run will probably take yet; `None` while that is not known."""
+    def remaining_s(self, run: str, now: float) -> float | None:
+        """Return the estimated seconds until a run ends, or `None` if unknown."""
         known = self.state.runs.get(run)
         if known is None or not known.is_open:
             return None
-        left = self.meter.throughput(known, now).left
-        return left.seconds if left is not None else None
+        remaining = self.meter.throughput(known, now).left
+        return remaining.seconds if remaining is not None else None
 
 
 def queue_lines(
-    queue: QueueAnswer, logs: Mapping[str, FollowedLog], troubles: Mapping[str, str], now: float
+    queue: QueueAnswer, logs: Mapping[str, ExperimentLog], troubles: Mapping[str, str], now: float
 ) -> list[str]:
-    """A line for each open run: where it stands, what it is due and has, and why it waits.
+    """Format one line for each open run: position, share, devices and reason to wait.
 
     Args:
-        logs: of experiments, as far as they were read.
-        troubles: why pods do not start, for runs that wait for workers.
+        logs: experiment -> its log, as far as logs were read.
+        troubles: pod -> reason why it does not start.
     """
     rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _queue_positions(queue, logs)]
     heads = ("EXPERIMENT", "RUN", "POSITION", "DUE", "DEVICES", "PRIORITY", "LEFT", "WAITS")
     return table(heads, rows) or ["  no run is open"]
 
 
-def _queue_positions(queue: QueueAnswer, logs: Mapping[str, FollowedLog]) -> list[QueuePosition]:
-    """What runs have is told by their logs, as far as these were read."""
+def _queue_positions(queue: QueueAnswer, logs: Mapping[str, ExperimentLog]) -> list[QueuePosition]:
+    """Return the positions, with the devices that the logs show."""
     return [
         each.as_logged(logs[each.experiment].state) if each.experiment in logs else each
         for each in queue_positions(queue)
@@ -66,9 +66,9 @@ def _queue_positions(queue: QueueAnswer, logs: Mapping[str, FollowedLog]) -> lis
 
 
 def _row(
-    queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str], now: float
+    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
 ) -> tuple[str, ...]:
-    left_s = log.left_s(queue_position.run, now) if log is not None else None
+    remaining_s = log.remaining_s(queue_position.run, now) if log is not None else None
     return (
         queue_position.experiment,
         queue_position.run,
@@ -76,18 +76,18 @@ def _row(
         "-" if queue_position.due is None else f"{queue_position.due:.0%}",
         queue_position.has if queue_position.is_attended else "-",
         " ".join(filter(None, [queue_position.priority or "-", queue_position.project])),
-        "-" if left_s is None else duration(left_s),
+        "-" if remaining_s is None else duration(remaining_s),
         _reason(queue_position, log, troubles),
     )
 
 
-def _reason(queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str]) -> str:
+def _reason(queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str]) -> str:
     run = log.state.runs.get(queue_position.run) if log is not None else None
-    told = waiting_for(log.state, run) if log is not None and run is not None else ""
-    return explained(reason_to_wait(told, queue_position), troubles)
+    reason = waiting_for(log.state, run) if log is not None and run is not None else ""
+    return explained(reason_to_wait(reason, queue_position), troubles)
 
 
-# --- as JSON ------------------------------------------------------------------------------------
+# --- JSON ---------------------------------------------------------------------------------------
 
 
 def cluster_json(
@@ -96,12 +96,12 @@ def cluster_json(
     experiments: Sequence[ExperimentSummary],
     states: Mapping[str, str],
     queue: QueueAnswer,
-    logs: Mapping[str, FollowedLog],
+    logs: Mapping[str, ExperimentLog],
     troubles: Mapping[str, str],
     now: float,
     health: HealthAnswer | None = None,
 ) -> dict[str, Any]:
-    """The cluster: what `queue_lines` and the other tables say, as one object. Times are in seconds."""
+    """Return the cluster's status as one object; times in seconds."""
     return {
         "workers": [
             {
@@ -134,9 +134,9 @@ def cluster_json(
 
 
 def experiment_json(
-    log: FollowedLog, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+    log: ExperimentLog, queue: QueueAnswer, troubles: Mapping[str, str], now: float
 ) -> dict[str, Any]:
-    """One experiment: its runs, oldest first; those that are open with where they stand."""
+    """Return one experiment as an object: runs, oldest first, with queue positions of open ones."""
     return {
         "name": log.state.name,
         "runs": [_run_json(log, run, queue, troubles, now) for run in log.state.runs.values()],
@@ -144,12 +144,12 @@ def experiment_json(
 
 
 def _run_json(
-    log: FollowedLog, run: Run, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+    log: ExperimentLog, run: Run, queue: QueueAnswer, troubles: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     done, total = run.progress()
     found = schedule_now(log.state, run, run.ended or now)
-    told = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
-    queue_position = told.as_logged(log.state) if told is not None else None
+    reason = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
+    queue_position = reason.as_logged(log.state) if reason is not None else None
     return {
         "run": run.id,
         "kind": run.kind,
@@ -165,10 +165,10 @@ def _run_json(
 
 
 def _queue_position_json(
-    queue_position: QueuePosition, log: FollowedLog | None, troubles: Mapping[str, str], now: float
+    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     return asdict(queue_position) | {
         "position": queue_position.position,
-        "left_s": log.left_s(queue_position.run, now) if log is not None else None,
+        "left_s": log.remaining_s(queue_position.run, now) if log is not None else None,
         "reason": _reason(queue_position, log, troubles),
     }

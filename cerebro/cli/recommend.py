@@ -1,4 +1,4 @@
-"""``cerebro recommend``: what workers should request of memory and processors."""
+"""``cerebro recommend``: memory and CPU requests for workers, from their use."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``.
+    """Add ``recommend`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
     parser = commands.add_parser(
         "recommend",
         parents=[common],
-        help="memory and processors that workers should request, by what they have used",
+        help="recommend memory and CPU requests for workers, from their use",
     )
     parser.set_defaults(run=_run)
 
@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     kvs = cluster_client(options.home)
     usages = _container_usages(kvs)
     if not usages:
-        print("no worker is there whose use could be looked at: see `cerebro status`")
+        print("no worker has reported its use: see `cerebro status`")
         return 1
     for role, found in recommend(usages, _peaks(kvs)).items():
         for line in lines(role, found):
@@ -49,14 +49,13 @@ def _container_usages(kvs: KvsClient) -> list[ContainerUsage]:
         try:
             samples = kvs.usage(status.record.worker)
         except NotFoundError:
-            continue  # it has told nothing yet
+            continue  # It has not reported yet.
         found.append(ContainerUsage(record=status.record, samples=samples))
     return found
 
 
 def _peaks(kvs: KvsClient) -> list[int]:
-    """Of the sub-epochs of all runs, by the history. What is kept of sub-epochs that are alike is their largest peak:
-    it counts for each of them."""
+    """Return the memory peaks of earlier sub-epochs; similar sub-epochs share their largest peak."""
     found: list[int] = []
     for row in kvs.history().sub_epochs.values():
         found += [row.peak_bytes] * round(row.sub_epochs) if row.peak_bytes else []
@@ -64,22 +63,22 @@ def _peaks(kvs: KvsClient) -> list[int]:
 
 
 def lines(role: Role, found: Recommendation | None) -> list[str]:
-    """A recommendation for people, and for the chart's values."""
+    """Format a recommendation, with values for the chart."""
     from cerebro.client.recommendation import MIN_SAMPLES
 
-    what = "containers that train" if role == "worker" else "containers that preprocess"
+    containers = "containers that train" if role == "worker" else "containers that preprocess"
     if found is None:
-        return [f"{what}: too little was measured, less than {MIN_SAMPLES} sub-epochs or samples at work"]
+        return [f"{containers}: too few measurements, less than {MIN_SAMPLES} sub-epochs or samples at work"]
     now = "no limit" if found.current_limit is None else f"a limit of {_size(found.current_limit)}"
-    told = [
-        f"{what}: at most {_size(found.peak_bytes)} of memory were used, and there is {now} "
+    output = [
+        f"{containers}: at most {_size(found.peak_bytes)} of memory were used, with {now} "
         f"({found.attempts} sub-epochs, {found.samples} samples at work)"
     ]
     if found.is_near:
-        return [*told, "  what there is fits"]
+        return [*output, "  the present values fit"]
     cores = "" if found.cores is None else f"cpu: {found.cores:g}, "
     return [
-        *told,
+        *output,
         f"  worker: {{resources: {{{role}: {{requests: {{{cores}memory: {_quantity(found.request_bytes)}}}, "
         f"limits: {{memory: {_quantity(found.limit_bytes)}}}}}}}}}",
     ]
@@ -90,5 +89,5 @@ def _size(number: int) -> str:
 
 
 def _quantity(number: int) -> str:
-    """As Kubernetes writes it."""
+    """Format bytes as a Kubernetes quantity."""
     return f"{number >> 20}Mi"

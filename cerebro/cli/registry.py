@@ -16,41 +16,39 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add them to the subcommands of ``cerebro``.
+    """Add ``register``, ``models`` and ``alias`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
     new = commands.add_parser(
         "register",
         parents=[common],
-        help="keep a model under a name, as a new version that outlives its experiment",
+        help="register a model under a name, as a version that outlives its experiment",
     )
     new.add_argument("experiment", metavar="EXPERIMENT")
-    new.add_argument("name", metavar="NAME", help="to register it as, such as digits")
+    new.add_argument("name", metavar="NAME", help="name of the registered model, such as digits")
     new.add_argument(
         "--model",
         metavar="M",
-        help="such as m03 (default: the best of all fits with one metric and data set)",
+        help="such as m03 (default: the best model of all fits with the same metric and data set)",
     )
     new.add_argument(
-        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: of --model the newest fit)"
+        "--run", metavar="R", dest="of_run", help="such as fit-1 (default with --model: the newest fit)"
     )
-    new.add_argument("--epoch", metavar="N", type=int, help="a completed epoch (default: the best)")
-    new.add_argument("--alias", metavar="A", help="to mean this version from now on, such as champion")
+    new.add_argument("--epoch", metavar="N", type=int, help="a completed epoch (default: the best one)")
+    new.add_argument("--alias", metavar="A", help="alias for this version, such as champion")
     new.set_defaults(run=_register)
     models = commands.add_parser(
-        "models", parents=[common], help="list registered models, or versions of one"
+        "models", parents=[common], help="list registered models, or the versions of one"
     )
     models.add_argument("name", metavar="NAME", nargs="?")
-    models.add_argument("--json", action="store_true", help="all that is known, for programs")
+    models.add_argument("--json", action="store_true", help="JSON, for programs")
     models.set_defaults(run=_models)
-    alias = commands.add_parser(
-        "alias", parents=[common], help="have an alias mean another version of a model"
-    )
+    alias = commands.add_parser("alias", parents=[common], help="move an alias to another version of a model")
     alias.add_argument("name", metavar="NAME")
     alias.add_argument("alias", metavar="ALIAS", help="such as champion")
-    alias.add_argument("version", metavar="VERSION", help="such as 3; or none, to take the alias away")
+    alias.add_argument("version", metavar="VERSION", help="such as 3, or none to remove the alias")
     alias.set_defaults(run=_alias)
 
 
@@ -66,13 +64,14 @@ def _register(options: argparse.Namespace) -> int:
     check_name(options.name)
     if options.alias is not None:
         check_alias(options.alias)
-    asked = experiment._registration(options.model, fit=options.of_run, epoch=options.epoch)
-    value = f", {asked.metric} {asked.value:.6g}" if asked.value is not None else ""
-    _say(f"Registers {asked.model} of {asked.run} of {asked.experiment}, epoch {asked.epoch}{value}.")
-    made = experiment._register(options.name, asked, alias=options.alias)
-    also = f" and {made.name}@{options.alias}" if options.alias else ""
+    source = experiment._registration(options.model, fit=options.of_run, epoch=options.epoch)
+    value = f", {source.metric} {source.value:.6g}" if source.value is not None else ""
+    _say(f"Registers {source.model} of {source.run} of {source.experiment}, epoch {source.epoch}{value}.")
+    version = experiment._register(options.name, source, alias=options.alias)
+    alias = f" and {version.name}@{options.alias}" if options.alias else ""
     _say(
-        f"{made.id} of {made.run} of {made.experiment}, epoch {made.epoch}, is {made.name}/{made.version}{also}."
+        f"{version.id} of {version.run} of {version.experiment}, epoch {version.epoch}, "
+        f"is {version.name}/{version.version}{alias}."
     )
     return 0
 
@@ -90,9 +89,7 @@ def _models(options: argparse.Namespace) -> int:
         _say(json.dumps([model.model_dump(mode="json") for model in models], indent=1))
         return 0
     if not models:
-        _say(
-            "No model is registered: `cerebro register EXPERIMENT NAME` registers the best one of an experiment."
-        )
+        _say("No model is registered: register the best one with `cerebro register EXPERIMENT NAME`.")
         return 0
     for line in lines(models, with_all=bool(options.name)):
         _say(line)
@@ -100,7 +97,7 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def lines(models: tuple[RegisteredModel, ...], *, with_all: bool) -> list[str]:
-    """A table: of each model its newest version and those that have an alias, or all."""
+    """Format a table of the newest version and those with an alias, or of all."""
     rows = []
     for model in models:
         shown = [
@@ -138,11 +135,11 @@ def _alias(options: argparse.Namespace) -> int:
     check_alias(options.alias)
     if options.version != "none" and not (options.version.isdecimal() and int(options.version)):
         raise BadRequestError(
-            f"{options.version!r} is no version: expected a number such as 3, or none to take the alias away"
+            f"{options.version!r} is not a version: expected a number such as 3, or none to remove the alias"
         )
     number = None if options.version == "none" else int(options.version)
     cluster_client(options.home).move_alias(options.name, AliasRequest(alias=options.alias, version=number))
-    _say(f"{options.name}@{options.alias} is {f'{options.name}/{number}' if number else 'nothing now'}.")
+    _say(f"{options.name}@{options.alias} is {f'{options.name}/{number}' if number else 'removed'}.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``cerebro run``: an experiment file, from data to predictions."""
+"""``cerebro run``: run an experiment file, from data to predictions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Any
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``."""
+    """Add ``run`` to the subcommands."""
     run = commands.add_parser(
-        "run", parents=[common], help="carry out an experiment file, from data to predictions"
+        "run", parents=[common], help="run an experiment file, from data to predictions"
     )
     run.add_argument("file", type=Path, metavar="FILE.yaml")
     run.add_argument(
-        "--dry-run", action="store_true", help="try a few rows and one batch in this process; nothing is sent"
+        "--dry-run",
+        action="store_true",
+        help="try a few rows and one batch in this process, without a cluster",
     )
     run.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="where tables and the report are left (default: as the file says)",
+        help="folder for tables and the report (default: see the file)",
     )
     run.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.home:
-        os.environ["CEREBRO_HOME"] = options.home  # user code may look for the cluster, too
+        os.environ["CEREBRO_HOME"] = options.home  # User code may connect to the cluster.
     from cerebro.client.experiment_file.study import Study
 
     study = Study.open(options.file, output=options.output)
@@ -36,11 +38,11 @@ def _run(options: argparse.Namespace) -> int:
         print(study.dry_run())
         return 0
     try:
-        study.run(lambda told: print(told, flush=True))
+        study.run(lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         name = study.file.name
         print(
-            f"\nThe cluster goes on with {name}: `cerebro status {name}` shows it, `cerebro stop {name}` ends it."
+            f"\nThe cluster continues {name}: see it with `cerebro status {name}`, end it with `cerebro stop {name}`."
         )
         raise
     return 0

@@ -1,8 +1,8 @@
-"""``cerebro scale`` and ``cerebro remove``: more or fewer workers while runs go on.
+"""``cerebro scale`` and ``cerebro remove``: more or fewer workers, also during a run.
 
-On one machine the supervisor starts and ends workers. Elsewhere the number is a request in the store, which the
-controller hands to the cluster manager; then one waits until as many pods have registered. Either way new workers get
-partitions and work in the run that goes on, and what only removed ones held is made anew.
+On one machine the supervisor starts and ends workers. Elsewhere the number is a request in the store: the controller
+passes it to the cluster manager, and the command waits until as many pods have registered. New workers get partitions
+and work in the current run. Partitions that only removed workers held are prepared again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from cerebro.runtime.kvs import KvsClient
 
 MAX_WORKERS = 1000
-TAKE_UP_S = 20.0
-"""A controller looks every second or two; one that takes over waits five for the leadership."""
-HERE_S = 15.0
-"""A worker that has not reported for longer is not counted as being there, nor as being alive."""
-_LOOK_AGAIN_S = 0.5
+ACCEPTANCE_S = 20.0
+"""Seconds until the controller must accept a request; a new leader needs five."""
+CONNECTED_S = 15.0
+"""A worker is connected if it has reported within these seconds."""
+_POLL_S = 0.5
 
 Say = Callable[[str], None]
 
 
 def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[str], int]) -> None:
-    """Add both to the subcommands of ``cerebro``.
+    """Add ``scale`` and ``remove`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
-        number: reads a whole number from 1, or raises.
+        common: parser of the options shared by all commands on a cluster.
+        number: type of an argument that is a whole number from 1.
     """
     scale = commands.add_parser(
         "scale", parents=[common], help="change the number of workers, also during a run"
@@ -47,34 +47,30 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
         type=lambda text: 0 if text == "0" else number(text),
         required=True,
         metavar="N",
-        help="the number of workers; 0, in a cluster with a cluster manager: none",
+        help="number of workers; 0 needs a cluster with a cluster manager",
     )
-    scale.add_argument(
-        "--pause", action="store_true", help="with 0 workers: pause the runs that are open first"
-    )
+    scale.add_argument("--pause", action="store_true", help="with 0 workers: pause open runs first")
     scale.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
     )
     scale.set_defaults(run=run_scale)
-    remove = commands.add_parser(
-        "remove", parents=[common], help="remove a worker that is gone for good with its disk"
-    )
-    remove.add_argument("worker", metavar="WORKER", help="its name, see `cerebro status`")
+    remove = commands.add_parser("remove", parents=[common], help="remove a worker whose disk is lost")
+    remove.add_argument("worker", metavar="WORKER", help="its name in `cerebro status`")
     remove.set_defaults(run=run_remove)
 
 
 def run_scale(options: argparse.Namespace) -> int:
-    """``cerebro scale``; returns the exit status."""
+    """Run ``cerebro scale``; return the exit status."""
     if options.workers > MAX_WORKERS:
         raise ClusterError(
-            f"{options.workers} workers are more than Cerebro runs with: at most {MAX_WORKERS}"
+            f"Cerebro runs with at most {MAX_WORKERS} workers, not {options.workers}: choose fewer"
         )
     if options.pause and options.workers:
-        raise ClusterError("--pause is for `--workers 0`: with workers there is nothing to pause runs for")
+        raise ClusterError("--pause needs `--workers 0`: with workers, runs continue without a pause")
     if options.home or not os.environ.get("CEREBRO_SERVER"):
         if not options.workers:
             raise ClusterError(
-                "a cluster on one machine has at least one worker: `cerebro down` ends all of it"
+                "a cluster on one machine needs at least one worker: end the cluster with `cerebro down`"
             )
         _scale_here(options.home, options.workers, options.timeout)
     else:
@@ -88,11 +84,11 @@ def run_scale(options: argparse.Namespace) -> int:
 
 
 def run_remove(options: argparse.Namespace) -> int:
-    """``cerebro remove``; returns the exit status."""
+    """Run ``cerebro remove``; return the exit status."""
     kvs = cluster_client(options.home)
     for name in remove(kvs, options.worker):
         _say(f"{name} is removed.")
-    _say("Partitions that only it held are made again on another worker when a run needs them.")
+    _say("Partitions that only it held are prepared on another worker when a run needs them.")
     return 0
 
 
@@ -102,8 +98,7 @@ def _say(line: str) -> None:
 
 
 def cluster_client(home: str | None) -> KvsClient:
-    """The store of the cluster that a command is about: the local one that runs, unless ``CEREBRO_SERVER`` names one
-    elsewhere.
+    """Return a client of the local cluster, or of the one in ``CEREBRO_SERVER``.
 
     Raises:
         ClusterError: no local cluster runs, or the other one cannot be reached.
@@ -139,7 +134,7 @@ def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
     try:
         kvs.remove_worker(status.record.worker, status.record.incarnation)
     except (NotFoundError, ConflictError):
-        return False  # removed by somebody else, or there again
+        return False  # Another user removed it, or it is connected again.
     return True
 
 
@@ -147,17 +142,16 @@ def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
 
 
 def request_size(
-    kvs: KvsClient, workers: int, *, by: str, pause: bool = False, timeout_s: float = TAKE_UP_S
+    kvs: KvsClient, workers: int, *, by: str, pause: bool = False, timeout_s: float = ACCEPTANCE_S
 ) -> None:
-    """Ask for so many workers; returns when the cluster manager has been told.
+    """Request a number of workers; return once the cluster manager has it.
 
     Args:
-        pause: of none: have open runs paused first.
+        pause: pause open runs first, for 0 workers.
 
     Raises:
-        ConflictError: none are asked for, and runs are open; says which.
-        ClusterError: it refuses, somebody else asked for another number meanwhile, or nobody took the request up, which
-            is then taken back.
+        ConflictError: 0 workers were requested while runs are open.
+        ClusterError: the request was refused, replaced by another one, or not accepted in time and then withdrawn.
     """
     from cerebro.contract.records import SizeRequest
 
@@ -166,7 +160,7 @@ def request_size(
     while (pending := kvs.size_request()) is not None:
         if pending.workers != workers:
             raise ClusterError(
-                f"{pending.by or 'somebody else'} has asked for {pending.workers} workers in the meantime"
+                f"{pending.by or 'another user'} has requested {pending.workers} workers since. Agree on one number"
             )
         if pending.problem:
             raise ClusterError(f"{workers} workers are not possible: {pending.problem}")
@@ -174,44 +168,47 @@ def request_size(
             try:
                 kvs.withdraw_size_request(workers)
             except ConflictError:
-                continue  # just now it was taken up, or another one made
+                continue  # It was accepted or replaced just now.
             raise ClusterError(
                 f"the request for {workers} workers was not answered within {timeout_s:g} s and is withdrawn. The "
                 "cluster's controller does not run, or cannot reach its cluster manager: see `kubectl get pods` and "
                 "the controller's log"
             )
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def await_workers(kvs: KvsClient, workers: int, *, timeout_s: float, say: Say) -> None:
-    """Wait for a number of pods with a worker that trains; `say` gets a line when the number or its reasons change.
+    """Wait for a number of pods with a training worker.
+
+    Args:
+        say: receives a line when the number or the reasons change.
 
     Raises:
-        ClusterError: not in time; says what keeps them.
+        ClusterError: not in time; the message has the reasons.
     """
     deadline = time.monotonic() + timeout_s
-    told = -1, ""
+    last_report = -1, ""
     while (count := len(_pods(kvs))) != workers:
         troubles = _troubles(kvs) if count < workers else ""
-        if (count, troubles) != told:
+        if (count, troubles) != last_report:
             say(f"{count} of {workers} workers" + (f" ({troubles})" if troubles else ""))
-            told = count, troubles
+            last_report = count, troubles
         if time.monotonic() > deadline:
             raise ClusterError(_late(kvs, count, workers, timeout_s))
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def _pods(kvs: KvsClient) -> set[str]:
-    """Pods with a worker that trains and that was heard of lately."""
+    """Return the pods with a connected training worker."""
     return {
         status.record.pod.name
         for status in kvs.workers()
-        if status.record.pod and "train" in status.record.kinds and status.silent_s < HERE_S
+        if status.record.pod and "train" in status.record.kinds and status.silent_s < CONNECTED_S
     }
 
 
 def _troubles(kvs: KvsClient) -> str:
-    """Pods that do not start, with the cluster manager's reasons."""
+    """Return the cluster manager's reasons for pods that do not start."""
     return "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
 
 
@@ -246,7 +243,7 @@ def remove(kvs: KvsClient, worker: str) -> list[str]:
     volume = found.volume or found.worker
     sharing = [s for s in statuses if (s.record.volume or s.record.worker) == volume]
     for status in sharing:
-        if status.silent_s < HERE_S:
+        if status.silent_s < CONNECTED_S:
             raise ClusterError(
                 f"{status.record.worker} reported {status.silent_s:.0f} s ago, so it is alive: end it first, or reduce "
                 "the number of workers with `cerebro scale`"

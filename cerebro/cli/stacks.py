@@ -1,4 +1,4 @@
-"""``cerebro stacks EXPERIMENT MODEL``: where the process is that trains a model now. It goes on."""
+"""``cerebro stacks EXPERIMENT MODEL``: stack of the process that trains a model, without ending it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``.
+    """Add ``stacks`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
     parser = commands.add_parser(
-        "stacks", parents=[common], help="show where the process is that trains a model now"
+        "stacks", parents=[common], help="show the stack of the process that trains a model"
     )
     parser.add_argument("experiment", metavar="EXPERIMENT")
     parser.add_argument("model", metavar="MODEL", help="such as m03")
-    parser.add_argument(
-        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: all runs that are open)"
-    )
+    parser.add_argument("--run", metavar="R", dest="of_run", help="such as fit-1 (default: all open runs)")
     parser.set_defaults(run=_stacks)
 
 
@@ -38,25 +36,25 @@ def _stacks(options: argparse.Namespace) -> int:
     if problem is not None:
         raise problem
     for task in running(state, options.model, options.of_run or ""):
-        asked, text = stacks_of(kvs, name, task)
-        print(f"{task}, attempt {asked.attempt} on {asked.worker}:\n{text}")
+        request, text = stacks_of(kvs, name, task)
+        print(f"{task}, attempt {request.attempt} on {request.worker}:\n{text}")
     return 0
 
 
 def running(state: ExperimentState, model: str, run: str = "") -> list[str]:
-    """The tasks of a model that run now, of all runs or of one.
+    """Return the keys of a model's running tasks, in all runs or in one.
 
     Raises:
-        NotFoundError: there is no such run or model.
-        ConflictError: none of its tasks runs.
+        NotFoundError: the run or the model does not exist.
+        ConflictError: the model has no running task.
     """
     from cerebro.state import TaskState, wording
 
     if run and run not in state.runs:
         raise NotFoundError(f"{state.name} has no run {run!r}; it has {', '.join(state.runs) or 'none'}")
     runs = [each for each in state.runs.values() if run in ("", each.id)]
-    having = [each for each in runs if model in each.models]
-    if not having:
+    with_model = [each for each in runs if model in each.models]
+    if not with_model:
         known = [name for each in reversed(runs) for name in each.models][:5]
         raise NotFoundError(
             f"no model {model!r} in {run or state.name}; there are {', '.join(known) or 'none yet'}"
@@ -64,7 +62,9 @@ def running(state: ExperimentState, model: str, run: str = "") -> list[str]:
     open_tasks = [task for each in runs for task in each.open.values() if task.key.model == model]
     found = [str(task.key) for task in open_tasks if task.state is TaskState.RUNNING]
     if not found:
-        newest = having[-1]
-        told = wording.model(newest.models[model], newest)
-        raise ConflictError(f"{model} of {newest.id} runs nowhere now: it is {told}")
+        newest = with_model[-1]
+        state_word = wording.model(newest.models[model], newest)
+        raise ConflictError(
+            f"{model} of {newest.id} is not running, it is {state_word}: try again while it trains"
+        )
     return found

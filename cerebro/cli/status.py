@@ -1,7 +1,6 @@
-"""What ``cerebro status`` says: services as the supervisor sees them, workers and experiments as the store
-does.
+"""Output of ``cerebro status``: services from the supervisor, workers and experiments from the store.
 
-Two sources on purpose. When the store is away, the first part still tells why.
+If the store does not answer, the services still show why.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.cli.experiment_status import load_readable
-from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
+from cerebro.cli.queue import ExperimentLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.health import HealthAnswer
@@ -33,15 +32,15 @@ _TIMEOUT_S = 3.0
 
 
 def client(info: ClusterInfo) -> KvsClient:
-    """A client that soon says so when the store is away."""
+    """Return a client that fails quickly if the store does not answer."""
     return KvsClient(info.kvs, info.token(), retry_for_s=_TIMEOUT_S)
 
 
 def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
-    """A client of the cluster that ``CEREBRO_SERVER`` names, if it names one.
+    """Return a client of the cluster in ``CEREBRO_SERVER``, or `None`.
 
     Raises:
-        ClusterError, UnauthorizedError: it cannot be reached that way.
+        ClusterError, UnauthorizedError: the cluster cannot be reached.
     """
     if not environment.get("CEREBRO_SERVER"):
         return None
@@ -51,7 +50,7 @@ def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
 
 
 def cluster_lines(info: ClusterInfo) -> list[str]:
-    """The cluster as a whole and its services."""
+    """Format the local cluster and its services."""
     now = time.time()
     head = f"Cerebro {info.version} at {info.home}: {info.state}, for {duration(now - info.since)}"
     return [
@@ -66,7 +65,7 @@ def cluster_lines(info: ClusterInfo) -> list[str]:
 
 
 def _metrics_lines(info: ClusterInfo) -> list[str]:
-    """Where Prometheus finds what services tell (docs/monitoring.md)."""
+    """Format the addresses for Prometheus (docs/monitoring.md)."""
     web = [f"{info.kvs}/metrics", f"{info.dispatcher}/metrics"]
     rest = [
         f"http://127.0.0.1:{port}/metrics"
@@ -77,7 +76,7 @@ def _metrics_lines(info: ClusterInfo) -> list[str]:
 
 
 def _service_lines(info: ClusterInfo, now: float) -> list[str]:
-    own = ServiceInfo(
+    supervisor = ServiceInfo(
         name="supervisor",
         state=str(ClusterState.READY),
         process=info.supervisor,
@@ -85,7 +84,7 @@ def _service_lines(info: ClusterInfo, now: float) -> list[str]:
         restarts=0,
         required=True,
     )
-    shown = [*info.services, own]
+    shown = [*info.services, supervisor]
     memory = processes.resident_bytes(service.process.pid for service in shown if service.process)
     rows = [_service_row(service, memory, now) for service in shown]
     total = size(sum(memory.values()))
@@ -109,14 +108,14 @@ def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tu
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
-    """What the store and the logs of open experiments tell.
+class _StoreStatus:
+    """Status in the store and in the logs of open experiments.
 
     Attributes:
-        states: of experiments, in a word.
-        lost: workers that a log calls lost.
-        logs: of experiments with an open run.
-        note: on the number of workers (`Troubles.note`).
+        states: experiment -> state, in a word.
+        lost: worker -> its state in the log that lost it.
+        logs: experiment with an open run -> its log.
+        note: note on the number of workers (`Troubles.note`).
     """
 
     workers: Sequence[WorkerStatus]
@@ -127,16 +126,16 @@ class _Found:
     health: HealthAnswer
     states: Mapping[str, str]
     lost: Mapping[str, Worker]
-    logs: Mapping[str, FollowedLog]
+    logs: Mapping[str, ExperimentLog]
     now: float
 
 
-def _found(kvs: KvsClient) -> _Found:
+def _store_status(kvs: KvsClient) -> _StoreStatus:
     workers, experiments, queue = kvs.workers(), kvs.experiments(), kvs.queued()
     lost: dict[str, Worker] = {}
-    logs: dict[str, FollowedLog] = {}
+    logs: dict[str, ExperimentLog] = {}
     troubles = kvs.troubles()
-    return _Found(
+    return _StoreStatus(
         workers=workers,
         experiments=experiments,
         queue=queue,
@@ -151,9 +150,9 @@ def _found(kvs: KvsClient) -> _Found:
 
 
 def store_lines(kvs: KvsClient) -> list[str]:
-    """Workers, experiments and the queue."""
+    """Format workers, experiments and the queue."""
     try:
-        found = _found(kvs)
+        found = _store_status(kvs)
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
     words = {name: worker.lost for name, worker in found.lost.items()}
@@ -171,8 +170,8 @@ def store_lines(kvs: KvsClient) -> list[str]:
 
 
 def store_json(kvs: KvsClient) -> dict[str, Any]:
-    """The same as one object; see `cerebro.cli.queue.cluster_json`."""
-    found = _found(kvs)
+    """Return workers, experiments and the queue; see `cerebro.cli.queue.cluster_json`."""
+    found = _store_status(kvs)
     return cluster_json(
         workers=found.workers,
         experiments=found.experiments,
@@ -186,7 +185,7 @@ def store_json(kvs: KvsClient) -> dict[str, Any]:
 
 
 def services_json(info: ClusterInfo) -> dict[str, Any]:
-    """The cluster as a whole and its services."""
+    """Return the local cluster and its services as an object."""
     return {
         "home": str(info.home),
         "version": info.version,
@@ -205,16 +204,16 @@ def worker_lines(
     troubles: Mapping[str, str] | None = None,
     health: HealthAnswer | None = None,
 ) -> list[str]:
-    """One line per worker that ever registered.
+    """Format one line for each registered worker.
 
     Args:
-        words: why workers were given up, by name, as logs tell it.
-        troubles: why pods do not start, by name.
-        health: what is known of their machines.
+        words: worker -> reason of its loss, from the logs.
+        troubles: pod -> reason why it does not start.
+        health: health of the workers' machines.
     """
-    held: dict[str, set[Replica]] = defaultdict(set)
+    replicas: dict[str, set[Replica]] = defaultdict(set)
     for status in workers:
-        held[status.record.volume or status.record.worker] |= set(status.record.replicas)
+        replicas[status.record.volume or status.record.worker] |= set(status.record.replicas)
     rows = [
         (
             status.record.worker,
@@ -223,7 +222,7 @@ def worker_lines(
             str(status.record.cores),
             str(len(status.record.gpus)),
             _devices(status.record),
-            str(len(held[status.record.volume or status.record.worker])),
+            str(len(replicas[status.record.volume or status.record.worker])),
             " ".join(kind for kind in status.record.kinds if kind in KINDS),
             _doing(status, words or {}, troubles or {}, health or HealthAnswer()),
         )
@@ -241,31 +240,30 @@ def _devices(record: WorkerRecord) -> str:
 def _doing(
     status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str], health: HealthAnswer
 ) -> str:
-    """What it last said that it runs holds no more of one that is lost. What is wrong with its machine goes first."""
-    told = health_words(status, health)
+    """Describe a worker: quarantine first, then loss; a lost worker's last task is obsolete."""
+    machine = health_words(status, health)
     if health.of(status.record.worker).is_quarantined:
-        return told
+        return machine
     if status.is_lost:
         return f"lost: {lost_because(status, words.get(status.record.worker, ''), troubles)}"
     if status.leaving:
         return f"stopping: {status.leaving}"
-    return "; ".join(filter(None, [status.running or "idle", told]))
+    return "; ".join(filter(None, [status.running or "idle", machine]))
 
 
 def states_of(
     kvs: KvsClient,
     experiments: Sequence[ExperimentSummary],
     lost: dict[str, Worker] | None = None,
-    logs: dict[str, FollowedLog] | None = None,
+    logs: dict[str, ExperimentLog] | None = None,
 ) -> dict[str, str]:
-    """Of each experiment the state of its runs in progress, else of its newest run, in the page's words.
+    """Return the state of each experiment's open runs, or of its newest run, in the page's words.
 
-    Logs are read for a few seconds at most, newest first; of an experiment whose log was not read it is only told
-    whether a run is in progress.
+    Logs are read for three seconds, newest first. For experiments with unread logs only open runs are known.
 
     Args:
-        lost: gets the workers that these logs say were lost, each as the log that tells of it last has it.
-        logs: gets those that were read of experiments with an open run.
+        lost: receives lost workers, each with its newest state.
+        logs: receives the logs of experiments with an open run.
     """
     deadline, found = time.monotonic() + _TIMEOUT_S, {}
     for summary in experiments:
@@ -281,11 +279,11 @@ def states_of(
     return found
 
 
-def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[str, FollowedLog]) -> str:
+def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[str, ExperimentLog]) -> str:
     meter = ThroughputMeter()
     try:
         state, problem = load_readable(kvs, name, meter)
-    except CerebroError:  # deleted since
+    except CerebroError:  # It was deleted just now.
         return "unreadable"
     if problem is not None:
         return "unreadable"
@@ -293,12 +291,12 @@ def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[s
         if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
             lost[worker.name] = worker
     if state.open_runs():
-        logs[name] = FollowedLog(state=state, meter=meter)
-    return ", ".join(f"{wording.run(run)} {run.id}" for run in _told_runs(state)) or "new"
+        logs[name] = ExperimentLog(state=state, meter=meter)
+    return ", ".join(f"{wording.run(run)} {run.id}" for run in _shown_runs(state)) or "new"
 
 
-def _told_runs(state: ExperimentState) -> list[Run]:
-    """The open runs, else the newest one; of a test or prediction with the run before it that made what it reads."""
+def _shown_runs(state: ExperimentState) -> list[Run]:
+    """Return the open runs, or the newest one; before a test or prediction also its last fit or ETL run."""
     if found := state.open_runs():
         return found
     newest = [*state.runs.values()][-1:]
@@ -310,7 +308,7 @@ def _told_runs(state: ExperimentState) -> list[Run]:
 def experiment_lines(
     experiments: Sequence[ExperimentSummary], states: Mapping[str, str], now: float
 ) -> list[str]:
-    """One line per experiment, newest event first."""
+    """Format one line for each experiment, newest event first."""
     rows = [
         (
             summary.experiment.name,

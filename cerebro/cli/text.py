@@ -1,4 +1,4 @@
-"""Numbers and tables as a terminal shows them. Pure: values in, text out."""
+"""Numbers and tables for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def size(number: float) -> str:
-    """Bytes, to three digits: ``512 B``, ``38 MB``, ``1.2 GB``."""
+    """Format bytes with up to three digits: ``512 B``, ``38 MB``, ``1.2 GB``."""
     for suffix in ("B", "kB", "MB"):
         if number < _KILO:
             return f"{number:.0f} {suffix}"
@@ -23,10 +23,10 @@ def size(number: float) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """The other way round: ``200GB``, ``1.5 TiB``, ``4096``.
+    """Parse a size: ``200GB``, ``1.5 TiB``, ``4096``.
 
     Raises:
-        BadRequestError: it is no size.
+        BadRequestError: the text is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -37,7 +37,7 @@ def bytes_of(text: str) -> int:
 
 
 def duration(seconds: float) -> str:
-    """A time span, rounded: ``8 s``, ``3 min``, ``5 h``, ``2 days``."""
+    """Format a time span, rounded: ``8 s``, ``3 min``, ``5 h``, ``2 days``."""
     if seconds < _MINUTE_S:
         return f"{max(0, seconds):.0f} s"
     if seconds < _HOUR_S:
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def crowd(workers: int, cores: int, devices: int = 1) -> str:
-    """A warning of more local workers, or devices of theirs, than processor cores; empty if there are not."""
+    """Return a warning if local devices outnumber processor cores, or an empty text."""
     if workers * devices <= cores:
         return ""
     if devices > 1:
@@ -64,12 +64,12 @@ def crowd(workers: int, cores: int, devices: int = 1) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 row``, ``1,797 rows``."""
+    """Format a number and its noun: ``1 row``, ``1,797 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
-    """Left-aligned columns, each as wide as its widest cell; no lines at all without rows."""
+    """Format left-aligned columns; return no lines without rows."""
     if not rows:
         return []
     lines = [heads, *rows]
@@ -81,7 +81,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Cells as wide as the widest of their column, numbers to the right."""
+    """Yield rows with right-aligned cells of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

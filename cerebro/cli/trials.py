@@ -1,4 +1,4 @@
-"""``cerebro trials EXPERIMENT``: what is known of the ways by which the models of a fit run can be trained."""
+"""``cerebro trials EXPERIMENT``: parallel plans of a fit's models, and their measurements."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from cerebro.state import ExperimentState, Run
 
 _NAMED = 3
-"""Models of a group that are named."""
+"""Maximum number of model names for a group."""
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``; `common` as in `cerebro.cli.failed`."""
+    """Add ``trials`` to the subcommands.
+
+    Args:
+        common: parser of the options shared by all commands on a cluster.
+    """
     trials = commands.add_parser(
         "trials",
         parents=[common],
-        help="show by which ways models can be trained, and what trials have shown",
+        help="show the parallel plans of models, and the results of trials",
     )
     trials.add_argument("experiment", metavar="EXPERIMENT")
     trials.add_argument(
@@ -31,7 +35,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     trials.add_argument("--json", action="store_true", help="as JSON")
     trials.add_argument(
-        "--forget", action="store_true", help="have other runs measure these ways anew, also what failed"
+        "--forget", action="store_true", help="let other runs measure these plans again, also failed ones"
     )
     trials.set_defaults(run=_trials)
 
@@ -44,10 +48,10 @@ def _trials(options: argparse.Namespace) -> int:
     from cerebro.local import cluster
 
     if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+        cluster.join(options.home)  # Raises if no cluster runs: the command starts none.
     connection = connect(home=options.home)
     session = Session(connection, connection.kvs.experiment(options.experiment))
-    run = chosen(session.state(), options.of_run)
+    run = select_fit(session.state(), options.of_run)
     if options.forget:
         known = [
             parallel_plan.cache_key
@@ -67,31 +71,31 @@ def _trials(options: argparse.Namespace) -> int:
     return 0
 
 
-def chosen(state: ExperimentState, name: str | None) -> Run:
-    """The fit run of that name, or the newest one.
+def select_fit(state: ExperimentState, name: str | None) -> Run:
+    """Return the fit run `name`, or the newest one.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: the experiment does not have the run.
     """
     from cerebro.errors import NotFoundError
 
     fits = [run for run in state.runs.values() if run.kind == "fit" and name in (None, run.id)]
     if not fits:
-        told = f"no fit run {name!r}" if name else "no fit run"
-        raise NotFoundError(f"{told} in experiment {state.name!r}: see `cerebro status {state.name}`")
+        missing = f"no fit run {name!r}" if name else "no fit run"
+        raise NotFoundError(f"{missing} in experiment {state.name!r}: see `cerebro status {state.name}`")
     return fits[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A way of a group of models, on one kind of devices.
+    """A parallel plan of a group of models, on one kind of device.
 
     Attributes:
         models: ids of the group's models.
-        state: ``measured``, ``struck off``, ``not applicable``, ``running``, or ``not tried``.
-        batch_s: seconds of a batch; `None` where it was not measured.
-        device_bytes, host_bytes: most memory that was seen or, unless `is_seen`, the least that it takes.
-        reason: why it is ruled out, not applicable or not verified.
+        state: ``measured``, ``ruled out``, ``not applicable``, ``running``, or ``not tried``.
+        batch_s: seconds of a batch, or `None` if not measured.
+        device_bytes, host_bytes: measured peak memory, or the computed minimum unless `is_seen`.
+        reason: why the plan is ruled out, not applicable or not verified.
     """
 
     group: str
@@ -112,7 +116,7 @@ class Row:
 
 
 def rows(run: Run) -> list[Row]:
-    """Every way of every group, in the order of the inspection."""
+    """Return every parallel plan of every group, in the order of the inspection."""
     inspection = run.inspection
     return [
         _row(run, inspection, group, known)
@@ -129,7 +133,7 @@ def _groups(run: Run) -> tuple[ModelGroup, ...]:
 def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParallelPlan) -> Row:
     outcome = run.trials.get((group.id, known.id))
     is_open = f"{run.id}/trial/{group.id}/{known.id}" in run.open
-    struck = [
+    ruled_out = [
         found.reason
         for name in group.models
         if (model := run.models.get(name)) is not None
@@ -138,8 +142,8 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParall
     state, reason = "not tried", ""
     if known.reason:
         state, reason = "not applicable", known.reason
-    elif struck:
-        state, reason = "ruled out", struck[0]
+    elif ruled_out:
+        state, reason = "ruled out", ruled_out[0]
     elif outcome is not None and outcome.reason:
         state, reason = "ruled out", outcome.reason
     elif outcome is not None:
@@ -167,7 +171,7 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParall
 
 
 def lines(run: Run) -> list[str]:
-    """What is printed."""
+    """Format the plans of a run's models."""
     if run.inspection is None:
         why = "no trials were wanted" if run.fit_request.trials == "never" else "there was nothing to choose"
         return [f"The models of {run.id} were not inspected: {why}."]
@@ -184,10 +188,10 @@ def lines(run: Run) -> list[str]:
         if group.problem:
             found.append(f"    {group.problem}")
     heads = ("GROUP", "PLAN", "DEVICES", "A BATCH", "DEVICE MEMORY", "HOST MEMORY", "GRADIENT", "STATE")
-    told = rows(run)
-    head, *lines = table(heads, [_cells(row) for row in told]) or [""]
+    shown = rows(run)
+    head, *lines = table(heads, [_cells(row) for row in shown]) or [""]
     found += ["", head] if head else []
-    for row, line in zip(told, lines, strict=True):
+    for row, line in zip(shown, lines, strict=True):
         found.append(line)
         if row.reason:
             found.append(f"           {row.reason}")

@@ -23,7 +23,7 @@ from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
 from cerebro.client.partition_rebuild import PartitionRebuilder
 from cerebro.client.session import Session
-from cerebro.commands.chosen import chosen_fit, find_model
+from cerebro.commands.selection import chosen_fit, find_model
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.misc import fetch_misc
 from cerebro.data.partitions import find_partitions

@@ -19,7 +19,6 @@ from cerebro.client.connection import Connection
 from cerebro.client.goals import Budget, goal
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
-from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import (
     Command,
     event_of_experiment,
@@ -28,6 +27,7 @@ from cerebro.commands.command import (
 )
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
+from cerebro.commands.selection import chosen_fit, chosen_run
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.priority import parse

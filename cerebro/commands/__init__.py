@@ -1,6 +1,7 @@
-"""What a user may ask for, by which rules, and the events that it is: for page, notebook and command line alike.
+"""Commands of users: rules, checks and the events they write. Pure.
 
-`rules` says what is allowed now and why not, `chosen` which run and model are meant, `command` which events a command
-is, `terms` all that stands against new and changed models, `values` how hyper-parameters are typed, and `planning` what
-a run that is asked for will do. All of it is pure.
+Web page, notebook and command line share this package. `rules` decides which commands are allowed now and explains
+refusals. `selection` finds the run and model a command names. `command` turns a command into events, and
+`training_config` does so for commands that add or change models. `values` parses typed hyperparameters. `planning`
+computes the plan of a requested run.
 """

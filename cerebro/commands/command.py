@@ -1,4 +1,4 @@
-"""A command of a user, and the events that it is: the same from the page, a notebook and the command line. Pure."""
+"""A user's command and its events. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cerebro.commands import terms
-from cerebro.commands.chosen import about, find_model
+from cerebro.commands import training_config
 from cerebro.commands.rules import (
+    CONFIG_COMMANDS,
     DOES,
-    NEW_TERMS,
     OF_MODEL,
     OF_OPEN,
     CommandKind,
@@ -19,6 +18,7 @@ from cerebro.commands.rules import (
     model_now,
     run_now,
 )
+from cerebro.commands.selection import find_model, target_run
 from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
@@ -41,20 +41,20 @@ from cerebro.state.search_reports import own_procedure
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What somebody asks for.
+    """A user's command.
 
     Attributes:
-        run: what it is about; by default what `about` says.
-        models: of that run, for commands on models; one or more.
-        scheduler, planner: of `CommandKind.SET_SCHEDULER`.
-        priority: of `CommandKind.PRIORITIZE`: a name, a number or its digits.
-        confirm: of `CommandKind.DELETE`, the experiment's name once more.
-        configurations: of `CommandKind.ADD_MODELS`, hyper-parameters of each new model.
-        hyperparams: of `CHANGE_MODEL` and `CLONE_MODEL`, those that are to differ.
-        epochs: of `EXTEND_MODEL`, and of new models, for how many each is trained in all; `None`: as its run, or the
-            model that it is a clone of.
-        procedure: of `RESUME_RUN`, what a search's own procedure is from then on; `None`: it stays.
-        at, warm: of `CLONE_MODEL`, whether it goes on from the other one's state, and from which: as in `Origin`.
+        run: name of the run; by default `selection.target_run` selects it.
+        models: models of that run, for commands to models.
+        scheduler, planner: for `CommandKind.SET_SCHEDULER`.
+        priority: for `CommandKind.PRIORITIZE`: a name or a number.
+        confirm: for `CommandKind.DELETE`: the experiment's name, repeated.
+        configurations: for `CommandKind.ADD_MODELS`: hyperparameters of each new model.
+        hyperparams: for `CHANGE_MODEL` and `CLONE_MODEL`: the changed values.
+        epochs: for `EXTEND_MODEL` and new models: total number of epochs. `None`: as the run, or the cloned model.
+        procedure: for `RESUME_RUN`: replacement of a search's own procedure. `None` keeps it.
+        at, warm: for `CLONE_MODEL`: whether the clone starts from a checkpoint of its parent, and which one; see
+            `Origin`.
     """
 
     kind: CommandKind
@@ -73,19 +73,20 @@ class Command:
 
 
 def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[ClientEvent, ...]:
-    """The events that a command is: one, or one for each of its models.
+    """Return the events of a command: one, or one for each model.
+
+    Models that already have the value get no event, unless all have it.
 
     Args:
-        by: who asks, for the log.
+        by: author, for the log.
 
     Raises:
-        NotFoundError: there is no such run, or it has no such model.
-        SearchSpaceError: there is no such scheduler, or a model cannot have such hyper-parameters.
-        BadRequestError: there is no such priority or number of epochs.
-        ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then. Of several
-            models, those that have the value already are left out, unless all have it.
+        NotFoundError: the run or a model does not exist.
+        SearchSpaceError: the scheduler or a hyperparameter is invalid.
+        BadRequestError: the priority or the number of epochs is invalid.
+        ConflictError: the state does not allow the command for one of the models. Send no event then.
     """
-    run = about(command.kind, state, command.run, is_of_models=bool(command.models))
+    run = target_run(command.kind, state, command.run, is_of_models=bool(command.models))
     is_of_open = command.kind in OF_OPEN and not command.models
     if state.deletion is None and is_of_open and command.run is None and run and not run.is_open:
         now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
@@ -93,36 +94,37 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
     return tuple(_event_of(command, state, run, model, by=by) for model in _changing(command, run))
 
 
-def problems_of(command: Command, state: ExperimentState) -> list[terms.Problem]:
-    """All that stands against a command of `rules.NEW_TERMS`, each with what it is about; none if it is possible.
+def problems_of(command: Command, state: ExperimentState) -> list[training_config.Problem]:
+    """Return all problems of a command of `rules.CONFIG_COMMANDS`.
 
     Raises:
-        NotFoundError: there is no such run, or it has no such model.
+        NotFoundError: the run or a model does not exist.
     """
-    run = about(command.kind, state, command.run, is_of_models=bool(command.models))
+    run = target_run(command.kind, state, command.run, is_of_models=bool(command.models))
     assert run is not None
     models = (find_model(run, model) if model else None for model in _changing(command, run))
-    return [problem for model in models for problem in terms.problems(command, state, run, model)]
+    return [problem for model in models for problem in training_config.problems(command, state, run, model)]
 
 
 def outcomes(
     command: Command, state: ExperimentState, seqs: Collection[int], *, by: str
 ) -> tuple[CommandRecord, ...]:
-    """What became of a command.
+    """Return the outcome of a command.
 
     Args:
-        state: that knows its events, which are of these numbers of the log.
+        state: state after the command's events.
+        seqs: numbers of these events.
 
     Raises:
-        PartlyDoneError: somebody was faster, so it had no effect on some of the models; says on which it had.
-        ConflictError: it had none at all. Both say what stands against it now.
+        PartlyDoneError: another command came first, so some models did not change.
+        ConflictError: another command came first, so nothing changed. Both messages give the current reason.
     """
     found = tuple(record for record in state.commands if record.seq in seqs)
     late = tuple(record.model for record in found if record.is_late)
     if not late:
         return found
     done = ", ".join(record.model for record in found if not record.is_late)
-    why = f"it came too late to {DOES[command.kind]}: others have changed the run since"
+    why = f"it came too late to {DOES[command.kind]}: another command changed the run first"
     try:
         events_of(replace(command, models=tuple(filter(None, late)) or command.models), state, by=by)
     except CerebroError as error:
@@ -135,7 +137,7 @@ def outcomes(
 
 
 def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
-    """The event that a command to a whole experiment is, whatever its log says: also if nobody can read it.
+    """Return the event of a command to an experiment; the log need not be readable.
 
     Raises:
         ConflictError: a deletion is not confirmed.
@@ -153,10 +155,12 @@ def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
 
 
 def _changing(command: Command, run: Run | None) -> tuple[str, ...]:
-    """Models that a command is to change: of several, not those that have the value already, unless all have it."""
+    """Select the models without the new value; all models if each has it."""
     if run is None or len(command.models) < 2:
         return command.models or ("",)
-    changing = tuple(name for name in command.models if not terms.has_already(command, find_model(run, name)))
+    changing = tuple(
+        name for name in command.models if not training_config.has_value(command, find_model(run, name))
+    )
     return changing or command.models
 
 
@@ -167,8 +171,8 @@ def _event_of(
     if run is None:
         _check(kind, allowed(state), experiment_now(state, kind))
         return event_of_experiment(command, state.name, by=by)
-    if kind in NEW_TERMS and (model or kind not in OF_OPEN):
-        return terms.event_of(command, state, run, find_model(run, model) if model else None, by=by)
+    if kind in CONFIG_COMMANDS and (model or kind not in OF_OPEN):
+        return training_config.event_of(command, state, run, find_model(run, model) if model else None, by=by)
     if kind in OF_MODEL:
         return _model_event(kind, state, run, find_model(run, model), by=by)
     if kind is CommandKind.SET_SCHEDULER and command.scheduler not in POLICIES:
@@ -192,7 +196,7 @@ def _model_event(
 ) -> ClientEvent:
     may, now = allowed(state, run, model), model_now(state, run, model)
     if kind is CommandKind.RESUME_MODEL and CommandKind.EXTEND_MODEL in may and model.is_trained:
-        now = f"{now}. It has trained all epochs that it was given: extend it to more, and it goes on"
+        now = f"{now}. It has trained all its epochs: extend it to train more"
     _check(kind, may, now)
     if kind is CommandKind.STOP_MODEL:
         return ModelStopRequested(run=run.id, model=model.id, by=by)
@@ -202,13 +206,12 @@ def _model_event(
 
 
 def _check_procedure(command: Command, run: Run) -> None:
-    """Whether the run has a procedure that could be replaced, if one is to be."""
     if command.procedure is None:
         return
     if run.search is None or own_procedure(run) is None:
         raise ConflictError(
-            f"{run.id} has no search by a procedure of your own that has begun, so there is none to be replaced: "
-            "resume it without `search`"
+            f"{run.id} runs no search with your own procedure, so none can be replaced. Resume it without "
+            "`search`"
         )
     if run.search.finish is not None:
         raise ConflictError(
@@ -218,7 +221,7 @@ def _check_procedure(command: Command, run: Run) -> None:
 
 def _check(kind: CommandKind, may: frozenset[CommandKind], now: str) -> None:
     if kind not in may:
-        untold = NEW_TERMS if kind in OF_MODEL else NEW_TERMS - OF_OPEN
-        others = ", ".join(sorted(DOES[each] for each in may - untold))
-        hint = f"; possible now: {others}" if others else ""
+        unlisted = CONFIG_COMMANDS if kind in OF_MODEL else CONFIG_COMMANDS - OF_OPEN
+        possible = ", ".join(sorted(DOES[each] for each in may - unlisted))
+        hint = f"; possible now: {possible}" if possible else ""
         raise ConflictError(f"it is not possible to {DOES[kind]}: {now}{hint}")

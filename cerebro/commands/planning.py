@@ -1,8 +1,7 @@
-"""Plans: what a requested run will do, made from the request and the state. Pure.
+"""Plans: what a requested run will do, computed from the request and the state. Pure.
 
-The controller makes them. A client makes them, too, before it asks for a run: what cannot be planned is refused at once
-and in the same words, instead of when the run's turn in the queue has come. The plan of an ETL run needs the metadata
-to be read: that is `controller.preparation.preparation`.
+The controller computes them. A client computes them before it requests a run, so that an impossible request fails at
+once with the same message. The plan of an ETL run needs the metadata: see `controller.preparation.preparation`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from cerebro.state.pruning import gone_text, is_gone
 
 
 def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, int]) -> FitPlan:
-    """Models named and checked against the experiment's newest data set.
+    """Name the models of a fit and check them against the newest data set.
 
     Args:
-        devices: worker that trains -> how many it has; empty: no such worker is known.
+        devices: training worker -> number of devices, if known.
 
     Raises:
-        DataError: there is no data set, or none for training.
-        SearchSpaceError: a model's ``batch_size`` is missing, no positive integer, or larger than a partition; or so
-            are all that a search may draw.
-        SpecError: no worker has as many devices as are asked for.
+        DataError: the data set or its training rows are missing.
+        SearchSpaceError: a ``batch_size`` is missing, not a positive integer, or larger than a partition. For a
+            search: the smallest one in its space.
+        SpecError: no worker has the requested number of devices.
     """
     dataset = _dataset(state)
     partitions = dataset.partitions("train")
@@ -75,34 +74,35 @@ def parallel_plans_of(
     has_gpus: bool = True,
     gang_size: int = 1,
 ) -> tuple[ParallelPlan, ...]:
-    """By which sub-epochs of a fit may run, those first that are tried first while nothing is measured.
+    """Return the parallel plans of a fit, in the order of trying without measurements.
 
-    Named techniques come in the order in which they were named, each on few devices first. Without names a sub-epoch
-    runs on one device as user code is written. Only what runs out of memory so goes on to the next way: those that need
-    less memory on one device, the cheapest in time first, then those that share batches, and the model's state, between
-    devices.
+    Named techniques keep their order, fewer devices first. Without names a sub-epoch runs on one device, as user code
+    is written. After running out of memory it uses the next plan: first plans that need less memory on one device,
+    cheapest in time first, then plans that split batches and model state across devices.
 
     Args:
-        techniques, gpus: as a `FitRequest` has them.
-        devices: see `plan_fit`.
-        has_gpus: whether a worker may have some. Beside a CPU, what lies on the host lies where it lay before.
-        gang_size: workers that are to train a sub-epoch together. Their ways come first; what cannot be trained so goes
-            on as without them.
+        techniques, gpus: as in `FitRequest`.
+        devices: training worker -> number of devices, if known.
+        has_gpus: True if a worker may have GPUs. Without GPUs, offloading to the host saves nothing.
+        gang_size: workers that train a sub-epoch together. Their plans come first; the others are for models that
+            these cannot train.
 
     Raises:
-        SpecError: no worker has as many devices as are asked for, or there are not so many workers.
+        SpecError: no worker has the requested number of devices, or there are fewer workers than `gang_size`.
     """
-    together = _gang_parallel_plans(techniques, gpus, devices, gang_size)
+    gang_plans = _gang_parallel_plans(techniques, gpus, devices, gang_size)
     most = max(devices.values(), default=1)
-    told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items())) or "none is known"
+    known_devices = (
+        ", ".join(f"{name}: {count}" for name, count in sorted(devices.items())) or "none is known"
+    )
     if devices and gpus and max(gpus) > most:
         raise SpecError(
-            f"gpus names {max(gpus)}, but no worker has so many devices: choose at most {most}. The workers "
-            f"and their devices: {told}"
+            f"gpus names {max(gpus)}, but no worker has as many devices: choose at most {most}. The workers "
+            f"and their devices: {known_devices}"
         )
     sizes = sorted(gpus) or sorted({most, *(1 << bit for bit in range(most.bit_length()))})
     if techniques is None:
-        return (*together, *_automatic(sizes, has_gpus=has_gpus))
+        return (*gang_plans, *_default_plans(sizes, has_gpus=has_gpus))
     found = [
         ParallelPlan(
             technique=each.name,
@@ -116,8 +116,8 @@ def parallel_plans_of(
         for size in sizes
         if each.least <= size <= each.most
     ]
-    if not found and together:
-        return (*together, SINGLE)
+    if not found and gang_plans:
+        return (*gang_plans, SINGLE)
     if not found:
         needs = "; ".join(
             f"{each.name} takes {each.least}"
@@ -126,10 +126,10 @@ def parallel_plans_of(
             for each in techniques
         )
         raise SpecError(
-            f"none of the techniques can be used on {_either(sizes)} devices ({needs}): name others, or other numbers "
-            f"in gpus. The workers and their devices: {told}"
+            f"none of the techniques can be used on {_alternatives(sizes)} devices ({needs}): name others, or "
+            f"other numbers in gpus. The workers and their devices: {known_devices}"
         )
-    return (*together, *found)
+    return (*gang_plans, *found)
 
 
 def _gang_parallel_plans(
@@ -138,8 +138,7 @@ def _gang_parallel_plans(
     devices: Mapping[str, int],
     gang_size: int,
 ) -> tuple[ParallelPlan, ...]:
-    """Of so many workers together, each with its own partition; on all devices that each of them has, if no numbers are
-    named."""
+    """Return plans for gangs, on all devices of each worker unless `gpus` names numbers."""
     if gang_size == 1:
         return ()
     if devices and len(devices) < gang_size:
@@ -148,14 +147,14 @@ def _gang_parallel_plans(
             f"({', '.join(sorted(devices))}): choose at most as many, or add workers"
         )
     named = techniques or [TechniqueChoice(name=name, least=2) for name in ("ddp", "fsdp")]
-    # So many as enough workers have.
+    # The largest number of devices that `gang_size` workers have.
     most = sorted(devices.values(), reverse=True)[gang_size - 1] if devices else max(gpus, default=1)
     size = max((number for number in gpus if number <= most), default=0) if gpus else most
     if not size:
-        told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items()))
+        known_devices = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items()))
         raise SpecError(
-            f"gang is {gang_size}, but fewer workers have {min(gpus)} devices, the least that gpus names ({told}): "
-            "name a smaller number"
+            f"gang is {gang_size}, but fewer workers have {min(gpus)} devices, the least that gpus names ("
+            f"{known_devices}): name a smaller number"
         )
     found = tuple(
         ParallelPlan(
@@ -180,17 +179,18 @@ def _gang_parallel_plans(
 def _check_reach(
     partition: int, holders: Mapping[str, int], parallel_plans: Collection[ParallelPlan]
 ) -> None:
-    """A model has to be trained where each partition is."""
+    """Raise `SpecError` if no holder of a partition has enough devices for any plan."""
     least = min(parallel_plan.size for parallel_plan in parallel_plans if parallel_plan.workers == 1)
     if holders and max(holders.values()) < least:
-        told = ", ".join(f"{name}: {count}" for name, count in sorted(holders.items()))
+        known_devices = ", ".join(f"{name}: {count}" for name, count in sorted(holders.items()))
         raise SpecError(
-            f"partition {partition} of the training data is held by workers with fewer than {least} devices ({told}), "
-            f"and each of the ways to train takes {least} or more: name one that takes fewer, such as 'single', too"
+            f"partition {partition} of the training data is held by workers with fewer than {least} devices "
+            f"({known_devices}), and each parallel plan takes {least} or more: name a technique that takes fewer, such "
+            "as 'single', too"
         )
 
 
-def _automatic(sizes: list[int], *, has_gpus: bool) -> Iterator[ParallelPlan]:
+def _default_plans(sizes: list[int], *, has_gpus: bool) -> Iterator[ParallelPlan]:
     several = [size for size in sizes if size > 1]
     if 1 in sizes:
         yield SINGLE
@@ -206,19 +206,19 @@ def _automatic(sizes: list[int], *, has_gpus: bool) -> Iterator[ParallelPlan]:
 
 
 def _has_gpus(state: ExperimentState) -> bool:
-    """Whether a worker that trains has GPUs, or devices of a kind that is not known; also where no worker is known."""
+    """Return True if a training worker has GPUs, or devices of unknown kind, or if no worker is known."""
     workers = [worker for worker in state.workers.values() if worker.trains and not worker.is_removed]
     return not workers or any(w.device is None or w.device.kind == "gpu" for w in workers)
 
 
-def _either(sizes: list[int]) -> str:
+def _alternatives(sizes: list[int]) -> str:
     return " or ".join(map(str, sizes))
 
 
 def etl_weights(state: ExperimentState) -> dict[str, float]:
-    """Workers, by name, that share the rows of a new data set, and their weights.
+    """Return the weights of the workers that share the rows of a new data set.
 
-    A worker for ETL makes what all workers of its volume train on, so it gets the share of the heaviest of them.
+    The ETL worker of a volume prepares data for all workers on it, so it gets the largest of their weights.
     """
     alive = [worker for worker in state.workers.values() if worker.is_alive]
     return {
@@ -228,21 +228,23 @@ def etl_weights(state: ExperimentState) -> dict[str, float]:
     }
 
 
-def _kept_models(fit: Run) -> str:
-    """List up to five models with their best checkpoint, in brackets, the best model first."""
-    kept = [
+def _testable_models(fit: Run) -> str:
+    """List up to five models with a checkpoint of their best epoch, best first, in brackets."""
+    testable = [
         model.id
         for model in fit.best_models(len(fit.models))
         if not is_gone(model, fit.best_epoch(model) or 0)
     ]
-    return f" ({', '.join(kept[:5])})" if kept else ""
+    return f" ({', '.join(testable[:5])})" if testable else ""
 
 
 def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:
-    """Which models at which epochs meet which partitions. Of a test each model meets the whole split at once.
+    """Choose models, epochs and partitions of a test or prediction.
+
+    A test runs each model on the whole split at once.
 
     Raises:
-        NotFoundError: the fit run or a model does not exist, or no epoch of it is known to be best.
+        NotFoundError: the fit run or a model does not exist, or its best epoch is unknown.
         DataError: the data set lacks the split.
     """
     fit = state.runs.get(request.fit)
@@ -265,10 +267,10 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
         if is_gone(fit.models[name], epoch):
             gone = gone_text(fit, fit.models[name], epoch)
             raise NotFoundError(
-                f"{gone}: name a model that has its checkpoints{_kept_models(fit)}, or clone it cold"
+                f"{gone}: name a model that has its checkpoints{_testable_models(fit)}, or clone it cold"
             )
         models[name] = epoch
-    # The data the models were trained on; a later ETL run may have scaled it otherwise.
+    # The data set that the models were trained on: a later ETL run may have scaled the data differently.
     dataset = state.datasets[fit.plan.dataset] if isinstance(fit.plan, FitPlan) else _dataset(state)
     partitions = dataset.partitions(request.split)
     if not partitions:
@@ -282,7 +284,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
         fit=fit.id,
         models=models,
         partitions=partitions,
-        # No worker has the whole of the training data.
+        # No worker has all training data.
         is_whole=request.kind == "test" and request.split != "train",
     )
 
@@ -295,7 +297,7 @@ def _dataset(state: ExperimentState) -> Dataset:
 
 
 def _smallest_batch(space: Space) -> Hyperparameters:
-    """The least batch size that may be drawn: where it does not fit, no model can be made."""
+    """Return the smallest ``batch_size`` of a search space."""
     match space.get("batch_size"):
         case ChoiceOf(values=values):
             numbers = [size for size in values if isinstance(size, int)]
@@ -306,16 +308,16 @@ def _smallest_batch(space: Space) -> Hyperparameters:
             return {}
 
 
-def _check_batch_size(whose: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
+def _check_batch_size(owner: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
     size = hyperparams.get("batch_size")
     if size is None:
-        raise SearchSpaceError(f"no hyper-parameter 'batch_size' {whose}: add it to the search space")
+        raise SearchSpaceError(f"no hyper-parameter 'batch_size' {owner}: add it to the search space")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise SearchSpaceError(f"batch_size {whose} is {size!r}, expected a positive integer")
+        raise SearchSpaceError(f"batch_size {owner} is {size!r}, expected a positive integer")
     smallest = min(partitions, key=lambda p: partitions[p])
     if size > partitions[smallest]:
         raise SearchSpaceError(
-            f"batch_size {size} {whose} is larger than partition {smallest}, which has "
+            f"batch_size {size} {owner} is larger than partition {smallest}, which has "
             f"{partitions[smallest]} rows: "
             f"choose at most {partitions[smallest]}, or preprocess more data"
         )

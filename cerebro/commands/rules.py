@@ -1,8 +1,7 @@
-"""What users may do to an experiment that goes on or has ended. Pure.
+"""Rules for commands: what users may do to an experiment, its runs and models now. Pure.
 
-The one owner of these rules: notebook, command line and page offer what `allowed` says. They decide on a state that may
-be a moment old, so the fold has the last word: a command that comes too late is without effect there
-(`cerebro.state.commands`).
+Notebook, command line and page offer the commands that `allowed` returns. Their state may be a moment old, so the
+log's state decides finally: a late command has no effect (`cerebro.state.commands`).
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from cerebro.state.beside import finished_models, obstacle
 from cerebro.state.pruning import gone_text, is_gone, lost_text
 
 _NAMED = 5
-"""Models that a message names."""
+"""Maximum number of models in a message."""
 
 
 class CommandKind(StrEnum):
-    """Something a user may ask for."""
+    """Kind of a user's command."""
 
     STOP_RUN = "stop_run"
     RESUME_RUN = "resume_run"
@@ -40,18 +39,18 @@ class CommandKind(StrEnum):
 
 OF_EXPERIMENT = frozenset({CommandKind.ARCHIVE, CommandKind.UNARCHIVE, CommandKind.DELETE})
 OF_OPEN = frozenset({CommandKind.STOP_RUN, CommandKind.PRIORITIZE})
-"""What only a run can be asked for that has not ended. Where models are named, `PRIORITIZE` is of these."""
+"""Commands that need an open run. `PRIORITIZE` is one of them unless it names models."""
 OF_FIT = frozenset({CommandKind.SET_SCHEDULER, CommandKind.ADD_MODELS, CommandKind.STOP_SEARCH})
-"""What only a fit run can be asked for."""
+"""Commands that need a fit run."""
 OF_TRAINING = frozenset({CommandKind.CHANGE_MODEL, CommandKind.PRIORITIZE})
-"""What only a model can be asked for that is being trained."""
-NEW_TERMS = OF_TRAINING | {
+"""Commands that need a model in training."""
+CONFIG_COMMANDS = OF_TRAINING | {
     CommandKind.ADD_MODELS,
     CommandKind.CLONE_MODEL,
     CommandKind.EXTEND_MODEL,
     CommandKind.STOP_SEARCH,
 }
-"""What changes which models a fit trains, and with what (`cerebro.commands.terms`)."""
+"""Commands that add models or change their training config (`cerebro.commands.training_config`)."""
 OF_MODEL = frozenset(
     {
         CommandKind.STOP_MODEL,
@@ -77,94 +76,93 @@ DOES = {
     CommandKind.PRIORITIZE: "change the priority",
     CommandKind.STOP_SEARCH: "stop the search",
     CommandKind.ARCHIVE: "archive the experiment",
-    CommandKind.UNARCHIVE: "take the experiment out of the archive",
+    CommandKind.UNARCHIVE: "restore the experiment from the archive",
     CommandKind.DELETE: "delete the experiment",
 }
-"""What each does, as a part of a sentence."""
+"""Descriptions for messages, as infinitives."""
 
 
 def allowed(
     state: ExperimentState, run: Run | None = None, model: Model | None = None
 ) -> frozenset[CommandKind]:
-    """What may be asked for now: of the experiment alone, of one of its runs, or of one of that run's models."""
+    """Return the commands allowed now for an experiment, one of its runs, or one of the run's models."""
     if state.deletion is not None:
         return frozenset()
     if run is None:
-        return _of_experiment(state)
-    return _of_run(state, run) if model is None else _of_model(state, run, model)
+        return _experiment_commands(state)
+    return _run_commands(state, run) if model is None else _model_commands(state, run, model)
 
 
 def resumable(state: ExperimentState) -> Run | None:
-    """The run that goes on if somebody resumes and names none: the one that is paused, else the newest stopped one."""
+    """Return the run that a resume without a name applies to: a paused one, else the newest stopped one."""
     runs = reversed(state.runs.values())
     return next((run for run in runs if CommandKind.RESUME_RUN in allowed(state, run)), None)
 
 
 def resumable_later(state: ExperimentState) -> Run | None:
-    """The newest stopped run that has work left and waits for another one, so that it cannot be resumed now."""
+    """Return the newest stopped run with remaining work that another run blocks."""
     runs = (run for run in reversed(state.runs.values()) if run.state is RunState.STOPPED)
     return next((run for run in runs if _has_work(state, run) and not is_free(state, run)), None)
 
 
 def may_relocate(state: ExperimentState) -> bool:
-    """Whether the experiment may be given other dataset locators: nothing was ever made with those it has."""
+    """Return True if the dataset locators may change: no data set exists and no run is open."""
     return state.newest_dataset() is None and not state.open_runs() and state.deletion is None
 
 
 def check_free(state: ExperimentState, run: Run) -> None:
-    """Raise `ConflictError` unless a run that is not requested yet can begin: it says what it would wait for, and what
-    to do instead."""
+    """Raise `ConflictError` if another run blocks a new run; name it and the alternatives."""
     found = obstacle(state.runs, run)
     if found is None:
         return
     choices = [f"wait for it with watch({found.run.id!r})", f"end it with stop({found.run.id!r})"]
     if run.is_evaluation:
         finished = ", ".join(_testable(found.run, finished_models(found.run))[:_NAMED])
-        others = [
+        ended_fits = [
             each.id for each in state.runs.values() if not each.is_open and _testable(each, [*each.models])
         ]
         choices = [
-            *([f"name models of it that are finished ({finished})"] if finished else []),
-            *([f"name a fit run that has ended (fit={others[-1]!r})"] if others else []),
+            *([f"name finished models ({finished})"] if finished else []),
+            *([f"name a fit run that has ended (fit={ended_fits[-1]!r})"] if ended_fits else []),
             *choices,
         ]
-    told = f"{', '.join(choices[:-1])}, or {choices[-1]}"
-    raise ConflictError(f"run_{run.kind} of experiment {state.name!r} cannot begin: {found.reason}; {told}")
+    advice = f"{', '.join(choices[:-1])}, or {choices[-1]}"
+    raise ConflictError(f"run_{run.kind} of experiment {state.name!r} cannot begin: {found.reason}; {advice}")
 
 
-# --- what is so now, in words --------------------------------------------------------------------
+# --- reasons for refusals ------------------------------------------------------------------------
 
 
 def experiment_now(state: ExperimentState, kind: CommandKind = CommandKind.DELETE) -> str:
-    """What an experiment is doing, as the reason why a command is refused."""
+    """Describe the state of an experiment, as the reason of a refusal."""
     if state.deletion is not None:
         return f"experiment {state.name!r} is being deleted"
     found = state.open_runs()
     if found and kind is CommandKind.DELETE:
-        told = ", ".join(f"{run.id} is {wording.run(run)}" for run in found)
+        reasons = ", ".join(f"{run.id} is {wording.run(run)}" for run in found)
         them = "it" if len(found) == 1 else "them"
-        return f"{told}: wait for {them}, or stop {them} first"
+        return f"{reasons}: wait for {them}, or stop {them} first"
     return f"experiment {state.name!r} is {'archived' if state.is_archived else 'not archived'}"
 
 
 def run_now(state: ExperimentState, run: Run) -> str:
-    """What a run is doing, as the reason why a command is refused."""
+    """Describe the state of a run, as the reason of a refusal."""
     if state.deletion is not None:
         return experiment_now(state)
     if found := obstacle(state.runs, run):
         return f"{run.id} is {wording.run(run)}; {found.reason}: wait for {found.run.id}, or stop it first"
     if lost := lost_text(state.runs, run):
-        return f"{run.id} is {wording.run(run)}, and {lost}: call run_{run.kind} for models that have theirs"
+        return f"{run.id} is {wording.run(run)}, and {lost}: call run_{run.kind} for models that have checkpoints"
     if run.fatal is not None:
-        why = f"a reason that concerns all its models ({run.fatal.message})"
-        return f"{run.id} failed for {why}: mend it and request a new run"
+        why = f"a reason that affects all its models ({run.fatal.message})"
+        return f"{run.id} failed for {why}: fix it and request a new run"
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
-        return f"{run.id} is stopped and none of its models was left to train: resume or retry single models"
+        return f"{run.id} is stopped and has no models to train: resume or retry single models"
     now = f"{run.id} is {wording.run(run)}"
-    parallel_plans = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
+    verbs = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
     models = [
         f"{verb} {', '.join(names[:_NAMED])}"
-        for state_of, verb in parallel_plans
+        for state_of, verb in verbs
         if (names := [each.id for each in run.models.values() if each.state is state_of])
     ]
     is_over = run.state is RunState.FINISHED and wording.run(run) != "finished"
@@ -172,14 +170,14 @@ def run_now(state: ExperimentState, run: Run) -> str:
 
 
 def model_now(state: ExperimentState, run: Run, model: Model) -> str:
-    """What a model is doing, as the reason why a command is refused."""
+    """Describe the state of a model, as the reason of a refusal."""
     if state.deletion is not None:
         return experiment_now(state)
-    verdict = run.search.verdicts.get(model.id) if run.search is not None else None
+    reason = run.search.verdicts.get(model.id) if run.search is not None else None
     now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
-    if verdict is not None and model.state is not ModelState.ACTIVE:
-        far = f"after {model.completed_epochs} epochs"
-        now = f"model {model.id} of {run.id} was stopped by the search {far} ({verdict})"
+    if reason is not None and model.state is not ModelState.ACTIVE:
+        progress = f"after {model.completed_epochs} epochs"
+        now = f"model {model.id} of {run.id} was stopped by the search {progress} ({reason})"
     if run.state is RunState.STOPPING or run.fatal is not None or not is_free(state, run):
         return f"{now}, and {run_now(state, run)}"
     if model.is_pruned and model.state is not ModelState.ACTIVE:
@@ -188,7 +186,7 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
 
 
 def stopped_text(state: ExperimentState, run: Run) -> str:
-    """Who stopped a run, how far it was then, and how it goes on."""
+    """Describe who stopped a run, its progress, and how to resume it."""
     stops = [
         command
         for command in state.commands
@@ -197,26 +195,26 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
     by = f" by {stops[-1].by}" if stops and stops[-1].by else ""
     done, total = run.progress()
     is_known = run.search is None or run.search.finish is not None
-    far = f"{done} of {total} tasks" if is_known else f"{done} tasks"
+    progress = f"{done} of {total} tasks" if is_known else f"{done} tasks"
     attached, name = f"Experiment.attach({state.name!r})", f"cerebro resume {state.name} --run {run.id}"
-    how = f"{attached}.resume({run.id!r}) or `{name}` lets it go on"
+    how = f"resume it with {attached}.resume({run.id!r}) or `{name}`"
     if run.models and not _has_work(state, run):
-        one = f"{attached}.resume_model(MODEL) or `{name} --model MODEL` lets one go on"
-        how = f"none of its models is left to train; {one}"
-    return f"{run.id} of experiment {state.name!r} was stopped{by} after {far}: {how}"
+        one = f"{attached}.resume_model(MODEL) or `{name} --model MODEL`"
+        how = f"it has no models to train. Resume a stopped model with {one}"
+    return f"{run.id} of experiment {state.name!r} was stopped{by} after {progress}: {how}"
 
 
-# --- what is allowed -----------------------------------------------------------------------------
+# --- allowed commands ----------------------------------------------------------------------------
 
 
-def _of_experiment(state: ExperimentState) -> frozenset[CommandKind]:
+def _experiment_commands(state: ExperimentState) -> frozenset[CommandKind]:
     found = {CommandKind.UNARCHIVE if state.is_archived else CommandKind.ARCHIVE}
     if not state.open_runs():
         found.add(CommandKind.DELETE)
     return frozenset(found)
 
 
-def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
+def _run_commands(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
     found = set()
     if run.is_open and run.state is not RunState.STOPPING:
         found |= {CommandKind.STOP_RUN, CommandKind.PRIORITIZE}
@@ -236,8 +234,8 @@ def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
     return frozenset(found)
 
 
-def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
-    # A failure that no model could escape ends a run for good; a stop that is under way is not crossed.
+def _model_commands(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
+    # A fatal failure ends a run for good, and a stop must complete first.
     if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
     clone = {CommandKind.CLONE_MODEL}
@@ -258,18 +256,18 @@ def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Comma
 
 
 def trains_on(state: ExperimentState, run: Run) -> bool:
-    """Whether a fit that has begun may train more models: nothing has ended it for good, and none stands in its way."""
+    """Return True if a started fit may train more models."""
     is_over = run.fatal is not None or run.state is RunState.STOPPING
     return run.kind == "fit" and run.plan is not None and not is_over and is_free(state, run)
 
 
 def is_free(state: ExperimentState, run: Run) -> bool:
-    """Whether the run goes on or may: no other one stands in its way."""
+    """Return True if no other run blocks this one."""
     return obstacle(state.runs, run) is None
 
 
 def _has_work(state: ExperimentState, run: Run) -> bool:
-    """Whether a stopped run has something left to do, and what it takes for that."""
+    """Return True if a stopped run has remaining work and the checkpoints for it."""
     if lost_text(state.runs, run):
         return False
     is_searching = run.search is not None and run.search.finish is None
@@ -277,11 +275,11 @@ def _has_work(state: ExperimentState, run: Run) -> bool:
 
 
 def _testable(run: Run, models: list[str]) -> list[str]:
-    """Select the models whose checkpoint of the best epoch exists."""
+    """Select the models whose best epoch has a checkpoint."""
     best = ((name, run.best_epoch(run.models[name])) for name in models)
     return [name for name, epoch in best if epoch is not None and not is_gone(run.models[name], epoch)]
 
 
 def _has_active(run: Run) -> bool:
-    # From the end: models begin in their order, so the last ones tell at once.
+    # Backwards, because models train in order.
     return any(model.state is ModelState.ACTIVE for model in reversed(run.models.values()))

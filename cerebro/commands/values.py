@@ -1,7 +1,7 @@
-"""Hyper-parameters as people type them, on the command line and on the page: words such as ``lr=0.001``. Pure.
+"""Hyperparameters as typed on the command line and the page, such as ``lr=0.001``. Pure.
 
-A value is what JSON reads in its text, or else the text itself: ``0.001``, ``true``, ``[32, 64]``, ``adam``. A text
-that JSON would read as something else stands in quotes: ``"1"``.
+A value is parsed as JSON, and otherwise taken as text: ``0.001``, ``true``, ``[32, 64]``, ``adam``. Quotes make a text
+of something that JSON would parse: ``"1"``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from cerebro.errors import BadRequestError
 
 
 def value_of(text: str) -> Any:
-    """The value that somebody typed."""
+    """Parse a typed value.
+
+    >>> value_of("0.001"), value_of("adam")
+    (0.001, 'adam')
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -22,7 +26,7 @@ def value_of(text: str) -> Any:
 
 
 def text_of(value: object) -> str:
-    """What to type for a value that JSON can say, on one line: `value_of` gives it back."""
+    """Return the one-line text that `value_of` parses to `value`."""
     if isinstance(value, str) and value and value.isprintable() and value == value.strip():
         read = value_of(value)
         if isinstance(read, str) and read == value:
@@ -31,10 +35,10 @@ def text_of(value: object) -> str:
 
 
 def values_of(words: Iterable[str]) -> dict[str, Any]:
-    """Hyper-parameters of ``NAME=VALUE`` words.
+    """Parse ``NAME=VALUE`` words.
 
     Raises:
-        BadRequestError: one of them is none, or a name is there twice.
+        BadRequestError: a word has another form, or a name occurs twice.
     """
     found: dict[str, Any] = {}
     for word in words:

@@ -1,6 +1,8 @@
-"""Results in other people's trackers: projections of what an experiment's log says was committed.
+"""Export an experiment's results to MLflow or Weights & Biases.
 
-What is to be there follows from the log alone (`projection`). What was sent once is not sent again, because each run of
-a tracker says up to which event of the log it has everything. So an export may end anywhere, and the next one goes on.
-Nothing here is needed to train, and nothing of a tracker is in an image.
+`projection` computes a page for each fit and each model, and the rows of its metrics, from the experiment's log alone.
+`export_loop` reads the logs and hands new rows to an exporter, which writes a page as a run of the tracker. Each run
+of a tracker stores the number of the last event it has, so an export can stop at any time and continue later. Exports
+run on the user's side: training does not need them, and no image contains a tracker's package. Registered models go to
+MLflow's registry (`mlflow_registry`).
 """

@@ -1,11 +1,11 @@
-"""An experiment's pages as runs of MLflow: each row once, whatever ends the export or a request in its middle.
+"""Export of an experiment's pages to MLflow runs, each row once.
 
-A page is a run with the tag `ID`, made with it in one request, so it is found again. The tag `CURSOR` says up to which
-event a run has its rows; it is set in the request that brings them. MLflow may have done a part of a request that was
-not answered: then the history of its metrics is read first, and only what is not there is sent. Times are the log's,
-so a store that knows no two equal rows, as MLflow's databases do, would not even take them twice.
+A run is created in one request with its tag `ID`, so a later export finds it. The tag `CURSOR` holds the number of the
+last event whose rows the run has; the request that sends rows also sets it. MLflow may have applied part of a request
+whose answer was lost. Before a retry, the export therefore reads the run's metric history and sends only missing rows.
+Times are the log's, so MLflow's databases, which store equal rows once, would also drop a row that was sent twice.
 
-One export at a time for an experiment: of two, both may make a run for the same page.
+Run one export of an experiment at a time: two could create two runs for the same page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cerebro.exports.mlflow_server import (
     MAX_TAG,
     MlflowServer,
 )
-from cerebro.exports.projection import Page, Place, Projection, Row
+from cerebro.exports.projection import Page, PageKey, Projection, Row
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ _PAGE = 1000
 
 
 @dataclass
-class _Known:
-    """A run of MLflow, as far as it is known here."""
+class _RunInfo:
+    """Known state of an MLflow run."""
 
     run_id: str
     status: str
@@ -54,14 +54,14 @@ class _Known:
     params: set[str] = field(default_factory=set)
     is_deleted: bool = False
     is_certain: bool = False
-    """Whether it has no row behind its cursor."""
+    """True if the run has no rows after its cursor."""
 
 
 class MlflowExport:
-    """Sends what a projection of one experiment shows; not thread-safe.
+    """Sends the pages of one experiment to MLflow; not thread-safe.
 
     Args:
-        checkpoint: where a checkpoint is as one file; `None`: none is sent.
+        checkpoint: returns the file of a checkpoint; `None` sends no files.
     """
 
     def __init__(
@@ -72,36 +72,37 @@ class MlflowExport:
     ) -> None:
         self._server, self._projection, self._checkpoint = server, projection, checkpoint
         self._experiment = ""
-        self._known: dict[str, _Known] = {}
-        self._not_sent: set[str] = set()
-        """Checkpoints that cannot be had: told once."""
+        self._known: dict[str, _RunInfo] = {}
+        self._unavailable: set[str] = set()
+        """Unavailable checkpoints, to warn once for each."""
 
-    # --- what is there ---------------------------------------------------------------------------
+    # --- runs of earlier exports -----------------------------------------------------------------
 
-    def cursor(self, place: Place) -> int:
-        """Up to which event a page has its rows."""
+    def cursor(self, page_key: PageKey) -> int:
+        """Return the number of the last event whose rows the page has."""
         self._find()
-        known = self._known.get(self._projection.id_of(place))
+        known = self._known.get(self._projection.id_of(page_key))
         return known.cursor if known else 0
 
     def _find(self) -> None:
-        """Look once at what earlier exports have left."""
         if self._experiment:
             return
         name = self._projection.record.name
-        experiment = self._server.patiently(lambda again: made_experiment(self._server, name, again))
-        for known, of in self._search(
+        experiment = self._server.retry(
+            lambda is_retry: get_or_create_experiment(self._server, name, is_retry)
+        )
+        for known, page_id in self._search(
             experiment, f"tags.`cerebro.experiment` = '{self._projection.identity}'"
         ):
-            if of in self._known:
+            if page_id in self._known:
                 log.warning(
-                    "MLflow has two runs for one page, %s and %s: the first is used", of, known.run_id
+                    "MLflow has two runs for one page, %s and %s: the first is used", page_id, known.run_id
                 )
                 continue
-            self._known[of] = known
+            self._known[page_id] = known
         self._experiment = experiment
 
-    def _search(self, experiment: str, filter_string: str) -> Iterator[tuple[_Known, str]]:
+    def _search(self, experiment: str, filter_string: str) -> Iterator[tuple[_RunInfo, str]]:
         page = ""
         while True:
             body = {
@@ -113,32 +114,38 @@ class MlflowExport:
             }
             answer = self._server.post("runs/search", **body, **({"page_token": page} if page else {}))
             for run in answer.get("runs", ()):
-                known = _known(run)
+                known = _run_info(run)
                 if ID in known.tags:
                     yield known, known.tags[ID]
             page = answer.get("next_page_token", "")
             if not page:
                 return
 
-    # --- what is sent ----------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
-    def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
-        """Add rows to pages, each page's in the order of the log and complete up to its last one's event.
+    def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:
+        """Add rows to pages, in log order.
+
+        The rows of a page must be complete up to the event of its last row.
 
         Raises:
-            TrackerUnavailableError, ExportError: not all were taken. To send the same again is safe.
+            TrackerUnavailableError, ExportError: some rows were not accepted. Sending the same rows again is safe.
         """
         self._find()
-        for place in sorted(rows):  # a fit before its models
-            known = self._made(self._projection.page(place))
+        for page_key in sorted(rows):  # A fit before its models.
+            known = self._get_or_create(self._projection.page(page_key))
             if not known.is_deleted:
-                self._add(known, [row for row in rows[place] if row.seq > known.cursor])
+                self._add(known, [row for row in rows[page_key] if row.seq > known.cursor])
 
     def settle(self) -> None:
-        """Have each page say how it stands now. To be called where the log ends. Raises as `send`."""
+        """Update the tags, checkpoint and status of each page, after all rows were sent.
+
+        Raises:
+            TrackerUnavailableError, ExportError: some updates were not accepted. Calling again is safe.
+        """
         self._find()
         for page in self._projection.pages():
-            known = self._made(page)
+            known = self._get_or_create(page)
             if known.is_deleted:
                 continue
             tags = {
@@ -156,32 +163,32 @@ class MlflowExport:
                 self._server.post("runs/update", run_id=known.run_id, status=_STATUS[page.status], **ended)
                 known.status = _STATUS[page.status]
 
-    def _made(self, page: Page) -> _Known:
-        """The run of a page, made if it is not there yet, with all its parameters."""
+    def _get_or_create(self, page: Page) -> _RunInfo:
+        """Return the run of a page with all parameters; create it if missing."""
         known = self._known.get(page.id)
         if known is None:
-            if page.place.model:
-                self._made(self._projection.page(Place(page.place.run)))
-            known = self._known[page.id] = self._server.patiently(lambda again: self._create(page, again))
+            if page.key.model:
+                self._get_or_create(self._projection.page(PageKey(page.key.run)))
+            known = self._known[page.id] = self._server.retry(lambda is_retry: self._create(page, is_retry))
         missing = {
             name: value[:MAX_PARAM]
             for name, value in ((_name(name), value) for name, value in page.params.items())
             if name not in known.params
         }
         if missing and not known.is_deleted:
-            for some in _slices(pairs(missing), MAX_PARAMS):
-                self._server.post("runs/log-batch", run_id=known.run_id, params=some)
+            for batch in _slices(pairs(missing), MAX_PARAMS):
+                self._server.post("runs/log-batch", run_id=known.run_id, params=batch)
             known.params |= missing.keys()
         return known
 
-    def _create(self, page: Page, again: bool) -> _Known:
-        if again:
-            found = [known for known, of in self._search(self._experiment, f"tags.`{ID}` = '{page.id}'")]
+    def _create(self, page: Page, is_retry: bool) -> _RunInfo:
+        if is_retry:
+            found = [known for known, page_id in self._search(self._experiment, f"tags.`{ID}` = '{page.id}'")]
             if found:
                 return found[0]
         tags = {**page.tags, ID: page.id, "mlflow.source.name": "cerebro", "mlflow.user": page.author}
-        if page.place.model:
-            parent = self._projection.id_of(Place(page.place.run))
+        if page.key.model:
+            parent = self._projection.id_of(PageKey(page.key.run))
             tags["mlflow.parentRunId"] = self._known[parent].run_id
         body = {
             "experiment_id": self._experiment,
@@ -189,26 +196,28 @@ class MlflowExport:
             "start_time": _ms(page.started),
             "tags": pairs({name: value[:MAX_TAG] for name, value in tags.items()}),
         }
-        known = _known(self._server.call("POST", "runs/create", body)["run"])
-        known.is_certain = not again
+        known = _run_info(self._server.call("POST", "runs/create", body)["run"])
+        known.is_certain = not is_retry
         return known
 
-    def _add(self, known: _Known, rows: Sequence[Row]) -> None:
+    def _add(self, known: _RunInfo, rows: Sequence[Row]) -> None:
         metrics = [(_metric(row), row.seq) for row in rows]
-        for some in _slices(metrics, MAX_METRICS):
-            last = some[-1][1]
-            # An event's rows may go on in the next request.
-            cursor = last if some[-1] is metrics[-1] else last - 1
-            self._server.patiently(partial(self._batch, known, some, cursor))
+        for batch in _slices(metrics, MAX_METRICS):
+            last = batch[-1][1]
+            # The remaining rows of an event can be in the next request.
+            cursor = last if batch[-1] is metrics[-1] else last - 1
+            self._server.retry(partial(self._batch, known, batch, cursor))
 
     def _batch(
-        self, known: _Known, metrics: Sequence[tuple[dict[str, Any], int]], cursor: int, _again: bool
+        self, known: _RunInfo, metrics: Sequence[tuple[dict[str, Any], int]], cursor: int, _is_retry: bool
     ) -> None:
         sent = [metric for metric, _ in metrics]
         if not known.is_certain:
-            there = self._there(known.run_id, {metric["key"] for metric in sent})
+            present = self._present_rows(known.run_id, {metric["key"] for metric in sent})
             sent = [
-                metric for metric in sent if (metric["key"], metric["step"], metric["timestamp"]) not in there
+                metric
+                for metric in sent
+                if (metric["key"], metric["step"], metric["timestamp"]) not in present
             ]
         known.is_certain = False
         cursor = max(cursor, known.cursor)
@@ -216,8 +225,8 @@ class MlflowExport:
         self._server.call("POST", "runs/log-batch", body)
         known.is_certain, known.cursor = True, cursor
 
-    def _there(self, run_id: str, names: Iterable[str]) -> set[tuple[str, int, int]]:
-        """(name, step, time in ms) of what a run has."""
+    def _present_rows(self, run_id: str, names: Iterable[str]) -> set[tuple[str, int, int]]:
+        """Return (name, step, time in ms) of the rows a run has."""
         found, page = set(), ""
         for name in sorted(names):
             while True:
@@ -235,7 +244,7 @@ class MlflowExport:
                     break
         return found
 
-    def _send_checkpoint(self, known: _Known, page: Page) -> None:
+    def _send_checkpoint(self, known: _RunInfo, page: Page) -> None:
         reference = page.checkpoint
         if self._checkpoint is None or reference is None or known.tags.get(CHECKPOINT) == reference.name:
             return
@@ -244,26 +253,29 @@ class MlflowExport:
                 f"MLflow at {self._server.address} does not take files itself: it keeps those of this run at "
                 f"{known.artifacts}. Start it with --serve-artifacts, or export without --checkpoints"
             )
-        if reference.name in self._not_sent:
+        if reference.name in self._unavailable:
             return
         try:
             file = self._checkpoint(reference)
         except CerebroError as error:
-            log.warning("the checkpoint of %s is left out: %s", page.name, error)
-            self._not_sent.add(reference.name)
+            log.warning("the checkpoint of %s was not exported: %s", page.name, error)
+            self._unavailable.add(reference.name)
             return
         root = known.artifacts.removeprefix(_PROXIED).lstrip("/")
         self._server.upload(f"{root}/checkpoint/{reference.name.rsplit('/', 1)[-1]}", file)
-        told = pairs({CHECKPOINT: reference.name, f"{CHECKPOINT}.checksum": reference.checksum})
-        self._server.post("runs/log-batch", run_id=known.run_id, tags=told)
+        tags = pairs({CHECKPOINT: reference.name, f"{CHECKPOINT}.checksum": reference.checksum})
+        self._server.post("runs/log-batch", run_id=known.run_id, tags=tags)
         known.tags[CHECKPOINT] = reference.name
 
 
-def made_experiment(server: MlflowServer, name: str, again: bool) -> str:
-    """Id of the experiment of this name, made if there is none; to be called `patiently`.
+def get_or_create_experiment(server: MlflowServer, name: str, is_retry: bool) -> str:
+    """Return the id of the MLflow experiment `name`; create it if missing. Call it with `retry`.
+
+    Args:
+        is_retry: True if an earlier try may have created it.
 
     Raises:
-        ExportError: it was deleted there.
+        ExportError: the experiment was deleted in MLflow.
     """
     try:
         found = server.call("GET", f"experiments/get-by-name?experiment_name={name}")["experiment"]
@@ -273,9 +285,9 @@ def made_experiment(server: MlflowServer, name: str, again: bool) -> str:
         try:
             return str(server.call("POST", "experiments/create", {"name": name})["experiment_id"])
         except ExportError as taken:
-            if taken.code != "RESOURCE_ALREADY_EXISTS" or again:
+            if taken.code != "RESOURCE_ALREADY_EXISTS" or is_retry:
                 raise
-        return made_experiment(server, name, True)
+        return get_or_create_experiment(server, name, True)
     if found.get("lifecycle_stage") == "deleted":
         raise ExportError(
             f"the experiment {name!r} was deleted in MLflow: restore it (`mlflow experiments restore "
@@ -284,11 +296,11 @@ def made_experiment(server: MlflowServer, name: str, again: bool) -> str:
     return str(found["experiment_id"])
 
 
-def _known(run: Mapping[str, Any]) -> _Known:
+def _run_info(run: Mapping[str, Any]) -> _RunInfo:
     info, data = run["info"], run.get("data", {})
     tags = {tag["key"]: tag.get("value", "") for tag in data.get("tags", ())}
     cursor = tags.get(CURSOR, "0")
-    return _Known(
+    return _RunInfo(
         run_id=info["run_id"],
         status=info.get("status", "RUNNING"),
         artifacts=info.get("artifact_uri", ""),
@@ -300,7 +312,7 @@ def _known(run: Mapping[str, Any]) -> _Known:
 
 
 def _metric(row: Row) -> dict[str, Any]:
-    # JSON knows neither NaN nor infinity; MLflow reads protocol buffers, which know them as texts.
+    # JSON has no NaN or infinity; MLflow accepts them as the strings of protocol buffers.
     value: float | str = row.value
     if math.isnan(row.value):
         value = "NaN"
@@ -310,7 +322,7 @@ def _metric(row: Row) -> dict[str, Any]:
 
 
 def _name(text: str) -> str:
-    """A name that MLflow takes: another one for each text. It is the text where that is possible."""
+    """Return a name that MLflow accepts, unique for each text; the text itself if possible."""
     parts = re.sub(r"[^\w.\- /]", "_", text, flags=re.ASCII)
     is_path = all(part.strip() and part.strip(".") for part in parts.split("/"))
     if parts == text and is_path and len(text) <= MAX_NAME:
@@ -322,12 +334,12 @@ def _name(text: str) -> str:
 
 
 def pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
-    """Key-value pairs as MLflow's routes take them."""
+    """Convert to the key-value pairs of MLflow's REST API."""
     return [{"key": name, "value": value} for name, value in values.items()]
 
 
 def _slices(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-    """In requests that are neither too long nor too large."""
+    """Split into requests within MLflow's limits of number and size."""
     begin, size = 0, 0
     for position, item in enumerate(items):
         num_bytes = len(json.dumps(item, ensure_ascii=False).encode()) + 2

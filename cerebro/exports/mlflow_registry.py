@@ -1,12 +1,11 @@
-"""Registered models as versions in MLflow's model registry: each once, whatever ends the export or a request in its
-middle.
+"""Export of registered models to MLflow's model registry, each version once.
 
-A version there is made in one request with the tag `ID`, which is the same for the same version of ours at any time; so
-it is found again, and looked for first after any doubt. Numbers are MLflow's own: it counts what others register, too.
-Each version refers to a run: the one that the export of its experiment has made, or else one of its own.
+A version is created in one request with its stable tag `ID`. After a failed request the export searches for that tag
+before it tries again. MLflow numbers the versions itself, because others register versions too. Each version refers to
+an MLflow run: the run of its model's page if it was exported, otherwise a run created here.
 
-Once it is there, a tag of the model says so: a version that somebody deletes in MLflow stays deleted. Of aliases only
-those are moved and removed that this export has set.
+A tag of the registered model lists all exported versions, so a version deleted in MLflow is not created again. The
+export changes and removes only aliases that it has set.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import Any
 from cerebro.contract.registry import ModelVersion, RegisteredModel
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import CerebroError, ExportError
-from cerebro.exports.mlflow_export import CHECKPOINT, ID, made_experiment, pairs
+from cerebro.exports.mlflow_export import CHECKPOINT, ID, get_or_create_experiment, pairs
 from cerebro.exports.mlflow_server import MAX_PARAMS, MlflowServer
-from cerebro.exports.projection import Place, Projection
-from cerebro.exports.registered import (
+from cerebro.exports.projection import PageKey, Projection
+from cerebro.exports.registry_values import (
     alias_changes,
     file_tags_of,
     folder_of,
@@ -36,26 +35,26 @@ from cerebro.exports.registered import (
 log = logging.getLogger(__name__)
 
 PUSHED, ALIASES = "cerebro.pushed.", "cerebro.aliases"
-"""Tags of a model: of each version of ours the number that it has there; the aliases that were set from here."""
+"""Tags of a model: prefix for the MLflow number of each exported version; aliases set by the export."""
 _PROXIED = "mlflow-artifacts:"
 _PAGE = 200
 
 
 @dataclass
-class _There:
-    """A model of MLflow's registry."""
+class _MlflowModel:
+    """State of a registered model in MLflow."""
 
     tags: dict[str, str]
     aliases: dict[str, str]
     versions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By `ID`: those of ours."""
+    """`ID` -> version, for versions created by the export."""
 
 
 class RegistryExport:
-    """Pushes registered models; not thread-safe.
+    """Sends registered models to MLflow; not thread-safe.
 
     Args:
-        checkpoint: where a copy is as one file; `None`: none is sent.
+        checkpoint: returns the file of a checkpoint; `None` sends no files.
     """
 
     def __init__(
@@ -63,15 +62,15 @@ class RegistryExport:
     ) -> None:
         self._server, self._checkpoint = server, checkpoint
         self._pushed: dict[str, RegisteredModel] = {}
-        """As they were when they were last pushed to their end."""
+        """Models as last pushed completely."""
         self.sent = 0
-        """Versions that were made there."""
+        """Number of versions created."""
 
     def push(self, models: Iterable[RegisteredModel]) -> None:
-        """Have all versions that are ready, and all aliases, there as they are here.
+        """Create all versions that are ready and set all aliases.
 
         Raises:
-            TrackerUnavailableError, ExportError: not all were taken. To push again is safe.
+            TrackerUnavailableError, ExportError: the push is incomplete. Pushing again is safe.
         """
         for model in models:
             if self._pushed.get(model.name) != model and any(v.state == "ready" for v in model.versions):
@@ -79,29 +78,33 @@ class RegistryExport:
                 self._pushed[model.name] = model
 
     def _push(self, model: RegisteredModel) -> None:
-        there = self._server.patiently(lambda again: self._made_model(model.name, again))
-        there.versions = self._versions(model.name)
+        current = self._server.retry(lambda is_retry: self._get_or_create_model(model.name, is_retry))
+        current.versions = self._versions(model.name)
         numbers: dict[int, str] = {}
         for version in model.versions:
             if version.state != "ready":
                 continue
             of = identity(version)
-            known = there.versions.get(of)
-            if known is None and PUSHED + of in there.tags:
-                log.info("version %d of %s was deleted in MLflow, and stays so", version.version, model.name)
+            known = current.versions.get(of)
+            if known is None and PUSHED + of in current.tags:
+                log.info(
+                    "version %d of %s was deleted in MLflow and is not exported again",
+                    version.version,
+                    model.name,
+                )
                 continue
             if known is None:
-                known = self._made_version(version)
+                known = self._create_version(version)
             number = str(known["version"])
-            if there.tags.get(PUSHED + of) != number:
+            if current.tags.get(PUSHED + of) != number:
                 self._server.post("registered-models/set-tag", name=model.name, key=PUSHED + of, value=number)
             self._send_checkpoint(version, known)
             numbers[version.version] = number
-        self._move_aliases(model, there, numbers)
+        self._move_aliases(model, current, numbers)
 
     # --- models and versions ---------------------------------------------------------------------
 
-    def _made_model(self, name: str, again: bool) -> _There:
+    def _get_or_create_model(self, name: str, is_retry: bool) -> _MlflowModel:
         try:
             found = self._server.call("GET", f"registered-models/get?name={name}")["registered_model"]
         except ExportError as error:
@@ -112,11 +115,11 @@ class RegistryExport:
                     "registered_model"
                 ]
             except ExportError as taken:
-                if taken.code != "RESOURCE_ALREADY_EXISTS" or again:
+                if taken.code != "RESOURCE_ALREADY_EXISTS" or is_retry:
                     raise
-                return self._made_model(name, True)
+                return self._get_or_create_model(name, True)
         aliases = {each["alias"]: str(each["version"]) for each in found.get("aliases", ())}
-        return _There(tags=_tags(found), aliases=aliases)
+        return _MlflowModel(tags=_tags(found), aliases=aliases)
 
     def _versions(self, name: str) -> dict[str, dict[str, Any]]:
         found, page = dict[str, dict[str, Any]](), ""
@@ -132,7 +135,7 @@ class RegistryExport:
             if not page:
                 return found
 
-    def _made_version(self, version: ModelVersion) -> dict[str, Any]:
+    def _create_version(self, version: ModelVersion) -> dict[str, Any]:
         run_id, artifacts = self._run(version)
         tags = {ID: identity(version), **tags_of(version)}
         if self._checkpoint is not None:
@@ -148,31 +151,33 @@ class RegistryExport:
             f"{source.experiment}, epoch {source.epoch}",
         }
 
-        def create(again: bool) -> dict[str, Any]:
-            found = self._versions(version.name).get(identity(version)) if again else None
+        def create(is_retry: bool) -> dict[str, Any]:
+            found = self._versions(version.name).get(identity(version)) if is_retry else None
             if found is None:
                 found = dict(self._server.call("POST", "model-versions/create", body)["model_version"])
                 self.sent += 1
             return found
 
-        return self._server.patiently(create)
+        return self._server.retry(create)
 
     # --- the run that a version refers to --------------------------------------------------------
 
     def _run(self, version: ModelVersion) -> tuple[str, str]:
-        """Id and artifacts of the run that it refers to."""
+        """Return the id and the artifact location of the version's run."""
         record, source = version.experiment, version.source
-        experiment = self._server.patiently(lambda again: made_experiment(self._server, record.name, again))
-        exported = Projection(record).id_of(Place(source.run, source.model))
+        experiment = self._server.retry(
+            lambda is_retry: get_or_create_experiment(self._server, record.name, is_retry)
+        )
+        exported = Projection(record).id_of(PageKey(source.run, source.model))
         if found := self._found_run(experiment, exported):
             return found
-        own = self._server.patiently(lambda _: self._own_run(experiment, version))
+        created = self._server.retry(lambda _: self._create_run(experiment, version))
         params = pairs(params_of(version))
         for begin in range(0, len(params), MAX_PARAMS):
-            self._server.post("runs/log-batch", run_id=own[0], params=params[begin : begin + MAX_PARAMS])
+            self._server.post("runs/log-batch", run_id=created[0], params=params[begin : begin + MAX_PARAMS])
         ended = round(version.created * 1000)
-        self._server.post("runs/update", run_id=own[0], status="FINISHED", end_time=ended)
-        return own
+        self._server.post("runs/update", run_id=created[0], status="FINISHED", end_time=ended)
+        return created
 
     def _found_run(self, experiment: str, of: str) -> tuple[str, str] | None:
         body = {
@@ -187,7 +192,7 @@ class RegistryExport:
                 return run["info"]["run_id"], run["info"].get("artifact_uri", "")
         return None
 
-    def _own_run(self, experiment: str, version: ModelVersion) -> tuple[str, str]:
+    def _create_run(self, experiment: str, version: ModelVersion) -> tuple[str, str]:
         of = identity(version)
         if found := self._found_run(experiment, of):
             return found
@@ -203,7 +208,7 @@ class RegistryExport:
     # --- files -----------------------------------------------------------------------------------
 
     def _send_checkpoint(self, version: ModelVersion, known: Mapping[str, Any]) -> None:
-        """Of a version that was made without, where files are wanted now."""
+        """Send the file of a version that an earlier export created without it."""
         if self._checkpoint is None or _tags(known).get(CHECKPOINT):
             return
         self._upload(version, str(known["source"]).removesuffix(folder_of(version)))
@@ -223,45 +228,50 @@ class RegistryExport:
             file = self._checkpoint(version.checkpoint)
         except CerebroError as error:
             raise ExportError(
-                f"version {version.version} of {version.name} cannot be sent: {error}. Without --checkpoints it is "
-                "registered without its file"
+                f"version {version.version} of {version.name} was not exported: {error}. Export without "
+                "--checkpoints to register it without its file"
             ) from error
         root = artifacts.removeprefix(_PROXIED).strip("/")
         self._server.upload(f"{root}/{folder_of(version)}/model.pt", file)
 
     # --- aliases ---------------------------------------------------------------------------------
 
-    def _move_aliases(self, model: RegisteredModel, there: _There, numbers: Mapping[int, str]) -> None:
+    def _move_aliases(
+        self, model: RegisteredModel, current: _MlflowModel, numbers: Mapping[int, str]
+    ) -> None:
         wanted = {alias: numbers[version] for alias, version in model.aliases.items() if version in numbers}
         for alias in [
             each for each in wanted if each == "latest" or (each[0] == "v" and each[1:].isdecimal())
         ]:
-            log.warning("MLflow keeps the alias %r for itself: %s has it here alone", alias, model.name)
+            log.warning("MLflow reserves the alias %r: it is not exported for %s", alias, model.name)
             del wanted[alias]
-        ours = {each for each in there.tags.get(ALIASES, "").split(",") if each}
+        ours = {each for each in current.tags.get(ALIASES, "").split(",") if each}
         changes = alias_changes(
             wanted,
-            there.aliases,
+            current.aliases,
             ours=ours,
-            versions={str(v["version"]) for v in there.versions.values()} | set(numbers.values()),
+            versions={str(v["version"]) for v in current.versions.values()} | set(numbers.values()),
         )
         for alias in changes.foreign:
-            log.warning("the alias %r of %s was set in MLflow by others, and stays", alias, model.name)
+            log.warning(
+                "the alias %r of %s was set in MLflow by others and stays unchanged", alias, model.name
+            )
         if changes.moved.keys() - ours:
-            # First: what is killed behind it knows of all that it may have set.
+            # Record them first: if the export is killed next, a later one knows which aliases it may have
+            # set.
             ours |= changes.moved.keys()
-            self._tell_aliases(model.name, ours)
+            self._record_aliases(model.name, ours)
         for alias, version in changes.moved.items():
             self._server.post("registered-models/alias", name=model.name, alias=alias, version=version)
         for alias in changes.removed:
-            self._server.patiently(partial(self._remove_alias, {"name": model.name, "alias": alias}))
+            self._server.retry(partial(self._remove_alias, {"name": model.name, "alias": alias}))
         if ours != wanted.keys() - set(changes.foreign):
-            self._tell_aliases(model.name, wanted.keys() - set(changes.foreign))
+            self._record_aliases(model.name, wanted.keys() - set(changes.foreign))
 
-    def _remove_alias(self, body: Mapping[str, str], _again: bool) -> None:
+    def _remove_alias(self, body: Mapping[str, str], _is_retry: bool) -> None:
         self._server.call("DELETE", "registered-models/alias", body)
 
-    def _tell_aliases(self, name: str, aliases: Iterable[str]) -> None:
+    def _record_aliases(self, name: str, aliases: Iterable[str]) -> None:
         value = ",".join(sorted(aliases))
         self._server.post("registered-models/set-tag", name=name, key=ALIASES, value=value)
 

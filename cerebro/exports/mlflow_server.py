@@ -1,8 +1,8 @@
-"""MLflow's tracking server over its REST API: requests, limits, patience.
+"""MLflow tracking server over its REST API: requests, size limits, retries.
 
-No package of MLflow's: what an export needs are some calls of JSON. Sources: "MLflow REST API", and the limits of
-``mlflow/utils/validation.py``. An answer may be lost after the request had its effect, so whoever asks again is told
-that it may have been done.
+An export needs few JSON calls, so it does without MLflow's package. Sources: "MLflow REST API"; the limits are from
+``mlflow/utils/validation.py``. An answer can be lost after the request took effect, so a retried call knows that it
+may have been executed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cerebro.errors import ExportError, TrackerUnavailableError
 from cerebro.runtime import proxies
 
 MAX_METRICS, MAX_PARAMS, MAX_REQUEST_BYTES = 800, 100, 500_000
-"""Of one request. MLflow takes 1,000 things in all, 100 of them parameters and 100 tags, and 1 MB."""
+"""Limits of one request. MLflow allows 1,000 items (100 parameters, 100 tags) and 1 MB."""
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000
 
 _TIMEOUT_S = 60.0
@@ -34,13 +34,13 @@ Done = TypeVar("Done")
 
 
 class MlflowServer:
-    """Calls to one server; not thread-safe.
+    """Connection to one MLflow server; not thread-safe.
 
     Args:
         address: such as ``http://mlflow:5000``.
-        environment: has ``MLFLOW_TRACKING_TOKEN``, or ``MLFLOW_TRACKING_USERNAME`` and ``_PASSWORD``, as MLflow's own
-            client reads them.
-        patience_s: how long one call is tried again while the server does not answer, or answers 429 or 5xx.
+        environment: source of ``MLFLOW_TRACKING_TOKEN``, or ``MLFLOW_TRACKING_USERNAME`` and ``_PASSWORD``, the
+            variables of MLflow's own client.
+        patience_s: seconds to retry a call while the server does not answer, or answers 429 or 5xx. Default 120.
     """
 
     def __init__(
@@ -69,48 +69,48 @@ class MlflowServer:
             ca_certs=environment.get("REQUESTS_CA_BUNDLE") or None,
         )
 
-    def patiently(self, do: Callable[[bool], Done]) -> Done:
-        """Call `do` until it is answered or the patience is over.
+    def retry(self, do: Callable[[bool], Done]) -> Done:
+        """Call `do` until the server answers or `patience_s` has passed.
 
         Args:
-            do: is told whether an earlier try may have had its effect.
+            do: receives True if an earlier try may have taken effect.
 
         Raises:
-            TrackerUnavailableError: the server did not answer for so long.
-            ExportError: it refuses.
+            TrackerUnavailableError: no answer within `patience_s`.
+            ExportError: the server refused the request.
         """
-        deadline, pause_s, again = self._clock() + self._patience_s, _FIRST_PAUSE_S, False
+        deadline, pause_s, is_retry = self._clock() + self._patience_s, _FIRST_PAUSE_S, False
         while True:
             try:
-                return do(again)
+                return do(is_retry)
             except TrackerUnavailableError as problem:
-                again = True
+                is_retry = True
                 pause_s = max(pause_s, problem.retry_after_s)
                 if self._clock() + pause_s > deadline:
                     raise TrackerUnavailableError(
-                        f"MLflow at {self.address} did not do its part for {self._patience_s:g} s ({problem}): what "
-                        "was sent stays, and the same command goes on from there"
+                        f"MLflow at {self.address} did not answer for {self._patience_s:g} s ({problem}). Repeat the "
+                        "command: it continues where this one stopped"
                     ) from problem
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Ask; safe to repeat, so it is."""
-        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-        return self.patiently(lambda _: self.call("GET", f"{path}?{asked}" if asked else path))
+        """Read, with retries."""
+        encoded = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+        return self.retry(lambda _: self.call("GET", f"{path}?{encoded}" if encoded else path))
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Tell what may be told twice; so it is, where it has to be."""
-        return self.patiently(lambda _: self.call("POST", path, body))
+        """Send an idempotent request, with retries."""
+        return self.retry(lambda _: self.call("POST", path, body))
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One request, tried once.
+        """Send one request, without retries.
 
         Args:
-            path: below ``/api/2.0/mlflow/``.
+            path: relative to ``/api/2.0/mlflow/``.
 
         Raises:
-            TrackerUnavailableError: no answer, or one of 429 or 5xx.
+            TrackerUnavailableError: no answer, or status 429 or 5xx.
             ExportError: a refusal. Its `code` is MLflow's, such as ``RESOURCE_DOES_NOT_EXIST``.
         """
         content = json.dumps(body, ensure_ascii=False).encode() if body is not None else None
@@ -118,16 +118,16 @@ class MlflowServer:
         try:
             found = json.loads(answer)
         except ValueError as cause:
-            raise self._no_mlflow(f"{answer[:100]!r}") from cause
+            raise self._not_mlflow(f"{answer[:100]!r}") from cause
         if not isinstance(found, dict):
-            raise self._no_mlflow(f"{answer[:100]!r}")
+            raise self._not_mlflow(f"{answer[:100]!r}")
         return found
 
     def upload(self, name: str, file: Path) -> None:
-        """Put a file where the server keeps artifacts, in the place of what is there.
+        """Write a file to the server's artifact store; replace an existing one.
 
         Args:
-            name: below the root of its artifacts.
+            name: path relative to the artifact root.
         """
 
         def put(_: bool) -> None:
@@ -140,7 +140,7 @@ class MlflowServer:
                     {"Content-Length": str(file.stat().st_size)},
                 )
 
-        self.patiently(put)
+        self.retry(put)
 
     def _request(
         self,
@@ -167,25 +167,25 @@ class MlflowServer:
         if answer.status < _SUCCESS:
             return answer.data
         if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
-            problem = TrackerUnavailableError(f"HTTP {answer.status}: {_said(answer.data)[1]}")
+            problem = TrackerUnavailableError(f"HTTP {answer.status}: {_error_of(answer.data)[1]}")
             problem.retry_after_s = _seconds(answer.headers.get("Retry-After", ""))
             raise problem
         raise self._refusal(answer.status, answer.data, f"{method} {path}")
 
-    def _refusal(self, status: int, content: bytes, what: str) -> ExportError:
-        code, told = _said(content)
+    def _refusal(self, status: int, content: bytes, request: str) -> ExportError:
+        code, message = _error_of(content)
         if status in _REFUSED:
             return ExportError(
                 f"MLflow at {self.address} {_REFUSED[status]} (HTTP {status}): set MLFLOW_TRACKING_TOKEN, or "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, to those of somebody who may write there"
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, of an account with write access"
             )
         if status == _NOT_FOUND and not code:
-            return self._no_mlflow(f"HTTP {status}")
-        error = ExportError(f"MLflow at {self.address} refuses {what} (HTTP {status}, {code}): {told}")
+            return self._not_mlflow(f"HTTP {status}")
+        error = ExportError(f"MLflow at {self.address} refuses {request} (HTTP {status}, {code}): {message}")
         error.code = code
         return error
 
-    def _no_mlflow(self, found: str) -> ExportError:
+    def _not_mlflow(self, found: str) -> ExportError:
         return ExportError(
             f"{self.address} answers, but is no MLflow tracking server ({found}): give the address that "
             "MLFLOW_TRACKING_URI has for MLflow's own client, as --url"
@@ -195,12 +195,12 @@ class MlflowServer:
 def _sign_in(environment: Mapping[str, str]) -> dict[str, str]:
     if token := environment.get("MLFLOW_TRACKING_TOKEN"):
         return {"Authorization": f"Bearer {token}"}
-    name, password = (environment.get(f"MLFLOW_TRACKING_{what}") for what in ("USERNAME", "PASSWORD"))
+    name, password = (environment.get(f"MLFLOW_TRACKING_{request}") for request in ("USERNAME", "PASSWORD"))
     return urllib3.make_headers(basic_auth=f"{name}:{password or ''}") if name else {}
 
 
-def _said(content: bytes) -> tuple[str, str]:
-    """MLflow's code of an error, and its message."""
+def _error_of(content: bytes) -> tuple[str, str]:
+    """Return MLflow's error code and message."""
     try:
         found = json.loads(content)
         return str(found.get("error_code", "")), str(found.get("message", ""))[:300]

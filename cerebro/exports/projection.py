@@ -1,7 +1,7 @@
-"""What a tracker is to show of an experiment: a function of its log, as TensorBoard's files are. Pure.
+"""Pages and rows of an experiment for a tracker, computed from its log. Pure.
 
-A run of a tracker, here a *page*, is that of a model, or that of a fit as the parent of its models' pages. Rows are
-added as sub-epochs commit. A sub-epoch that is done again, because its checkpoint was lost, adds nothing.
+A *page* becomes one run of the tracker. Each fit has a page, and each of its models has a page below it. Rows are
+added when sub-epochs commit. A sub-epoch that is repeated because its checkpoint was lost adds no rows.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from cerebro.state.committed import Values, values_of_commit, values_of_epoch
 
 Status = Literal["running", "finished", "failed", "stopped"]
 
-_OF_RUN: dict[RunState, Status] = {
+_RUN_STATUS: dict[RunState, Status] = {
     RunState.FINISHED: "finished",
     RunState.FAILED: "failed",
     RunState.STOPPED: "stopped",
 }
 
 
-class Place(NamedTuple):
-    """Which page: of a model of a fit, or without a model of the fit itself."""
+class PageKey(NamedTuple):
+    """Key of a page; `model` is empty for a fit's page."""
 
     run: str
     model: str = ""
 
 
 class Row(NamedTuple):
-    """A value of a metric.
+    """One value of a metric.
 
     Attributes:
-        seq: number of the event that it is of.
+        seq: number of the event with the value.
         name: such as ``epoch/valid/accuracy``.
         step: number of the sub-epoch (``sub_epoch/``) or of the epoch, from 1.
-        time: of the event, seconds since the epoch.
+        time: time of the event, in seconds since 1970.
     """
 
     seq: int
@@ -55,15 +55,15 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a page says beside its rows.
+    """A page without its rows.
 
     Attributes:
-        id: the same for the same page at any time, and for no other one.
-        ended: when its status was last told by an event; 0 while it is running.
-        checkpoint: of a model that has ended: its best epoch's, or its newest.
+        id: stable and unique id.
+        ended: time of the event that ended it; 0 while it is running.
+        checkpoint: checkpoint of the best epoch of a model that has ended, or its newest one.
     """
 
-    place: Place
+    key: PageKey
     id: str
     name: str
     author: str
@@ -76,107 +76,111 @@ class Page:
 
 
 class Projection:
-    """Follows the log of one experiment."""
+    """Pages and rows of one experiment, updated event by event."""
 
     def __init__(self, record: ExperimentRecord) -> None:
         self.record = record
         self.state = ExperimentState(name=record.name)
-        self._told: set[str] = set()
-        """Validations and epochs whose values were added. Of sub-epochs, of which there are most, the fold knows."""
-        self._changed: dict[Place, float] = {}
-        """When something last happened to a page."""
+        self._with_rows: set[str] = set()
+        """Validations and epochs with rows. The state tracks repeated sub-epochs."""
+        self._changed: dict[PageKey, float] = {}
+        """Time of the last event of each page."""
 
     @property
     def identity(self) -> str:
-        """Of the experiment: one that is made later under its name has another."""
+        """Identity of the experiment; a later one with the same name differs."""
         return f"{self.record.name}@{self.record.created:.6f}"
 
-    def apply(self, event: Event) -> Iterator[tuple[Place, Row]]:
-        """Take the next event in; what it adds.
+    def apply(self, event: Event) -> Iterator[tuple[PageKey, Row]]:
+        """Apply the next event and yield its rows.
 
         Raises:
-            UnreadableError: it does not fit the log before it.
+            UnreadableError: the event does not fit the log before it.
         """
         try:
             self.state.apply(event)
         except IllegalEventError as cause:
             raise UnreadableError.for_event(self.record.name, event.seq, str(cause)) from cause
         if isinstance(event, EpochCompleted):
-            place = Place(event.run)
-            yield from self._rows(place, f"{event.run}/e{event.epoch}", event, (values_of_epoch(event),))
+            page_key = PageKey(event.run)
+            yield from self._rows(page_key, f"{event.run}/e{event.epoch}", event, (values_of_epoch(event),))
             return
         task = getattr(event, "task", "")
         if not task:
             if run := getattr(event, "run", ""):
-                self._changed[Place(run)] = event.time
+                self._changed[PageKey(run)] = event.time
                 if model := getattr(event, "model", ""):
-                    self._changed[Place(run, model)] = event.time
+                    self._changed[PageKey(run, model)] = event.time
             return
         key = TaskKey.parse(task)
         if key.kind not in ("train", "valid") or key.model is None:
             return
-        place = Place(key.run, key.model)
-        self._changed[place] = event.time
+        page_key = PageKey(key.run, key.model)
+        self._changed[page_key] = event.time
         if isinstance(event, TaskCommitted):
             model = self.state.runs[key.run].models[key.model]
             values = values_of_commit(event, key, model)
             if key.kind == "valid":
-                yield from self._rows(place, task, event, values)
+                yield from self._rows(page_key, task, event, values)
             elif (key.epoch, key.partitions) not in model.taken_back:
-                yield from _rows(place, event, values)
+                yield from _rows(page_key, event, values)
 
     def _rows(
-        self, place: Place, what: str, event: Event, parts: tuple[Values, ...]
-    ) -> Iterator[tuple[Place, Row]]:
-        if what in self._told:
+        self, page_key: PageKey, source: str, event: Event, parts: tuple[Values, ...]
+    ) -> Iterator[tuple[PageKey, Row]]:
+        if source in self._with_rows:
             return
-        self._told.add(what)
-        yield from _rows(place, event, parts)
+        self._with_rows.add(source)
+        yield from _rows(page_key, event, parts)
 
     # --- pages -----------------------------------------------------------------------------------
 
     def pages(self) -> Iterator[Page]:
-        """All that there are to be now: of each fit that has started, and below it of each model that something has
-        happened to; a fit before its models."""
+        """Yield the pages of all started fits and their models; a fit precedes its models.
+
+        A model gets a page with its first event.
+        """
         for run in self.state.runs.values():
             if isinstance(run.request, FitRequest) and run.plan is not None:
-                yield self._of_run(run, run.request)
+                yield self._run_page(run, run.request)
                 for model in run.models.values():
-                    if Place(run.id, model.id) in self._changed:
-                        yield self._of_model(run, model)
+                    if PageKey(run.id, model.id) in self._changed:
+                        yield self._model_page(run, model)
 
-    def page(self, place: Place) -> Page:
-        """One of them, whose rows were added."""
-        run = self.state.runs[place.run]
+    def page(self, page_key: PageKey) -> Page:
+        """Return the page of a key that `apply` has yielded."""
+        run = self.state.runs[page_key.run]
         return (
-            self._of_model(run, run.models[place.model])
-            if place.model
-            else self._of_run(run, run.fit_request)
+            self._model_page(run, run.models[page_key.model])
+            if page_key.model
+            else self._run_page(run, run.fit_request)
         )
 
-    def id_of(self, place: Place) -> str:
-        """Of a page."""
-        return hashlib.sha256(f"{self.identity}/{place.run}/{place.model}".encode()).hexdigest()[:32]
+    def id_of(self, page_key: PageKey) -> str:
+        """Return the id of a page."""
+        return hashlib.sha256(f"{self.identity}/{page_key.run}/{page_key.model}".encode()).hexdigest()[:32]
 
-    def _of_run(self, run: Run, request: FitRequest) -> Page:
-        asked = request.model_dump(mode="json", exclude={"kind", "models", "code", "search", "techniques"})
-        status = _OF_RUN.get(run.state, "running")
+    def _run_page(self, run: Run, request: FitRequest) -> Page:
+        request_values = request.model_dump(
+            mode="json", exclude={"kind", "models", "code", "search", "techniques"}
+        )
+        status = _RUN_STATUS.get(run.state, "running")
         return Page(
-            place=Place(run.id),
-            id=self.id_of(Place(run.id)),
+            key=PageKey(run.id),
+            id=self.id_of(PageKey(run.id)),
             name=f"{self.record.name}/{run.id}",
             author=run.author,
             started=run.started,
             ended=run.ended if status != "running" else 0.0,
             status=status,
-            params=params(asked),
+            params=params(request_values),
             tags=self._tags(run) | ({"cerebro.error": run.error} if run.error else {}),
         )
 
-    def _of_model(self, run: Run, model: Model) -> Page:
-        place, status = Place(run.id, model.id), _status(run, model)
+    def _model_page(self, run: Run, model: Model) -> Page:
+        page_key, status = PageKey(run.id, model.id), _status(run, model)
         tags = self._tags(run) | {"cerebro.model": model.id}
-        # Not whether it waits or trains just now: that changes with every sub-epoch.
+        # "Waiting" and "training" would change with every sub-epoch.
         tags["cerebro.state"] = status if status == "running" else wording.model(model, run)
         if model.parent:
             tags["cerebro.parent"] = model.parent
@@ -193,12 +197,12 @@ class Projection:
         if epoch is not None:
             tags["cerebro.best_epoch"] = str(epoch)
         return Page(
-            place=place,
-            id=self.id_of(place),
+            key=page_key,
+            id=self.id_of(page_key),
             name=f"{run.id}/{model.id}",
             author=run.author,
             started=run.started,
-            ended=self._changed.get(place, run.ended) if status != "running" else 0.0,
+            ended=self._changed.get(page_key, run.ended) if status != "running" else 0.0,
             status=status,
             params=params(first),
             tags=tags,
@@ -210,16 +214,16 @@ class Projection:
 
 
 def params(values: Hyperparameters) -> dict[str, str]:
-    """Values as text: texts as they are, all else as JSON."""
+    """Convert values to text: strings unchanged, other values as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in sorted(values.items())
     }
 
 
-def _rows(place: Place, event: Event, parts: tuple[Values, ...]) -> Iterator[tuple[Place, Row]]:
+def _rows(page_key: PageKey, event: Event, parts: tuple[Values, ...]) -> Iterator[tuple[PageKey, Row]]:
     for prefix, step, values in parts:
         for name in sorted(values):
-            yield place, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
+            yield page_key, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
 
 
 def _status(run: Run, model: Model) -> Status:

@@ -1,11 +1,11 @@
-"""An experiment's pages as runs of Weights & Biases, through its package, on the user's side alone.
+"""Export of an experiment's pages to Weights & Biases runs, with its package.
 
-The one module that imports it. W&B has no public API for values, but its package takes them with a *step* that only
-grows, and drops what comes with a step that is there. The step of a value is the number of its event in the log, so
-what is sent twice is there once. The id of a run is that of the page, so a run is continued, wherever from.
+Only this module imports `wandb`. W&B has no public API for metrics. Its package takes each value with a *step* and
+drops values whose step is not above the last one. The step of a value is the number of its event, so a repeated send
+has no effect. The run id is the page id, so any machine can continue a run.
 
-Without a connection (``WANDB_MODE=offline``) the package writes a folder for each call, which `wandb sync` sends. It
-cannot ask what is there already, so each call writes all, under the same steps.
+Offline (``WANDB_MODE=offline``) the package writes one folder for each call, for `wandb sync`. It cannot know which
+values the server has, so each offline call writes all values, with the same steps.
 """
 
 from __future__ import annotations
@@ -17,74 +17,73 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro.errors import ExportError, TrackerUnavailableError
-from cerebro.exports.projection import Page, Place, Projection, Row
+from cerebro.exports.projection import Page, PageKey, Projection, Row
 
 log = logging.getLogger(__name__)
 
 _EXIT = {"finished": 0, "stopped": 0, "failed": 1}
-"""Exit codes by which W&B shows a run as finished or failed."""
+"""Exit codes for W&B's states finished and failed."""
 _DELETED = "was previously created and deleted"
-"""What W&B's server says of an id whose run was deleted: it never takes one anew (wandb #1192, #4897)."""
+"""W&B's error for the id of a deleted run, which it never accepts again (wandb #1192, #4897)."""
 
 _REFUSED = re.compile(r"\b(?:returned error|HTTP) 40[13]\b")
-"""What its package says where nobody has signed in, or somebody who may not: as of a connection that is lost, but for
-the status."""
+"""The package's error for missing sign-in or permission. Only the status differs from a connection error."""
 
 
 class _DeletedThereError(Exception):
-    """Somebody has deleted a run there."""
+    """The run was deleted in W&B."""
 
 
 class WandbExport:
-    """Sends what a projection of one experiment shows; not thread-safe.
+    """Sends the pages of one experiment to W&B; not thread-safe.
 
     Args:
-        project: of W&B; by default the experiment's name.
-        entity: whose it is; by default that of who has signed in.
+        project: W&B project; default: the experiment's name.
+        entity: W&B user or team; default: the signed-in user.
     """
 
     def __init__(self, projection: Projection, *, project: str = "", entity: str = "") -> None:
         self._projection = projection
         self._project, self._entity = project or projection.record.name, entity or None
-        self._rows: dict[Place, list[Row]] = {}
-        self._sent: dict[Place, tuple[int, str]] = {}
-        """Page -> the newest event of which it has values, and the status that it was left with."""
-        self._deleted: set[Place] = set()
+        self._rows: dict[PageKey, list[Row]] = {}
+        self._sent: dict[PageKey, tuple[int, str]] = {}
+        """Page -> number of the last event sent, and the status it was left with."""
+        self._deleted: set[PageKey] = set()
         _package()
 
-    def cursor(self, place: Place) -> int:
-        """Up to which event a page has its rows, as far as this process knows: W&B drops the others."""
-        return self._sent[place][0] if place in self._sent else 0
+    def cursor(self, page_key: PageKey) -> int:
+        """Return the number of the last event this process sent; W&B drops repeated rows."""
+        return self._sent[page_key][0] if page_key in self._sent else 0
 
-    def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
-        """Keep them until the log is read to its end: to begin a run takes seconds, so each is begun once."""
-        for place, some in rows.items():
-            self._rows.setdefault(place, []).extend(some)
+    def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:
+        """Collect rows until `settle`: starting a W&B run takes seconds, so each starts once."""
+        for page_key, some in rows.items():
+            self._rows.setdefault(page_key, []).extend(some)
 
     def settle(self) -> None:
-        """Send all of them, and how each page stands.
+        """Send all collected rows and the status of each page.
 
         Raises:
-            TrackerUnavailableError: W&B does not answer; to call it again is safe.
-            ExportError: it refuses, as where nobody has signed in.
+            TrackerUnavailableError: W&B does not answer. Calling again is safe.
+            ExportError: W&B refuses, for instance without sign-in.
         """
         for page in self._projection.pages():
-            if page.place in self._deleted:
-                self._rows.pop(page.place, None)
+            if page.key in self._deleted:
+                self._rows.pop(page.key, None)
                 continue
-            rows, known = self._rows.get(page.place, []), self._sent.get(page.place)
+            rows, known = self._rows.get(page.key, []), self._sent.get(page.key)
             if rows or known is None or known[1] != page.status:
                 try:
                     self._write(page, rows)
                 except _DeletedThereError:
                     log.warning(
-                        "the run %s was deleted in W&B, and stays so; the export goes on with the others. Once it is "
-                        "restored there, the next export continues it",
+                        "the run %s was deleted in W&B, so its values are not exported. Restore it there to "
+                        "continue it with the next export",
                         page.name,
                     )
-                    self._deleted.add(page.place)
-                self._sent[page.place] = (rows[-1].seq if rows else self.cursor(page.place), page.status)
-                self._rows.pop(page.place, None)
+                    self._deleted.add(page.key)
+                self._sent[page.key] = (rows[-1].seq if rows else self.cursor(page.key), page.status)
+                self._rows.pop(page.key, None)
 
     def _write(self, page: Page, rows: Sequence[Row]) -> None:
         wandb = _package()
@@ -95,8 +94,8 @@ class WandbExport:
                 entity=self._entity,
                 id=page.id,
                 name=page.name,
-                group=page.place.run,
-                job_type="model" if page.place.model else "fit",
+                group=page.key.run,
+                job_type="model" if page.key.model else "fit",
                 config=config,
                 resume="allow",
                 reinit="finish_previous",
@@ -127,7 +126,7 @@ class WandbExport:
 
 
 def _by_event(rows: Sequence[Row]) -> list[tuple[int, dict[str, float]]]:
-    """Values of each event, with the numbers of the sub-epoch and the epoch that they are of, by the event's number."""
+    """Group values by event number, with the sub-epoch or epoch they are of."""
     found: dict[int, dict[str, float]] = {}
     for row in rows:
         values = found.setdefault(row.seq, {"_timestamp": row.time})
@@ -148,6 +147,6 @@ def _package() -> Any:
         import wandb
     except ImportError as cause:
         raise ExportError(
-            "the package wandb is not installed here: pip install 'cerebro-platform[wandb]'"
+            "the package wandb is not installed: run pip install 'cerebro-platform[wandb]'"
         ) from cause
     return wandb

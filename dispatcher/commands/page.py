@@ -11,7 +11,7 @@ from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.commands.command import Command, event_of_experiment, events_of
-from cerebro.commands.rules import NEW_TERMS, OF_EXPERIMENT, OF_MODEL, CommandKind
+from cerebro.commands.rules import CONFIG_COMMANDS, OF_EXPERIMENT, OF_MODEL, CommandKind
 from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
@@ -31,7 +31,7 @@ _MAX_QUOTED = 60
 _BUTTON_COMMANDS = tuple(
     kind
     for kind in CommandKind
-    if kind not in NEW_TERMS or kind in (CommandKind.STOP_SEARCH, CommandKind.PRIORITIZE)
+    if kind not in CONFIG_COMMANDS or kind in (CommandKind.STOP_SEARCH, CommandKind.PRIORITIZE)
 )
 """Commands that buttons send. Commands with a new training config have forms (`dispatcher.model_forms`)."""
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cerebro.commands.chosen import chosen_fit, find_model
 from cerebro.commands.command import Command, problems_of
 from cerebro.commands.rules import DOES, CommandKind
-from cerebro.commands.terms import Problem
+from cerebro.commands.selection import chosen_fit, find_model
+from cerebro.commands.training_config import Problem
 from cerebro.commands.values import text_of
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.runs import NewModel, Origin

@@ -51,7 +51,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     made = Store()
     monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: cast(KvsClient, made))
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
-    monkeypatch.setattr(experiment_commands, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(experiment_commands, "_POLL_S", 0.0)
     return made
 
 
@@ -89,7 +89,7 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
     assert main(["archive", "one"]) == main(["unarchive", "one"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "one: asked to archive the experiment.",
-        "one: asked to take the experiment out of the archive.",
+        "one: asked to restore the experiment from the archive.",
     ]
     assert main(["resume", "one", "--model", "m01"]) == 0
     commands = [event.type for event in store.events("one") if event.type.startswith("Model")]

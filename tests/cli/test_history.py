@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import forget, main, recommend
+from cerebro.cli import history, main, recommend
 from cerebro.contract.history import HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs import KvsClient
@@ -35,7 +35,7 @@ def test_the_history_is_forgotten(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says how much there was, and what becomes of it."""
-    monkeypatch.setattr(forget, "cluster_client", lambda home: store)
+    monkeypatch.setattr(history, "cluster_client", lambda home: store)
     for told in ("2 rows of the history forgotten", "0 rows of the history forgotten"):
         assert main(["forget", "history"]) == 0
         assert capsys.readouterr().out.startswith(told)

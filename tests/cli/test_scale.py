@@ -45,7 +45,7 @@ class Store(VirtualStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """Nobody waits in vain: pauses cost nothing."""
-    monkeypatch.setattr(cli_scale, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(cli_scale, "_POLL_S", 0.0)
     return Store()
 
 
@@ -154,7 +154,7 @@ def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
         cli_scale.remove(kvs(store), "w-1")
     with pytest.raises(NotFoundError, match="w-0, w-0-etl, w-1, w-1-etl"):
         cli_scale.remove(kvs(store), "w-7")
-    store.now += 2 * cli_scale.HERE_S
+    store.now += 2 * cli_scale.CONNECTED_S
     assert cli_scale.remove(kvs(store), "w-1") == ["w-1", "w-1-etl"]
     assert [status.record.worker for status in store.workers()] == ["w-0", "w-0-etl"]
 

@@ -12,7 +12,7 @@ from cerebro.cli import queue as cli_queue
 from cerebro.cli import status as cli_status
 from cerebro.cli import text as cli_text
 from cerebro.cli.experiment_status import state_lines
-from cerebro.cli.queue import FollowedLog
+from cerebro.cli.queue import ExperimentLog
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
 from cerebro.contract.priority import LOW
@@ -165,7 +165,7 @@ def _shared() -> api.QueueAnswer:
     return api.QueueAnswer(runs=tuple(entries), open_runs=2, attended=attended)
 
 
-def _followed() -> FollowedLog:
+def _followed() -> ExperimentLog:
     """A fit after one of its two sub-epochs, the only one of the last five minutes, as the second one begins."""
     story, meter = TimedStory(), ThroughputMeter()
     story.fit(models=1, partitions=1)
@@ -175,7 +175,7 @@ def _followed() -> FollowedLog:
     for event in story.log:
         meter.see(state, event)
         state.apply(event)
-    return FollowedLog(state=state, meter=meter)
+    return ExperimentLog(state=state, meter=meter)
 
 
 def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
@@ -202,7 +202,7 @@ def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> No
     """Of a run that waits for another one of its experiment: in the queue, and in the status of the experiment."""
     story = half_trained()
     story.tell(evaluation(2, "m01"))
-    log = FollowedLog(state=story.state, meter=ThroughputMeter())
+    log = ExperimentLog(state=story.state, meter=ThroughputMeter())
     entries = tuple(api.QueueEntry(experiment=story.state.name, run=run) for run in ("fit-1", "test-2"))
     queue = api.QueueAnswer(runs=entries, open_runs=1)
     why = "fit-1 is running, and its model m01 is not finished"

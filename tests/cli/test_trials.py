@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.cli.trials import chosen, lines, rows
+from cerebro.cli.trials import lines, rows, select_fit
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import TaskResult
 from cerebro.contract.trials import Inspection
@@ -63,6 +63,6 @@ def test_the_newest_fit_is_shown_unless_one_is_named() -> None:
     """One that is not there is an error that says what to do."""
     story = Story()
     story.fit()
-    assert chosen(story.state, None).id == chosen(story.state, "fit-1").id == "fit-1"
+    assert select_fit(story.state, None).id == select_fit(story.state, "fit-1").id == "fit-1"
     with pytest.raises(NotFoundError, match="fit-7"):
-        chosen(story.state, "fit-7")
+        select_fit(story.state, "fit-7")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment
-from cerebro.cli.failed import lines
+from cerebro.cli.failed_rows import lines
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import EtlResult, failed_table
 from cerebro.client.session import Session

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro.commands.command import Command, events_of, outcomes, problems_of
-from cerebro.commands.rules import NEW_TERMS, CommandKind, allowed, check_free
+from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed, check_free
 from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
@@ -172,7 +172,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (None, ADD, "", {"configurations": (GOOD,), "epochs": 0}, BadRequestError, "whole number from 1"),
     (None, ADD, "", {"configurations": (GOOD,), "epochs": 1.5}, BadRequestError, "whole number from 1"),
     (stop_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "is stopping: wait until"),
-    (fail_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "mend it and request a new run"),
+    (fail_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "fix it and request a new run"),
     (read_by_a_test, ADD, "", {"configurations": (GOOD,)}, ConflictError, "wait for test-1, or stop it first"),
     (None, CLONE, "m09", {}, NotFoundError, "no model 'm09'; there is m01, m00"),
     (None, CLONE, "m00", {"hyperparams": {"lrr": 1}}, NotFoundError, "no hyper-parameter 'lrr'; there is lr"),
@@ -275,7 +275,7 @@ def test_what_is_offered_has_an_effect(story: Story) -> None:
         made.train(2, 0)
         change(made)
         for model in ("", "m00", "m01"):
-            for kind in allowed(made.state, made.run, made.model(model) if model else None) & NEW_TERMS:
+            for kind in allowed(made.state, made.run, made.model(model) if model else None) & CONFIG_COMMANDS:
                 other = Story()
                 other.tell(*(event.model_copy(update={"seq": 0}) for event in made.log[2:]))
                 ask(other, kind, model, **given)
@@ -344,7 +344,7 @@ def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> Non
     story.train(2, 1)
     story.epoch(3)
     asked = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
-    with pytest.raises(ConflictError, match=r"name models of it that are finished \(m00\)"):
+    with pytest.raises(ConflictError, match=r"name finished models \(m00\)"):
         check_free(story.state, asked)
     best = story.run.best_epoch(story.model("m00"))
     reference = story.model("m00").epoch_checkpoint(best or 0)

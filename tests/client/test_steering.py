@@ -9,9 +9,9 @@ import pytest
 
 from cerebro import Experiment
 from cerebro.client.session import Session
-from cerebro.commands.chosen import about
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind, allowed, resumable, stopped_text
+from cerebro.commands.selection import target_run
 from cerebro.contract.events import (
     DeletionRequested,
     ExperimentArchived,
@@ -54,7 +54,7 @@ def command(kind: CommandKind, model: str = "", **fields: Any) -> Command:
 def refusal(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> str:
     """Why a command is refused; it is not offered either."""
     state = story.state
-    run = about(kind, state, None)
+    run = target_run(kind, state, None)
     offered = allowed(state, run, run.models[model] if run and model else None)
     assert kind not in offered or fields
     with pytest.raises(CerebroError) as refused:
@@ -64,7 +64,7 @@ def refusal(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> 
 
 def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> object:
     """The event of a command that is offered, which the log takes."""
-    run = about(kind, story.state, None)
+    run = target_run(kind, story.state, None)
     assert kind in allowed(story.state, run, run.models[model] if run and model else None)
     (made,) = events_of(command(kind, model, **fields), story.state, by="ann")
     story.tell(made)
@@ -150,7 +150,7 @@ def test_resume_beside_a_test_that_reads_the_run_says_to_wait_for_it(story: Stor
     )
     assert resumable(story.state) is None
     story.tell(RunFinished(run="test-1", outcome="finished"))
-    assert about(CommandKind.RESUME_RUN, story.state, None) is story.run
+    assert target_run(CommandKind.RESUME_RUN, story.state, None) is story.run
 
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
@@ -170,8 +170,8 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
     event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
     assert stopped_text(story.state, story.run) == (
-        "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: Experiment.attach('one').resume('fit-1') or "
-        "`cerebro resume one --run fit-1` lets it go on"
+        "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: resume it with "
+        "Experiment.attach('one').resume('fit-1') or `cerebro resume one --run fit-1`"
     )
 
 

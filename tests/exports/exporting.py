@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cerebro.exports.following import Followed
+from cerebro.exports.export_loop import ExperimentExport
 from cerebro.exports.mlflow_export import MlflowExport
 from cerebro.exports.mlflow_server import MlflowServer
 from tests.exports.logged import LogStore, read_log, record
@@ -23,7 +23,7 @@ class Telling(MlflowServer):
 def main(log: str, name: str, url: str) -> None:
     of, server = record(name), Telling(url, {})
     store = LogStore(read_log(Path(log)), of, page=20)
-    Followed(store, of, lambda projection: MlflowExport(server, projection)).catch_up()
+    ExperimentExport(store, of, lambda projection: MlflowExport(server, projection)).catch_up()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from cerebro.contract.events import Event, ModelStopRequested, RunFinished
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import NotFoundError
-from cerebro.exports.projection import Place, Projection, Row
+from cerebro.exports.projection import PageKey, Projection, Row
 from cerebro.state import epoch_report
 from tests.state.stories import Story, sub_epoch
 
@@ -64,13 +64,13 @@ def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
 
 def expected(
     log: Sequence[Event], of: ExperimentRecord | None = None
-) -> dict[Place, list[tuple[str, int, int, float]]]:
+) -> dict[PageKey, list[tuple[str, int, int, float]]]:
     """Rows by page, in the order of the log."""
     projection = Projection(of or record())
-    found: dict[Place, list[tuple[str, int, int, float]]] = {}
+    found: dict[PageKey, list[tuple[str, int, int, float]]] = {}
     for event in log:
-        for place, row in projection.apply(event):
-            found.setdefault(place, []).append(as_told(row))
+        for page_key, row in projection.apply(event):
+            found.setdefault(page_key, []).append(as_told(row))
     return found
 
 

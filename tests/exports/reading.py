@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.exports.projection import Place
+from cerebro.exports.projection import PageKey
 
 
 class Shown(NamedTuple):
@@ -18,14 +18,14 @@ class Shown(NamedTuple):
     """(name, step, time in ms, value), as often as they are there."""
 
 
-def shown(address: str, identity: str, names: set[str]) -> dict[Place, Shown]:
+def shown(address: str, identity: str, names: set[str]) -> dict[PageKey, Shown]:
     """The runs of an experiment by page.
 
     Args:
         names: of metrics that are looked for.
     """
     server = MlflowServer(address, {}, patience_s=5)
-    found: dict[Place, Shown] = {}
+    found: dict[PageKey, Shown] = {}
     experiment = server.get("experiments/get-by-name", experiment_name=identity.partition("@")[0])[
         "experiment"
     ]
@@ -42,10 +42,10 @@ def shown(address: str, identity: str, names: set[str]) -> dict[Place, Shown]:
                 {pair["key"]: pair.get("value", "") for pair in run["data"].get(kind, ())}
                 for kind in ("tags", "params")
             )
-            place = Place(tags["cerebro.run"], tags.get("cerebro.model", ""))
-            assert place not in found, f"two runs for {place}"
+            page_key = PageKey(tags["cerebro.run"], tags.get("cerebro.model", ""))
+            assert page_key not in found, f"two runs for {page_key}"
             rows = [row for name in sorted(names) for row in _history(server, run["info"]["run_id"], name)]
-            found[place] = Shown(run["info"], tags, params, rows)
+            found[page_key] = Shown(run["info"], tags, params, rows)
         page = answer.get("next_page_token", "")
         if not page:
             return found

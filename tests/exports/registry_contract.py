@@ -16,7 +16,7 @@ from cerebro.contract.registry import ModelVersion, RegisteredModel, Registratio
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.exports.projection import Place, Projection
+from cerebro.exports.projection import PageKey, Projection
 from tests.exports.logged import record, story
 from tests.exports.tracking_contract import export, seen
 
@@ -114,8 +114,8 @@ class RegistryContract:
         of, log = record(f"of-{name}"), story().log
         export(address, of, log)
         push(address, model(name, 1))
-        run = seen(address, of, log)[Place("fit-1", "m00")].info["run_id"]
-        assert Projection(of).id_of(Place("fit-1", "m00"))
+        run = seen(address, of, log)[PageKey("fit-1", "m00")].info["run_id"]
+        assert Projection(of).id_of(PageKey("fit-1", "m00"))
         assert versions(address, name)[f"{name}/1"]["run_id"] == run
 
     def test_aliases_follow_and_those_of_others_stay(self, address: str, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import ExportError, TrackerUnavailableError
-from cerebro.exports.following import Followed
+from cerebro.exports.export_loop import ExperimentExport
 from cerebro.exports.mlflow_export import MlflowExport, _name
 from cerebro.exports.mlflow_server import MlflowServer
 from tests.exports.fake_mlflow import Answer, FakeMlflow, serving
@@ -67,7 +67,9 @@ class Mortal(MlflowServer):
 
 
 def attempt(server: MlflowServer, of: ExperimentRecord = OF) -> None:
-    Followed(LogStore(story().log), of, lambda projection: MlflowExport(server, projection)).catch_up()
+    ExperimentExport(
+        LogStore(story().log), of, lambda projection: MlflowExport(server, projection)
+    ).catch_up()
 
 
 def patient(address: str) -> tuple[MlflowServer, list[float]]:

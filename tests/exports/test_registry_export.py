@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from cerebro.cli.program import main
 from cerebro.contract.registry import VersionOutcome
 from cerebro.errors import ExportError, TrackerUnavailableError
-from cerebro.exports.following import Follower
+from cerebro.exports.export_loop import ExportLoop
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.exports.registered import alias_changes, identity
+from cerebro.exports.registry_values import alias_changes, identity
 from cerebro.runtime.kvs import KvsClient
 from tests.exports.fake_mlflow import Answer, serving
 from tests.exports.fake_registry import FakeRegistry
@@ -159,12 +159,12 @@ def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(
         calls.append(1)
         raise ExportError("refused") if len(calls) < 3 else TrackerUnavailableError("away")
 
-    follower = Follower(LogStore([], record()), lambda _: pytest.fail("none"), ["none"], also)
-    follower.look()
-    follower.look()
+    follower = ExportLoop(LogStore([], record()), lambda _: pytest.fail("none"), ["none"], also)
+    follower.poll()
+    follower.poll()
     with pytest.raises(TrackerUnavailableError):
-        follower.look()
-    assert caplog.text.count("registered models are not sent: refused") == 1
+        follower.poll()
+    assert caplog.text.count("registered models were not exported: refused") == 1
 
 
 def test_the_command_pushes_what_the_store_has(

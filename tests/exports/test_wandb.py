@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cerebro.errors import ExportError
-from cerebro.exports.projection import Place, Projection
+from cerebro.exports.projection import PageKey, Projection
 from cerebro.exports.wandb_export import WandbExport
 from tests.exports.logged import record, story
 from tests.exports.trackers import program
@@ -44,8 +44,8 @@ def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) ->
     told = json.loads(done.stdout.splitlines()[-1])
     projection, wanted = Projection(record()), dict[str, list[list[object]]]()
     for event in story().log:
-        for place, row in projection.apply(event):
-            wanted.setdefault(projection.id_of(place), []).append([row.seq, row.name, row.value])
+        for page_key, row in projection.apply(event):
+            wanted.setdefault(projection.id_of(page_key), []).append([row.seq, row.name, row.value])
     again = told["both"][len(told["first"]) :]
     for runs in (told["first"], again):
         found: dict[str, list[list[object]]] = {}
@@ -55,10 +55,10 @@ def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) ->
         rows = {identity: sorted(rows) for identity, rows in found.items() if rows}
         assert rows == {identity: sorted(rows) for identity, rows in wanted.items()}
     last = {run["id"]: run for run in again}
-    model = last[projection.id_of(Place("fit-1", "m00"))]
+    model = last[projection.id_of(PageKey("fit-1", "m00"))]
     assert (model["name"], model["group"]) == ("fit-1/m00", "fit-1")
     assert {name: model["config"][name] for name in ("batch_size", "lr")} == {"batch_size": 1, "lr": 0.1}
-    assert last[projection.id_of(Place("fit-1", "m01"))]["exit"] == 1
+    assert last[projection.id_of(PageKey("fit-1", "m01"))]["exit"] == 1
 
 
 def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Pa
     projection = Projection(record())
     for event in story().log:
         list(projection.apply(event))
-    deleted = projection.id_of(Place("fit-1", "m00"))
+    deleted = projection.id_of(PageKey("fit-1", "m00"))
     assert sorted(told["ended"]) == sorted({page.id for page in projection.pages()} - {deleted})
-    assert told["said"].count("the run fit-1/m00 was deleted in W&B, and stays so") == 1
+    assert told["said"].count("the run fit-1/m00 was deleted in W&B, so its values are not exported") == 1
     assert told["said"].count("\n") == 1
 
 

@@ -15,10 +15,10 @@ from cerebro.contract.events import Event, ModelResumed
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ExportError
-from cerebro.exports.following import Followed
+from cerebro.exports.export_loop import ExperimentExport
 from cerebro.exports.mlflow_export import MlflowExport, _name
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.exports.projection import Place, Projection
+from cerebro.exports.projection import PageKey, Projection
 from tests.exports.logged import LogStore, expected, record, story
 from tests.exports.reading import Shown, shown
 from tests.state.stories import Story, sub_epoch
@@ -30,25 +30,26 @@ def export(
     """What the log has, to its end; how many rows were sent."""
     server = MlflowServer(address, {}, patience_s=30)
     checkpoint = (lambda reference: folder / "checkpoint.pt") if folder else None
-    followed = Followed(
+    followed = ExperimentExport(
         LogStore(log, of, page), of, lambda projection: MlflowExport(server, projection, checkpoint)
     )
     followed.catch_up()
     return followed.sent
 
 
-def seen(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[Place, Shown]:
+def seen(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
     names = {_name(name) for rows in expected(log, of).values() for name, *_ in rows}
     return shown(address, Projection(of).identity, names)
 
 
-def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[Place, Shown]:
+def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
     """All rows of the log are there, each once, and no others."""
     found = seen(address, of, log)
     wanted = {
-        place: sorted((_name(n), *rest) for n, *rest in rows) for place, rows in expected(log, of).items()
+        page_key: sorted((_name(n), *rest) for n, *rest in rows)
+        for page_key, rows in expected(log, of).items()
     }
-    assert {place: sorted(run.rows) for place, run in found.items() if run.rows} == wanted
+    assert {page_key: sorted(run.rows) for page_key, run in found.items() if run.rows} == wanted
     return found
 
 
@@ -72,18 +73,20 @@ class TrackingContract:
         """With its hyper-parameters, its end and who asked for it."""
         export(address, of, story().log)
         found = check_rows(address, of, story().log)
-        fit = found[Place("fit-1")]
-        assert {place.model: run.info["status"] for place, run in found.items()} == {
+        fit = found[PageKey("fit-1")]
+        assert {page_key.model: run.info["status"] for page_key, run in found.items()} == {
             "": "FINISHED", "m00": "FINISHED", "m01": "FAILED", "m02": "KILLED",
         }  # fmt: skip
         assert fit.params["metric"] == "loss"
-        assert found[Place("fit-1", "m00")].params == {"batch_size": "1", "lr": "0.1"}
-        for place, run in found.items():
-            assert run.info["run_name"] == (f"fit-1/{place.model}" if place.model else f"{of.name}/fit-1")
-            if place.model:
+        assert found[PageKey("fit-1", "m00")].params == {"batch_size": "1", "lr": "0.1"}
+        for page_key, run in found.items():
+            assert run.info["run_name"] == (
+                f"fit-1/{page_key.model}" if page_key.model else f"{of.name}/fit-1"
+            )
+            if page_key.model:
                 assert run.tags["mlflow.parentRunId"] == fit.info["run_id"]
-        assert found[Place("fit-1", "m00")].tags["cerebro.best_epoch"] == "2"
-        assert found[Place("fit-1", "m01")].tags["cerebro.failure"]
+        assert found[PageKey("fit-1", "m00")].tags["cerebro.best_epoch"] == "2"
+        assert found[PageKey("fit-1", "m01")].tags["cerebro.failure"]
         assert int(fit.info["start_time"]) == 104_000
 
     def test_a_model_that_goes_on_runs_again(self, address: str, of: ExperimentRecord) -> None:
@@ -92,7 +95,7 @@ class TrackingContract:
         export(address, of, told.log)
         told.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
         export(address, of, told.log)
-        assert seen(address, of, told.log)[Place("fit-1", "m02")].info["status"] == "RUNNING"
+        assert seen(address, of, told.log)[PageKey("fit-1", "m02")].info["status"] == "RUNNING"
         told.train(1, 0, model="m02", loss=5.0)
         export(address, of, told.log)
         check_rows(address, of, told.log)
@@ -125,8 +128,8 @@ class TrackingContract:
             sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=made)
         )
         export(address, of, told.log)
-        found = seen(address, of, told.log)[Place("fit-1", "m00")]
-        wanted = [row for row in expected(told.log, of)[Place("fit-1", "m00")] if not math.isinf(row[3])]
+        found = seen(address, of, told.log)[PageKey("fit-1", "m00")]
+        wanted = [row for row in expected(told.log, of)[PageKey("fit-1", "m00")] if not math.isinf(row[3])]
         there = {row[0]: row for row in found.rows}
         assert len(there) == len(found.rows) == len(wanted) + 1
         assert all(there[_name(row[0])][1:] == row[1:] for row in wanted)
@@ -139,11 +142,11 @@ class TrackingContract:
         """Who deleted it there did not want it."""
         log = story().log
         export(address, of, log[:20])
-        run = seen(address, of, log)[Place("fit-1", "m00")]
+        run = seen(address, of, log)[PageKey("fit-1", "m00")]
         MlflowServer(address, {}).post("runs/delete", run_id=run.info["run_id"])
         export(address, of, log)
-        assert seen(address, of, log).keys() - {Place("fit-1", "m00")} == {
-            Place("fit-1"), Place("fit-1", "m01"), Place("fit-1", "m02"),
+        assert seen(address, of, log).keys() - {PageKey("fit-1", "m00")} == {
+            PageKey("fit-1"), PageKey("fit-1", "m01"), PageKey("fit-1", "m02"),
         }  # fmt: skip
 
     def test_checkpoints_are_sent_when_asked_for(
@@ -154,9 +157,9 @@ class TrackingContract:
         (tmp_path / "checkpoint.pt").write_bytes(b"weights")
         export(address, of, log, folder=tmp_path)
         found = seen(address, of, log)
-        finished = found[Place("fit-1", "m00")]
+        finished = found[PageKey("fit-1", "m00")]
         assert finished.tags["cerebro.checkpoint"]
-        assert "cerebro.checkpoint" not in found[Place("fit-1", "m02")].tags  # never trained
+        assert "cerebro.checkpoint" not in found[PageKey("fit-1", "m02")].tags  # never trained
         name = finished.tags["cerebro.checkpoint"].rsplit("/", 1)[-1]
         assert self.file(address, finished, f"checkpoint/{name}") == b"weights"
         (tmp_path / "checkpoint.pt").unlink()

@@ -18,13 +18,13 @@ from io import StringIO
 from typing import Any
 
 from cerebro.errors import CerebroError
-from cerebro.exports.following import Followed
-from cerebro.exports.projection import Place, Projection
+from cerebro.exports.export_loop import ExperimentExport
+from cerebro.exports.projection import PageKey, Projection
 from cerebro.exports.wandb_export import WandbExport
 from tests.exports.logged import LogStore, record, story
 from tests.http_server import HttpServer
 
-_DELETED = Place("fit-1", "m00")
+_DELETED = PageKey("fit-1", "m00")
 
 
 class Server(BaseHTTPRequestHandler):
@@ -83,7 +83,9 @@ def main() -> None:
     Server.deleted = Projection(record()).id_of(_DELETED)
     said = StringIO()
     logging.getLogger("cerebro").addHandler(logging.StreamHandler(said))
-    followed = Followed(LogStore(story().log), record(), lambda of: WandbExport(of, project="p", entity="e"))
+    followed = ExperimentExport(
+        LogStore(story().log), record(), lambda of: WandbExport(of, project="p", entity="e")
+    )
     try:
         followed.catch_up()
     except CerebroError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cerebro.exports.following import Followed
+from cerebro.exports.export_loop import ExperimentExport
 from cerebro.exports.wandb_export import WandbExport
 from tests.exports.logged import LogStore, record, story
 
@@ -20,12 +20,12 @@ _BLOCK, _WHOLE, _LAST = 32768, 1, 4
 def main(folder: Path) -> None:
     log = story().log
     store = LogStore(log[:20])
-    followed = Followed(store, record(), WandbExport)
+    followed = ExperimentExport(store, record(), WandbExport)
     followed.catch_up()  # as with --follow: some now ...
     store.log = log
     followed.catch_up()  # ... and the rest later
     first = written(folder)
-    Followed(store, record(), WandbExport).catch_up()
+    ExperimentExport(store, record(), WandbExport).catch_up()
     print(json.dumps({"first": first, "both": written(folder)}))  # noqa: T201
 
 

@@ -13,7 +13,7 @@ from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
 from cerebro.client.results.tables import cell, merge_columns
-from cerebro.commands.chosen import find_model
+from cerebro.commands.selection import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError

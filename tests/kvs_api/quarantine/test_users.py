@@ -115,7 +115,7 @@ def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int
     """Types a command."""
     monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: bad.kvs)
     monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
-    monkeypatch.setattr(experiment_commands, "_GONE_S", 0.0)
+    monkeypatch.setattr(experiment_commands, "_DELETION_TIMEOUT_S", 0.0)
     return lambda command: cli.main(command.split())
 
 

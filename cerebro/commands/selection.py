@@ -1,4 +1,4 @@
-"""Which run and which model somebody means, by name or by default. Pure."""
+"""Selection of the run and the model of a command, by name or by default. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Model, Run
 
 _NAMED = 5
-"""Models named in an error that knows no similar one."""
+"""Maximum number of models in an error message without a similar name."""
 
 
 def find_model(run: Run, name: str) -> Model:
-    """A model of a run.
+    """Return a model of a run.
 
     Raises:
-        NotFoundError: there is none of that name; it names those that are similar.
+        NotFoundError: the run has no model `name`. The message lists similar names.
     """
     if name in run.models:
         return run.models[name]
     known = list(run.models)
     if not known:
-        raise NotFoundError(f"{run.id} has no model {name!r}: it has no models yet, or it is not a fit run")
+        raise NotFoundError(
+            f"{run.id} has no model {name!r}: its models are not created yet, or it is not a fit run"
+        )
     similar = difflib.get_close_matches(name, known, n=_NAMED, cutoff=0.5)
-    there = ", ".join(similar or known[:_NAMED]) + (", ..." if not similar and len(known) > _NAMED else "")
-    raise NotFoundError(f"{run.id} has no model {name!r}; there is {there}")
+    shown = ", ".join(similar or known[:_NAMED]) + (", ..." if not similar and len(known) > _NAMED else "")
+    raise NotFoundError(f"{run.id} has no model {name!r}; there is {shown}")
 
 
 def chosen_run(state: ExperimentState, run: str | None) -> Run:
-    """The run of that name; else the open one, else the newest.
+    """Return the run named `run`; by default the open one, else the newest.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: the experiment does not have the run.
     """
     if run is not None:
         if run not in state.runs:
@@ -46,10 +48,10 @@ def chosen_run(state: ExperimentState, run: str | None) -> Run:
 
 
 def chosen_fit(state: ExperimentState, run: str | None) -> Run:
-    """The run of that name, else the newest fit run.
+    """Return the fit run named `run`; by default the newest one.
 
     Raises:
-        NotFoundError: there is none, or the one named is no fit run.
+        NotFoundError: the experiment does not have the run, or it is not a fit run.
     """
     fits = [known.id for known in state.runs.values() if known.kind == "fit"]
     if run is None and not fits:
@@ -63,14 +65,16 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     return found
 
 
-def about(
+def target_run(
     kind: CommandKind, state: ExperimentState, run: str | None, *, is_of_models: bool = False
 ) -> Run | None:
-    """The run that a command is about: the one named; else for models and the scheduler the newest fit run, to resume
-    the one that can be, and otherwise the open one, or the newest. `None` for what concerns the experiment.
+    """Return the run that a command applies to; `None` for commands to the experiment.
+
+    Without a name: for models, the scheduler and searches the newest fit run; to resume, the run that can be resumed;
+    otherwise the open run, else the newest one.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: the experiment does not have the run.
     """
     if kind in OF_EXPERIMENT:
         return None

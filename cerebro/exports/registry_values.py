@@ -1,4 +1,4 @@
-"""What MLflow's model registry is told of a registered model: a function of its versions and aliases. Pure."""
+"""Values of a registered model in MLflow's registry: ids, tags, parameters, alias changes. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from cerebro.exports.mlflow_server import MAX_PARAM, MAX_TAG
 
 
 class AliasChanges(NamedTuple):
-    """What is to be done about a model's aliases there.
+    """Alias changes of a model in MLflow's registry.
 
     Attributes:
-        moved: alias -> version there. removed: aliases. foreign: those that others have set, which stay.
+        moved: alias -> version in MLflow.
+        removed: aliases to delete.
+        foreign: aliases set by others, which stay unchanged.
     """
 
     moved: dict[str, str]
@@ -25,44 +27,47 @@ class AliasChanges(NamedTuple):
 
 
 def alias_changes(
-    wanted: Mapping[str, str], there: Mapping[str, str], *, ours: Set[str], versions: Set[str]
+    wanted: Mapping[str, str], current: Mapping[str, str], *, ours: Set[str], versions: Set[str]
 ) -> AliasChanges:
-    """Pure.
+    """Compare the aliases in Cerebro with those in MLflow.
 
     Args:
-        wanted: alias -> version there, as we have them.
-        there: the same, as MLflow has them.
-        ours: aliases that were set from here, or were about to be.
-        versions: there, of ours.
+        wanted: alias -> version in MLflow, from Cerebro's registry.
+        current: alias -> version, from MLflow.
+        ours: aliases that this export set or was about to set.
+        versions: versions in MLflow that this export created.
     """
     foreign = tuple(
-        sorted(each for each in wanted if each in there and each not in ours and there[each] not in versions)
+        sorted(
+            each for each in wanted if each in current and each not in ours and current[each] not in versions
+        )
     )
     moved = {
         alias: version
         for alias, version in wanted.items()
-        if alias not in foreign and there.get(alias) != version
+        if alias not in foreign and current.get(alias) != version
     }
-    removed = tuple(sorted(each for each in ours - wanted.keys() if there.get(each) in versions))
+    removed = tuple(sorted(each for each in ours - wanted.keys() if current.get(each) in versions))
     return AliasChanges(moved, removed, foreign)
 
 
 def identity(version: ModelVersion) -> str:
-    """The same for the same version at any time, and for no other one, of another cluster neither."""
-    of = version.experiment
-    text = f"registry/{version.name}/{version.version}@{version.created:.6f}/{of.name}@{of.created:.6f}"
+    """Return the stable id of a version, unique across clusters."""
+    experiment = version.experiment
+    origin = f"{experiment.name}@{experiment.created:.6f}"
+    text = f"registry/{version.name}/{version.version}@{version.created:.6f}/{origin}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def folder_of(version: ModelVersion) -> str:
-    """Where its file is, below the artifacts of the run that it refers to."""
+    """Return the folder of its file, relative to the run's artifacts."""
     return f"registered/{version.name}/v{version.version}"
 
 
 def tags_of(version: ModelVersion) -> dict[str, str]:
-    """What a version's tags say of it."""
+    """Return the tags of a version, without empty ones."""
     source = version.source
-    told = {
+    tags = {
         "cerebro.version": f"{version.name}/{version.version}",
         "cerebro.experiment_name": source.experiment,
         "cerebro.run": source.run,
@@ -76,19 +81,19 @@ def tags_of(version: ModelVersion) -> dict[str, str]:
         "cerebro.code": source.code,
         "cerebro.author": source.author,
     }
-    return {name: value[:MAX_TAG] for name, value in told.items() if value}
+    return {name: value[:MAX_TAG] for name, value in tags.items() if value}
 
 
 def file_tags_of(version: ModelVersion) -> dict[str, str]:
-    """What they say once its file is there."""
+    """Return the tags of a version with a file."""
     assert version.checkpoint is not None, "it is ready"
     return {CHECKPOINT: version.checkpoint.name, f"{CHECKPOINT}.checksum": version.checkpoint.checksum}
 
 
 def params_of(version: ModelVersion) -> dict[str, str]:
-    """Its hyper-parameters, as far as MLflow takes their names; the tag with all of them has the others."""
-    given = {name: _text(value)[:MAX_PARAM] for name, value in version.source.hyperparams.items()}
-    return {name: value for name, value in given.items() if _is_plain(name)}
+    """Return the hyperparameters whose names MLflow accepts; a tag holds all hyperparameters."""
+    texts = {name: _text(value)[:MAX_PARAM] for name, value in version.source.hyperparams.items()}
+    return {name: value for name, value in texts.items() if _is_plain(name)}
 
 
 def _text(value: object) -> str:
@@ -96,7 +101,6 @@ def _text(value: object) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether MLflow takes it as the name of a parameter."""
     return (
         bool(name)
         and name.isascii()

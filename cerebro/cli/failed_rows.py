@@ -1,4 +1,4 @@
-"""``cerebro failed-rows EXPERIMENT``: rows that preprocessing left out, or failed for."""
+"""``cerebro failed-rows EXPERIMENT``: rows that preprocessing skipped or failed on."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add it to the subcommands of ``cerebro``.
+    """Add ``failed-rows`` to the subcommands.
 
     Args:
-        common: parser of the options that all commands on a local cluster have.
+        common: parser of the options shared by all commands on a cluster.
     """
     failed = commands.add_parser(
-        "failed-rows", parents=[common], help="show rows that preprocessing left out, or failed for"
+        "failed-rows", parents=[common], help="show rows that preprocessing skipped or failed on"
     )
     failed.add_argument("experiment", metavar="EXPERIMENT")
     failed.add_argument(
         "--run", metavar="R", dest="of_run", help="such as etl-1 (default: the newest ETL run)"
     )
-    failed.add_argument("--traceback", action="store_true", help="with the traceback of each row")
+    failed.add_argument("--traceback", action="store_true", help="show the traceback of each row")
     failed.set_defaults(run=_failed_rows)
 
 
@@ -38,7 +38,7 @@ def _failed_rows(options: argparse.Namespace) -> int:
     from cerebro.local import cluster
 
     if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+        cluster.join(options.home)  # Raises if no cluster runs: the command starts none.
     connection = connect(home=options.home)
     session = Session(connection, connection.kvs.experiment(options.experiment))
     run, plan = session.chosen_etl(options.of_run)
@@ -52,10 +52,10 @@ def _failed_rows(options: argparse.Namespace) -> int:
 
 
 def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[str]:
-    """What is printed: a line per row, then how many there are."""
+    """Yield one line for each failed row, then their number."""
     notes = table.attrs.get("notes", [])
     if table.empty:
-        yield f"No failed row of {run} is known." if notes else f"No row of {run} failed."
+        yield f"The failed rows of {run} are unknown." if notes else f"No row of {run} failed."
         yield from notes
         return
     width = max(len("id"), *(len(str(each)) for each in table["id"]))

@@ -1,8 +1,7 @@
-"""What changes which models a fit trains, and with what: the events, or all that stands against them and what to do
-instead. Pure.
+"""Commands that add models or change their training config: events, or problems with a remedy. Pure.
 
-What the fold would find too late (`cerebro.state.commands`, `cerebro.state.additions`) is refused here first, as far as
-the log tells by now.
+The log's state refuses such commands too (`cerebro.state.commands`, `cerebro.state.additions`). Checking here first
+gives users an early and precise error.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from cerebro.state.models import is_same
 if TYPE_CHECKING:
     from cerebro.commands.command import Command
 
-_MOST = 1_000_000
-"""Epochs: what is above it is a slip of the finger."""
+_MAX_EPOCHS = 1_000_000
+"""Maximum number of epochs; a larger one is probably a typing error."""
 
 
 _LOGGED = TypeAdapter(Hyperparameters)
-_AROUND = 20
-"""Objects at most in which answers of the store have hyper-parameters: who reads JSON counts them, too."""
+_NESTING = 20
+"""Maximum nesting depth around hyperparameters in the store's answers; JSON parsers limit the total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Why a command cannot be.
+    """Reason why a command is impossible.
 
     Attributes:
-        part: what in it is wrong, as `Command` calls it; empty if the state does not allow it, whatever is in it.
-        name: of ``hyperparams`` and ``configurations``, the hyper-parameter; empty for all together.
-        error: to be raised, with what to do instead.
+        part: name of the wrong field of `Command`, or an empty text if the state does not allow the command at all.
+        name: the hyperparameter, within ``hyperparams`` or ``configurations``, or an empty text for all of them.
+        error: exception to raise. Its message has a remedy.
     """
 
     error: CerebroError
@@ -62,15 +61,15 @@ class Problem:
 def event_of(
     command: Command, state: ExperimentState, run: Run, model: Model | None, *, by: str
 ) -> ClientEvent:
-    """The event of one of `rules.NEW_TERMS`.
+    """Return the event of a command of `rules.CONFIG_COMMANDS`.
 
     Args:
-        model: that it is about; `None` for the run as a whole.
+        model: the model to change; `None` for a command to the run.
 
     Raises:
-        BadRequestError, SearchSpaceError: what was given is none.
-        NotFoundError: the model has no such hyper-parameter.
-        ConflictError: the state does not allow it.
+        BadRequestError, SearchSpaceError: a value is invalid.
+        NotFoundError: the model lacks the hyperparameter.
+        ConflictError: the state does not allow the command.
     """
     for problem in problems(command, state, run, model):
         raise problem.error
@@ -90,32 +89,32 @@ def event_of(
 
 
 def problems(command: Command, state: ExperimentState, run: Run, model: Model | None) -> list[Problem]:
-    """All that stands against one of `rules.NEW_TERMS`, as far as it can be told at once: without any it is possible.
+    """Return all problems of a command of `rules.CONFIG_COMMANDS` that the present state shows.
 
     Args:
-        model: see `event_of`.
+        model: the model to change; `None` for a command to the run.
     """
     kind = command.kind
     if kind not in allowed(state, run, model):
-        return [_refused(kind, _why_not(kind, state, run, model))]
+        return [_refused(kind, _refusal_reason(kind, state, run, model))]
     match kind, model:
         case CommandKind.STOP_SEARCH, _:
             return []
         case CommandKind.ADD_MODELS, _:
-            return _against_added(command, run)
+            return _problems_of_added(command, run)
         case CommandKind.CLONE_MODEL, Model():
-            return _against_clone(command, run, model)
+            return _problems_of_clone(command, run, model)
         case CommandKind.CHANGE_MODEL, Model():
-            return _against_change(command, run, model)
+            return _problems_of_change(command, run, model)
         case CommandKind.EXTEND_MODEL, Model():
-            return _against_extension(command, state, run, model)
+            return _problems_of_extension(command, state, run, model)
         case CommandKind.PRIORITIZE, Model():
-            return _against_priority(command, model)
+            return _problems_of_priority(command, model)
     return [Problem(part="models", error=BadRequestError(f"{kind} names no model: name one of {run.id}"))]
 
 
-def has_already(command: Command, model: Model) -> bool:
-    """Whether a model has what a command for several models is to give it."""
+def has_value(command: Command, model: Model) -> bool:
+    """Return True if a model already has the value that the command sets."""
     if command.kind is CommandKind.EXTEND_MODEL:
         return command.epochs == model.epochs
     if command.kind is not CommandKind.PRIORITIZE:
@@ -135,18 +134,18 @@ def _added(command: Command, run: Run) -> Iterator[NewModel]:
         yield NewModel(hyperparams=_plain(each), epochs=epochs)
 
 
-def _against_added(command: Command, run: Run) -> list[Problem]:
+def _problems_of_added(command: Command, run: Run) -> list[Problem]:
     part = "configurations"
     if not command.configurations:
         error = SearchSpaceError("no models to add: give a list of configurations, such as [{'lr': 0.01}]")
         return [Problem(part=part, error=error)]
-    wrong = [problem for each in command.configurations for problem in _unplain(part, each)]
+    wrong = [problem for each in command.configurations for problem in _unrepresentable(part, each)]
     if known := _known_names(run):
         unknown = dict.fromkeys(name for each in command.configurations for name in each if name not in known)
         wrong += [Problem(part=part, name=name, error=_unknown(run.id, known, name)) for name in unknown]
-    wrong += _against_epochs(command.epochs) if command.epochs is not None else []
+    wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
     return wrong or [
-        problem for new in _added(command, run) for problem in _against_size(part, run, new.hyperparams)
+        problem for new in _added(command, run) for problem in _problems_of_size(part, run, new.hyperparams)
     ]
 
 
@@ -160,9 +159,9 @@ def _clone(command: Command, model: Model) -> NewModel:
     )
 
 
-def _against_clone(command: Command, run: Run, model: Model) -> list[Problem]:
-    wrong = _against_values(command, model)
-    wrong += _against_epochs(command.epochs) if command.epochs is not None else []
+def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem]:
+    wrong = _problems_of_values(command, model)
+    wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
     at = command.at
     is_epoch = isinstance(at, int) and not isinstance(at, bool) and at >= 1
     problem = ""
@@ -170,13 +169,13 @@ def _against_clone(command: Command, run: Run, model: Model) -> list[Problem]:
         problem = f"at is {at!r}, expected 'last', 'best' or the number of an epoch"
     elif not command.warm and at != "last":
         how = "give warm=True as well, or leave it out"
-        problem = f"at={at!r} is for warm clones, which go on from a checkpoint: {how}"
+        problem = f"at={at!r} is for warm clones, which start from a checkpoint: {how}"
     if problem:
         wrong.append(Problem(part="at", error=BadRequestError(problem)))
     if wrong:
         return wrong
     new = _clone(command, model)
-    wrong = _against_size("hyperparams", run, new.hyperparams)
+    wrong = _problems_of_size("hyperparams", run, new.hyperparams)
     if problem := additions.origin_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
     elif problem := additions.epochs_refusal(run, new):
@@ -184,25 +183,25 @@ def _against_clone(command: Command, run: Run, model: Model) -> list[Problem]:
     return wrong
 
 
-# --- models that there are -----------------------------------------------------------------------
+# --- existing models -----------------------------------------------------------------------------
 
 
-def _against_change(command: Command, run: Run, model: Model) -> list[Problem]:
+def _problems_of_change(command: Command, run: Run, model: Model) -> list[Problem]:
     if model.is_trained:
         return [_refused(command.kind, f"{model.id} is trained already: extend it first, or clone it")]
-    if wrong := _against_values(command, model):
+    if wrong := _problems_of_values(command, model):
         return wrong
-    after = {**model.hyperparams, **_plain(command.hyperparams)}
-    if is_same(after, model.hyperparams):
-        told = ", ".join(f"{name}={value!r}" for name, value in command.hyperparams.items())
-        why = f"{model.id} has {told or 'nothing else'} already: give a value that differs"
+    hyperparams = {**model.hyperparams, **_plain(command.hyperparams)}
+    if is_same(hyperparams, model.hyperparams):
+        values = ", ".join(f"{name}={value!r}" for name, value in command.hyperparams.items())
+        why = f"{model.id} has {values or 'nothing else'} already: give a value that differs"
         return [_refused(command.kind, why, part="hyperparams")]
-    return _against_size("hyperparams", run, after) if "batch_size" in command.hyperparams else []
+    return _problems_of_size("hyperparams", run, hyperparams) if "batch_size" in command.hyperparams else []
 
 
-def _against_extension(command: Command, state: ExperimentState, run: Run, model: Model) -> list[Problem]:
+def _problems_of_extension(command: Command, state: ExperimentState, run: Run, model: Model) -> list[Problem]:
     kind, epochs = command.kind, command.epochs
-    if wrong := _against_epochs(epochs):
+    if wrong := _problems_of_epochs(epochs):
         return wrong
     if reader := beside.reader(state.runs, run, model.id):
         return [_refused(kind, f"{reader.id} reads {model.id}: wait for {reader.id}, or stop it first")]
@@ -216,7 +215,7 @@ def _against_extension(command: Command, state: ExperimentState, run: Run, model
     return []
 
 
-def _against_priority(command: Command, model: Model) -> list[Problem]:
+def _problems_of_priority(command: Command, model: Model) -> list[Problem]:
     try:
         priority = parse(command.priority)
     except BadRequestError as error:
@@ -227,30 +226,30 @@ def _against_priority(command: Command, model: Model) -> list[Problem]:
     return []
 
 
-# --- what was given ------------------------------------------------------------------------------
+# --- checks of values ----------------------------------------------------------------------------
 
 
-def _against_epochs(epochs: object) -> list[Problem]:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or not 1 <= epochs <= _MOST:
+def _problems_of_epochs(epochs: object) -> list[Problem]:
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or not 1 <= epochs <= _MAX_EPOCHS:
         error = BadRequestError(f"epochs is {epochs!r}, expected a whole number from 1")
         return [Problem(part="epochs", error=error)]
     return []
 
 
-def _against_size(part: str, run: Run, hyperparams: Hyperparameters) -> list[Problem]:
+def _problems_of_size(part: str, run: Run, hyperparams: Hyperparameters) -> list[Problem]:
     problem = additions.size_refusal(run, hyperparams)
     error = SearchSpaceError(f"{problem}: choose another one, or preprocess more data")
     return [Problem(part=part, name="batch_size", error=error)] if problem else []
 
 
-def _against_values(command: Command, model: Model) -> list[Problem]:
-    """Against hyper-parameters that the model is to have in the place of its own."""
+def _problems_of_values(command: Command, model: Model) -> list[Problem]:
+    """Return the problems of replaced hyperparameters."""
     found = []
     for name, value in command.hyperparams.items():
         if name not in model.hyperparams:
             error = _unknown(f"model {model.id}", model.hyperparams, name)
             found.append(Problem(part="hyperparams", name=name, error=error))
-        elif wrong := _unplain("hyperparams", {name: value}):
+        elif wrong := _unrepresentable("hyperparams", {name: value}):
             found += wrong
         elif problem := _other_kind(model, name, _plain({name: value})[name]):
             found.append(Problem(part="hyperparams", name=name, error=SearchSpaceError(problem)))
@@ -258,34 +257,35 @@ def _against_values(command: Command, model: Model) -> list[Problem]:
 
 
 def _known_names(run: Run) -> dict[str, None]:
-    """Names of hyper-parameters that models of a fit have, or that its search draws."""
+    """Return the names of hyperparameters in a fit's models and its search space."""
     search = run.fit_request.search
-    drawn = dict.fromkeys(search.space if search is not None else ())
-    return drawn | dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
+    searched = dict.fromkeys(search.space if search is not None else ())
+    return searched | dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
 
 
-def _unknown(of: str, known: Collection[str], name: str) -> NotFoundError:
+def _unknown(owner: str, known: Collection[str], name: str) -> NotFoundError:
     similar = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
-    there = ", ".join(similar or known)
+    shown_names = ", ".join(similar or known)
     return NotFoundError(
-        f"{of} has no hyper-parameter {name!r}; there is {there}. Models with other names are for another run_fit"
+        f"{owner} has no hyper-parameter {name!r}; there is {shown_names}. Models with "
+        "other names are for another run_fit"
     )
 
 
 def _other_kind(model: Model, name: str, value: object) -> str:
-    """Why a text cannot be where there is a number, as a slip on the command line gives it, and the like."""
-    before = model.hyperparams[name]
+    """Describe a change of type, such as a text in place of a number, or return an empty text."""
+    present_value = model.hyperparams[name]
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
-    expected, found = kinds.get(type(before)), kinds.get(type(value))
+    expected, found = kinds.get(type(present_value)), kinds.get(type(value))
     if expected and found and expected != found:
-        return f"{name} of model {model.id} is {before!r}, and {value!r} is {found}: give {expected}"
+        return f"{name} of model {model.id} is {present_value!r}, and {value!r} is {found}: give {expected}"
     return ""
 
 
-def _unplain(part: str, given: Mapping[str, Any]) -> list[Problem]:
-    """What JSON or the log cannot say."""
+def _unrepresentable(part: str, values: Mapping[str, Any]) -> list[Problem]:
+    """Return the values that JSON or the log cannot represent."""
     found = []
-    for name, value in given.items():
+    for name, value in values.items():
         try:
             _check_log(_plain({name: value}))
         except (TypeError, ValueError, RecursionError) as cause:
@@ -295,29 +295,33 @@ def _unplain(part: str, given: Mapping[str, Any]) -> list[Problem]:
     return found
 
 
-def _plain(given: Mapping[str, Any]) -> Hyperparameters:
-    """The hyper-parameters that user code gets; ValueError if JSON cannot hold them exactly."""
-    return {name: carried(value) for name, value in given.items()}
+def _plain(values: Mapping[str, Any]) -> Hyperparameters:
+    """Return the hyperparameters as user code receives them.
+
+    Raises:
+        ValueError: JSON cannot represent a value exactly.
+    """
+    return {name: carried(value) for name, value in values.items()}
 
 
-def _check_log(given: Hyperparameters) -> None:
-    """Raise `ValueError` if what JSON says cannot be written into the log and read there."""
-    text = json.dumps(given, ensure_ascii=False).encode()
+def _check_log(values: Hyperparameters) -> None:
+    """Raise `ValueError` if the log cannot store the hyperparameters or they are nested too deeply."""
+    text = json.dumps(values, ensure_ascii=False).encode()
     try:
-        _LOGGED.validate_json(b'{"":' * _AROUND + text + b"}" * _AROUND)
+        _LOGGED.validate_json(b'{"":' * _NESTING + text + b"}" * _NESTING)
     except ValueError as cause:
         raise ValueError("is nested too deeply") from cause
 
 
-# --- why not -------------------------------------------------------------------------------------
+# --- reasons for refusals ------------------------------------------------------------------------
 
 
 def _refused(kind: CommandKind, why: str, *, part: str = "") -> Problem:
     return Problem(part=part, error=ConflictError(f"it is not possible to {DOES[kind]}: {why}"))
 
 
-def _why_not(kind: CommandKind, state: ExperimentState, run: Run, model: Model | None) -> str:
-    """Of a command that is not allowed now."""
+def _refusal_reason(kind: CommandKind, state: ExperimentState, run: Run, model: Model | None) -> str:
+    """Return the reason why a command is not allowed now."""
     if state.deletion is not None or run.fatal is not None or not is_free(state, run):
         return run_now(state, run)
     if run.state is RunState.STOPPING:

@@ -9,8 +9,8 @@ import pytest
 from cerebro.contract.events import Event, TaskStarted
 from cerebro.contract.records import ExperimentSummary
 from cerebro.errors import ExportError, TrackerUnavailableError, UnreadableError
-from cerebro.exports.following import Followed, Follower
-from cerebro.exports.projection import Place, Projection, Row
+from cerebro.exports.export_loop import ExperimentExport, ExportLoop
+from cerebro.exports.projection import PageKey, Projection, Row
 from tests.exports.logged import LogStore, as_told, expected, record, story
 
 
@@ -18,33 +18,33 @@ class Kept:
     """An export that keeps what it is sent; it may fail."""
 
     def __init__(self) -> None:
-        self.rows: dict[Place, list[Row]] = {}
+        self.rows: dict[PageKey, list[Row]] = {}
         self.fails = 0
         self.settled = 0
 
-    def cursor(self, place: Place) -> int:
-        return self.rows[place][-1].seq if place in self.rows else 0
+    def cursor(self, page_key: PageKey) -> int:
+        return self.rows[page_key][-1].seq if page_key in self.rows else 0
 
-    def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
-        for place, some in rows.items():
+    def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:
+        for page_key, some in rows.items():
             if self.fails:
                 self.fails -= 1
                 raise TrackerUnavailableError("away")
-            new = [row for row in some if row.seq > self.cursor(place)]
+            new = [row for row in some if row.seq > self.cursor(page_key)]
             if new:
-                self.rows.setdefault(place, []).extend(new)
+                self.rows.setdefault(page_key, []).extend(new)
 
     def settle(self) -> None:
         self.settled += 1
 
-    def told(self) -> dict[Place, list[tuple[str, int, int, float]]]:
-        return {place: [as_told(row) for row in rows] for place, rows in self.rows.items()}
+    def told(self) -> dict[PageKey, list[tuple[str, int, int, float]]]:
+        return {page_key: [as_told(row) for row in rows] for page_key, rows in self.rows.items()}
 
 
 def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
     """A tracker that is away now and then gets all rows, in order."""
     kept, log = Kept(), story().log
-    followed = Followed(LogStore(log), record(), lambda _: kept)
+    followed = ExperimentExport(LogStore(log), record(), lambda _: kept)
     for _ in range(4):
         kept.fails = 1
         with pytest.raises(TrackerUnavailableError):
@@ -60,7 +60,7 @@ def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
 def test_nothing_new_tells_nothing() -> None:
     """How pages stand is told once for each end of the log."""
     kept, store = Kept(), LogStore(story().log[:20])
-    followed = Followed(store, record(), lambda _: kept)
+    followed = ExperimentExport(store, record(), lambda _: kept)
     for _ in range(3):
         followed.catch_up()
     assert kept.settled == 1
@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
     bad = TaskStarted(seq=21, time=500.0, task="fit-1/train/m09/e1/p0", attempt=1, worker="worker-0")
     kept = Kept()
     with pytest.raises(UnreadableError, match="event 21 of experiment 'one'"):
-        Followed(LogStore([*log, bad], page=50), record(), lambda _: kept).catch_up()
+        ExperimentExport(LogStore([*log, bad], page=50), record(), lambda _: kept).catch_up()
     assert kept.told() == expected(log)
     assert kept.settled == 1
 
@@ -107,15 +107,15 @@ def test_all_experiments_are_followed_as_they_come_and_go() -> None:
     def export(projection: Projection) -> Kept:
         return made.setdefault(projection.identity, Kept())
 
-    follower = Follower(store, export)
-    follower.look()
+    follower = ExportLoop(store, export)
+    follower.poll()
     store.logs |= {"one": log, "two": log[:20]}
     store.created["two"] = 1.0
-    follower.look()
+    follower.poll()
     del store.logs["two"]
-    follower.look()
+    follower.poll()
     store.logs["one"], store.created["one"] = log[:15], 2.0
-    follower.look()
+    follower.poll()
     assert {name: kept.told() for name, kept in made.items()} == {
         "one@1.000000": expected(log),
         "two@1.000000": expected(log[:20]),
@@ -129,17 +129,17 @@ def test_one_that_is_refused_stops_no_other(caplog: pytest.LogCaptureFixture) ->
     store = Several({"bad": log[:10], "good": log})
 
     class Refused(Kept):
-        def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
+        def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:
             raise ExportError("not you")
 
-    follower = Follower(store, lambda projection: kept if projection.record.name == "good" else Refused())
+    follower = ExportLoop(store, lambda projection: kept if projection.record.name == "good" else Refused())
     for _ in range(3):
-        follower.look()
-    assert caplog.text.count("the export of bad stops") == 1
+        follower.poll()
+    assert caplog.text.count("the export of bad stopped") == 1
     assert kept.told() == expected(log)
     store.logs["bad"] = log[:12]
-    follower.look()
-    assert caplog.text.count("the export of bad stops") == 2
+    follower.poll()
+    assert caplog.text.count("the export of bad stopped") == 2
 
 
 def test_only_those_that_were_named_are_followed() -> None:
@@ -150,5 +150,5 @@ def test_only_those_that_were_named_are_followed() -> None:
         made.append(projection.record.name)
         return Kept()
 
-    Follower(Several({"one": story().log, "two": ()}), export, ["one"]).look()
+    ExportLoop(Several({"one": story().log, "two": ()}), export, ["one"]).poll()
     assert made == ["one"]
