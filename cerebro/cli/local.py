@@ -166,8 +166,8 @@ def _doctor(options: argparse.Namespace) -> int:
     for name, found in doctor.examine(ClusterHome(options.home), os.environ, workers=options.workers):
         verdicts.append(found.verdict)
         print(f"{found.verdict:<5} {name:<12} {found.message}", flush=True)
-        if found.mend:
-            print(f"{'':<18} -> {found.mend}", flush=True)
+        if found.remedy:
+            print(f"{'':<18} -> {found.remedy}", flush=True)
     fails, warnings = verdicts.count(doctor.Verdict.FAIL), verdicts.count(doctor.Verdict.WARN)
     print(f"{len(verdicts)} checks: {fails} failed, {warnings} with warnings.")
     return 1 if fails else 0

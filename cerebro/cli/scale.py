@@ -229,11 +229,11 @@ def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
 
 
 def remove(kvs: KvsClient, worker: str) -> list[str]:
-    """Forget a worker, and those that share its volume; returns their names.
+    """Remove a worker and the workers on the same volume; return their names.
 
     Raises:
-        NotFoundError: nobody of that name is registered.
-        ClusterError: one of them is alive.
+        NotFoundError: the worker is not registered.
+        ClusterError: a worker on that volume is alive.
     """
     statuses = kvs.workers()
     found = next((status.record for status in statuses if status.record.worker == worker), None)

@@ -1,15 +1,14 @@
-"""Figures of a run: one set of builders for the page, notebooks, files and reports, so that they show the same.
+"""Figures of a run, shared by the page, notebooks, files and reports.
 
-One module is one figure: what it shows of a run, and its drawing. What several figures and tables show has a module
-of its own (`models`, `hyperparams`, `tested`). Each builder is a pure function: rows, curves or spans in, a plain
-dictionary out that
-``Plotly.newPlot(element, figure.data, figure.layout, CONFIG)`` and ``plotly.graph_objects.Figure(figure)`` take. It
-needs neither the plotly package nor numpy, so the page's process stays small.
+Each module builds one figure: data classes for its values, functions that compute them from a run's state, and the
+drawing. `models`, `hyperparams` and `measurements` serve several figures. A builder is a pure function. It returns a
+dictionary for ``Plotly.newPlot(element, figure.data, figure.layout, CONFIG)`` and
+``plotly.graph_objects.Figure(figure)``, and needs neither plotly nor numpy, which keeps the page's process small.
 
-In each figure, text of users is escaped (Plotly reads some HTML in text); ``layout.meta`` has ``figure`` (the builder),
-``description`` (words for those who do not see it) and ``table`` (its data, see `Table`). Points have ``customdata``:
-the model's id first, of sub-epochs also epoch, partition, attempt and task key. Lines of one model have it in
-``meta.model``.
+Text of users is escaped, because Plotly interprets some HTML. ``layout.meta`` has ``figure`` (the builder's name),
+``description`` (a text for screen readers) and ``table`` (the data, see `Table`). ``customdata`` of a point starts
+with the model's id, for sub-epochs followed by epoch, partition, attempt and task key. A line's ``meta.model`` is its
+model.
 """
 
 from cerebro.figures.curves import Axis, Curve, CurveSplit, curves, epoch_curves, shown_split
@@ -18,19 +17,20 @@ from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
 from cerebro.figures.importance import Importance, Share, importance, importance_of
+from cerebro.figures.measurements import Measured, averaged, tested, tests_of
 from cerebro.figures.models import ModelSummary, summaries, summary, values_at
 from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import (
-    BESIDE,
+    OTHER_TASK_KINDS,
     Absence,
     Landmarks,
     Outcome,
     PlannedSpan,
     Span,
-    beside_sub_epochs,
     landmarks,
+    other_tasks,
     planned,
     rows_with,
     schedule,
@@ -40,11 +40,10 @@ from cerebro.figures.schedule import (
     worker_rows,
 )
 from cerebro.figures.static_svg import static_svg
-from cerebro.figures.tested import Measured, averaged, tested, tests_of
 
 __all__ = [
-    "BESIDE",
     "CONFIG",
+    "OTHER_TASK_KINDS",
     "THEME_COLORS",
     "Absence",
     "Axis",
@@ -63,7 +62,6 @@ __all__ = [
     "Table",
     "Theme",
     "averaged",
-    "beside_sub_epochs",
     "colour",
     "curves",
     "dash",
@@ -76,6 +74,7 @@ __all__ = [
     "importance_of",
     "in_dark",
     "landmarks",
+    "other_tasks",
     "parallel",
     "planned",
     "rows_with",

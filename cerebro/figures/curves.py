@@ -1,4 +1,4 @@
-"""Learning curves: what a model reported, over epochs, rows or time, and the figure of it: a line per model."""
+"""Learning curves: metrics over epochs, rows or time, and their figure with a line for each model."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, da
 from cerebro.state import Model, Run
 
 Axis = Literal["epoch", "row", "time"]
-"""What a curve is drawn over: epochs from 1; rows trained since the model began; seconds since the run's first
-sub-epoch."""
+"""Unit of the x axis: epochs from 1, rows trained, or seconds since the run's first sub-epoch."""
 
 CurveSplit = Literal["train", "valid"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One metric of one model, in the order of `x`; both lists have the same length.
+    """One metric of one model, in the order of `x`; `x` and `y` have the same length.
 
     Attributes:
-        model: its id. index: its position in the run's plan, from 0.
+        model: id of the model.
+        index: its position in the run's plan, from 0.
         x: see `Axis`.
-        y: finite values only.
-        broke_at: where the metric was first not finite; `None` if it never was.
+        y: finite values.
+        broke_at: x of the first non-finite value, or `None`.
         best_at: index into `x` of the best epoch, for curves over epochs.
-        parent, branch: the model whose curve this one joins in its first point, and the epoch there; empty and `None`
-            of a model that began with weights of its own.
+        parent, branch: model whose curve this one starts from, and the epoch there; empty and `None` for a model that
+            started with new weights.
     """
 
     model: str
@@ -57,13 +57,13 @@ class Curve:
     branch: int | None = None
 
     @property
-    def own_y(self) -> tuple[float, ...]:
-        """Without the first point, where that is its parent's."""
+    def own_values(self) -> tuple[float, ...]:
+        """Values without the parent's point."""
         return self.y if self.branch is None else self.y[1:]
 
 
 def shown_split(run: Run) -> CurveSplit:
-    """The split that models are ranked by."""
+    """Return the split that ranks models."""
     return "valid" if run.is_validated else "train"
 
 
@@ -75,18 +75,18 @@ def epoch_curves(
     split: CurveSplit | Literal[""] = "",
     axis: Axis = "epoch",
 ) -> list[Curve]:
-    """One point per epoch and model: training metrics of the epoch's sub-epochs together, or validations.
+    """Return a curve for each model, with a point per epoch: training metrics, or validation.
 
     Args:
-        run: a fit run; any other has no curves.
+        run: a fit run; other runs have no curves.
         metric: a name that the user's functions return.
-        models: ids of those wanted; all if left out.
-        split: empty for the one that models are ranked by.
-        axis: the end of an epoch is where its last sub-epoch ended.
+        models: ids of models; default: all.
+        split: default: the split that ranks models.
+        axis: an epoch is at the end of its last sub-epoch.
 
     Returns:
-        In the order of the models. A model without a value yet is left out, unless it broke. Of one that goes on from
-        another one the curve begins where it branches off that one's.
+        Curves in the order of the models. Models without a value are omitted, unless their metric broke. The curve of
+        a warm clone starts at its parent's last shared point.
     """
     chosen = [
         (index, model)
@@ -103,20 +103,22 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     since = model.inherited_epochs
     known = model.scores(metric, validated=is_valid)
     found = {epoch: value for epoch, value in known.items() if epoch >= since}
-    told = (
+    epoch_values = (
         (epoch, (model.validations.get(epoch, {}) if is_valid else model.training_metrics(epoch)).get(metric))
         for epoch in range(since + 1, model.completed_epochs + 1)
     )
-    broke = next((epoch for epoch, value in told if value is not None and not math.isfinite(value)), None)
+    broke = next(
+        (epoch for epoch, value in epoch_values if value is not None and not math.isfinite(value)), None
+    )
     if broke is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
-        broke = model.epoch  # the sub-epoch that met it was not committed, so no epoch tells of it
+        broke = model.epoch  # Its sub-epoch was not committed, so no epoch has the value.
     best = model.best_epoch(run.fit_request.metric, run.fit_request.mode, validated=run.is_validated)
     return Curve(
         model=model.id,
         index=index,
-        x=tuple(_place(run, model, epoch, axis) for epoch in found),
+        x=tuple(_position(run, model, epoch, axis) for epoch in found),
         y=tuple(found.values()),
-        broke_at=None if broke is None else _place(run, model, broke, axis),
+        broke_at=None if broke is None else _position(run, model, broke, axis),
         best_at=list(found).index(best) if best in found else None,
         parent=model.parent if model.inherited else "",
         branch=since if since and since in found else None,
@@ -124,49 +126,48 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
 
 
 def epoch_means(run: Run, model: Model, metric: str, axis: Axis, until: int) -> list[tuple[float, float]]:
-    """(end of an epoch, what its sub-epochs returned together), of a model's own epochs up to one, where that is
-    finite."""
+    """Return (end of epoch, mean of its sub-epochs) of a model's own epochs up to `until`, finite values only."""
     found = (
-        (_place(run, model, epoch, axis), model.training_metrics(epoch).get(metric, math.nan))
+        (_position(run, model, epoch, axis), model.training_metrics(epoch).get(metric, math.nan))
         for epoch in range(model.inherited_epochs + 1, until + 1)
     )
-    return [(place, value) for place, value in found if math.isfinite(value)]
+    return [(position, value) for position, value in found if math.isfinite(value)]
 
 
-def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
-    """Where an epoch ends on the axis; for one under way, where its newest sub-epoch did."""
+def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
+    """Return the end of an epoch on the axis; for the current epoch, the end of its newest sub-epoch."""
     if axis == "epoch":
         return float(epoch)
     sub_epochs = model.visits_until(epoch)
     if axis == "time":
         return model.visits[sub_epochs - 1].ended - run.origin if sub_epochs else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
-    archived = min(epoch, model.archived_epochs)
+    compacted = min(epoch, model.archived_epochs)
     return float(
-        model.summaries.rows_until(archived)
+        model.summaries.rows_until(compacted)
         + sum(
             v.rows or sum(rows.get(p, 0) for p in v.partitions)
-            for v in model.visits[model.visits_until(archived) : sub_epochs]
+            for v in model.visits[model.visits_until(compacted) : sub_epochs]
         )
     )
 
 
-# --- its drawing --------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------
 
 MOST_LINES = 100
-"""More cannot be told apart, nor drawn fast."""
+"""Maximum number of lines: more cannot be distinguished, nor drawn fast."""
 
 _NAMED = 20
-"""Most lines a legend names."""
+"""Maximum number of lines for a legend."""
 
 _DOTTED = 40
-"""Up to so many points a line shows each."""
+"""Maximum number of points of a line with a dot at each."""
 
 _FEW_EPOCHS = 20
-"""Up to so many have a tick each."""
+"""Maximum number of epochs with a tick each."""
 
 
-def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
+def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     curves: Sequence[Curve],
     *,
     metric: str,
@@ -178,21 +179,20 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
     total: int = 0,
     theme: Theme = "light",
 ) -> Figure:
-    """`metric` over epochs, rows or time.
+    """Draw `metric` over epochs, rows or time.
 
-    A diamond marks a model's best epoch, a cross where the metric was not finite any more, a ring where a model goes on
-    from another one.
+    A diamond marks a model's best epoch, a cross the first non-finite value, a ring the start of a warm clone.
 
     Args:
-        curves: those to draw, most important first: of more than `MOST_LINES` the rest is cut, which the title says.
-        mode: which direction is better; decides what the data table calls best.
-        split: what the values are of, for the title: ``train`` or ``valid``.
-        is_log: logarithmic y axis; values that are not positive have no place on it.
-        smoothing: weight of the past, 0 (none) to below 1. The line as it was stays, faint.
-        total: how many models there are, if not all of them are in `curves`.
+        curves: most important first; of more than `MOST_LINES` the rest is not drawn, as the title says.
+        mode: direction of the metric, for the best value in the data table.
+        split: ``train`` or ``valid``, for the title.
+        is_log: True for a logarithmic y axis, which omits values that are not positive.
+        smoothing: weight of past values, from 0 (none) to below 1. The original line stays, faint.
+        total: number of models, if `curves` has fewer.
 
     Raises:
-        ValueError: `smoothing` is out of its range.
+        ValueError: `smoothing` is out of range.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing is {smoothing}, expected 0 (none) to below 1")
@@ -227,7 +227,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
 
 
 def smoothed(y: Sequence[float], weight: float) -> list[float]:
-    """The exponential moving average, corrected for its start at zero (Kingma and Ba, ICLR 2015, section 3)."""
+    """Return the exponential moving average, corrected for its start at zero (Kingma and Ba, ICLR 2015, section 3)."""
     average, found = 0.0, []
     for count, value in enumerate(y, start=1):
         average = weight * average + (1 - weight) * value
@@ -239,10 +239,10 @@ def _lines(
     shown: Sequence[Curve], axis: Axis, scale: Duration, smoothing: float, theme: Theme
 ) -> Iterator[dict[str, Any]]:
     where = {"epoch": "epoch %{x:d}", "row": "%{x:,d} rows", "time": f"%{{x:.4~g}} {scale.name}"}[axis]
-    # The most important line is drawn last, above the others; the legend has it first.
+    # Draw the most important line last, on top; the legend has it first.
     for rank, curve in reversed(list(enumerate(shown))):
         tint, style = colour(curve.index, theme), dash(curve.index)
-        x = [scale.of(place) for place in curve.x]
+        x = [scale.of(position) for position in curve.x]
         common = {
             "type": "scatter",
             "x": x,
@@ -283,19 +283,19 @@ def _diamonds(
             "line": {"color": THEME_COLORS[theme].ink, "width": 1},
         },
         hovertext=[
-            lines(f"{curve.model}, best at {place}", f"{metric} {number(y)}")
-            for (curve, _, y), place in zip(best, where, strict=True)
+            lines(f"{curve.model}, best at {position}", f"{metric} {number(y)}")
+            for (curve, _, y), position in zip(best, where, strict=True)
         ],
     )
 
 
 def _branches(shown: Sequence[Curve], scale: Duration, theme: Theme) -> list[dict[str, Any]]:
-    """Rings where curves leave those of their parents."""
+    """Draw rings at the starts of warm clones."""
     found = [(curve, curve.x[0], curve.y[0]) for curve in shown if curve.branch is not None and curve.x]
     return _marks(
         found,
         scale,
-        name="goes on from another model",
+        name="warm clone of another model",
         showlegend=False,
         meta={"role": "branch"},
         marker={
@@ -313,12 +313,12 @@ def _branches(shown: Sequence[Curve], scale: Duration, theme: Theme) -> list[dic
 def _crosses(
     shown: Sequence[Curve], metric: str, scale: Duration, theme: Theme, *, is_log: bool
 ) -> list[dict[str, Any]]:
-    # A logarithmic axis has no place for what is not positive.
+    # A logarithmic axis omits values that are not positive.
     values = [y for curve in shown for y in curve.y if y > 0 or not is_log]
-    foot = _foot(values, is_log=is_log)
-    # Without a finite value a cross has no height: put it on the model's last finite value, or below all curves.
+    baseline = _baseline(values, is_log=is_log)
+    # A non-finite value has no height: put its cross on the model's last finite value, or below all curves.
     broken = [
-        (curve, at, _before(curve, at, foot, is_log=is_log))
+        (curve, at, _last_finite(curve, at, baseline, is_log=is_log))
         for curve in shown
         if (at := curve.broke_at) is not None
     ]
@@ -339,22 +339,22 @@ def _crosses(
 
 
 def _marks(
-    places: Sequence[tuple[Curve, float, float]], scale: Duration, **more: Any
+    points: Sequence[tuple[Curve, float, float]], scale: Duration, **more: Any
 ) -> list[dict[str, Any]]:
-    """A trace of marks on curves, each at (x, y); none without any."""
+    """Return a trace of marks at (x, y), or none."""
     trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [scale.of(x) for _, x, _ in places],
-        "y": [y for _, _, y in places],
+        "x": [scale.of(x) for _, x, _ in points],
+        "y": [y for _, _, y in points],
         "hoverinfo": "text",
-        "customdata": [[curve.model, x] for curve, x, _ in places],
+        "customdata": [[curve.model, x] for curve, x, _ in points],
     }
-    return [trace | more] if places else []
+    return [trace | more] if points else []
 
 
-def _foot(values: Sequence[float], *, is_log: bool) -> float:
-    """A height below all values, by a twentieth of their range."""
+def _baseline(values: Sequence[float], *, is_log: bool) -> float:
+    """Return a height below all values, by a twentieth of their range."""
     if not values:
         return 1.0
     low, high = min(values), max(values)
@@ -363,7 +363,7 @@ def _foot(values: Sequence[float], *, is_log: bool) -> float:
     return low - ((high - low) / 20 or abs(low) / 20 or 1.0)
 
 
-def _before(curve: Curve, at: float, otherwise: float, *, is_log: bool) -> float:
+def _last_finite(curve: Curve, at: float, otherwise: float, *, is_log: bool) -> float:
     points = zip(reversed(curve.x), reversed(curve.y), strict=True)
     return next((y for x, y in points if x <= at and (y > 0 or not is_log)), otherwise)
 
@@ -380,7 +380,9 @@ def _x_axis(shown: Sequence[Curve], axis: Axis, scale: Duration, colors: ThemeCo
 
 
 def _reach(shown: Sequence[Curve]) -> float:
-    return max([place for curve in shown for place in (*curve.x[-1:], curve.broke_at or 0.0)], default=0.0)
+    return max(
+        [position for curve in shown for position in (*curve.x[-1:], curve.broke_at or 0.0)], default=0.0
+    )
 
 
 def _title(metric: str, split: str, shown: Sequence[Curve], total: int) -> str:
@@ -391,31 +393,38 @@ def _title(metric: str, split: str, shown: Sequence[Curve], total: int) -> str:
 
 
 def _description(shown: Sequence[Curve], metric: str, mode: str, total: int) -> str:
-    said = f"Learning curves of {metric}, {len(shown):,} of {total:,} models."
+    summary = f"Learning curves of {metric}, {len(shown):,} of {total:,} models."
     sign = -1 if mode == "max" else 1
-    ranked = [(min(sign * y for y in c.own_y), c.index, c.model) for c in shown if c.own_y]
+    ranked = [(min(sign * y for y in c.own_values), c.index, c.model) for c in shown if c.own_values]
     if ranked:
-        signed, _, model = min(ranked)  # of equal ones the first, as everywhere
+        signed, _, model = min(ranked)  # Of equal values the first, as everywhere.
         value = sign * signed
-        said += f" The best value is {number(value)}, of {model}."
+        summary += f" The best value is {number(value)}, of {model}."
     joined = sum(curve.branch is not None for curve in shown)
-    said += f" Rings are where {joined} of them go on from another model." if joined else ""
+    summary += f" Rings mark {joined} warm clones of other models." if joined else ""
     broken = sum(curve.broke_at is not None for curve in shown)
-    return said + (f" Of {broken} the values were not finite at the end." if broken else "")
+    return summary + (f" Of {broken} the values were not finite at the end." if broken else "")
 
 
 def _row(curve: Curve, mode: str) -> tuple[Cell, ...]:
-    if not curve.own_y:
+    if not curve.own_values:
         return (curve.model, 0, None, None, None, curve.broke_at)
-    best = max(curve.own_y) if mode == "max" else min(curve.own_y)
-    return (curve.model, len(curve.own_y), curve.own_y[0], curve.own_y[-1], best, curve.broke_at)
+    best = max(curve.own_values) if mode == "max" else min(curve.own_values)
+    return (
+        curve.model,
+        len(curve.own_values),
+        curve.own_values[0],
+        curve.own_values[-1],
+        best,
+        curve.broke_at,
+    )
 
 
 def _table(shown: Sequence[Curve], mode: str) -> Table:
-    """Points of models themselves; of those that go on from another one, which and where."""
+    """Return the table of the models' own points; with a column for parents if there are any."""
     columns = ("model", "points", "first", "last", f"best ({mode})", "broke at")
     rows = [_row(curve, mode) for curve in shown]
     if not any(curve.parent for curve in shown):
         return cut(rows, columns)
-    told = (f"{c.parent} at epoch {c.branch}" if c.branch is not None else c.parent or None for c in shown)
-    return cut([(*row, origin) for row, origin in zip(rows, told, strict=True)], (*columns, "from"))
+    origins = (f"{c.parent} at epoch {c.branch}" if c.branch is not None else c.parent or None for c in shown)
+    return cut([(*row, origin) for row, origin in zip(rows, origins, strict=True)], (*columns, "from"))

@@ -1,11 +1,11 @@
-"""Fewer points that draw the same line: what a screen cannot show need not travel.
+"""Reduction of a line to fewer points that look the same on a screen.
 
-Each bucket keeps its minimum, its maximum and its last point, so a spike survives and the line ends where it ended. A
-random or regular sample would lose spikes, and means would invent values that nobody reported. The idea is M4 of
-Jugel et al., "M4: A Visualization-Oriented Time Series Data Aggregation" (VLDB 2014, section 4), which keeps the first
-point of a bucket as well; that is the neighbour of the last one of the bucket before.
+Each bucket keeps its minimum, its maximum and its last point, so spikes and the line's end survive. A random or
+regular sample would lose spikes, and means would be values that no model reported. The idea is M4 of Jugel et al.,
+"M4: A Visualization-Oriented Time Series Data Aggregation" (VLDB 2014, section 4). M4 also keeps a bucket's first
+point, which is next to the last one of the bucket before.
 
-Pure Python: a page's process has no numpy. A million points take a fraction of a second.
+Pure Python, because the page's process has no numpy. A million points take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ FEWEST = 4
 _PER_BUCKET = 3
 
 
-def kept(y: Sequence[float], points: int) -> list[int]:
-    """Which points to keep.
+def kept_indices(y: Sequence[float], points: int) -> list[int]:
+    """Select the points to keep.
 
     Args:
-        y: finite values in their order.
-        points: at most so many are kept.
+        y: finite values, in order.
+        points: maximum number of points.
 
     Returns:
-        Ascending indices: the first, and per bucket those of the minimum, the maximum and the last; all of them if
+        Ascending indices: the first point, and in each bucket the minimum, the maximum and the last one. All indices
+            if
         there are no more than `points`.
 
     Raises:
@@ -50,12 +51,12 @@ def kept(y: Sequence[float], points: int) -> list[int]:
 def downsample(
     x: Sequence[float], y: Sequence[float], points: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The points that `kept` names, as (x, y).
+    """Return the points selected by `kept_indices`, as (x, y).
 
     Raises:
         ValueError: `x` and `y` differ in length, or `points` is less than `FEWEST`.
     """
     if len(x) != len(y):
-        raise ValueError(f"{len(x)} places for {len(y)} values: give one each")
-    chosen = kept(y, points)
+        raise ValueError(f"{len(x)} x values for {len(y)} y values: give one each")
+    chosen = kept_indices(y, points)
     return tuple(x[i] for i in chosen), tuple(y[i] for i in chosen)

@@ -1,4 +1,4 @@
-"""How far an ETL run is, split by split, and the figure of it: a bar per split."""
+"""Progress of an ETL run, and its figure: a bar for each split."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cerebro.state import Dataset, Run, TaskKey, TaskState
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitProgress:
-    """Rows of one split. Once all is done, ``rows == kept + failed``.
+    """Numbers of rows of one split. At the end ``rows == kept + failed``.
 
     Attributes:
-        rows: rows in, all told.
-        kept, failed: of partitions that are complete.
-        done: `kept`, `failed`, and rows of partitions that are being made.
+        rows: input rows.
+        kept, failed: output rows and failed rows of complete partitions.
+        done: `kept`, `failed`, and processed rows of partitions in progress.
     """
 
     split: Split
@@ -32,36 +32,36 @@ class SplitProgress:
 def etl_progress(
     dataset: Dataset, run: Run, live: Mapping[str, int] | None = None
 ) -> tuple[SplitProgress, ...]:
-    """The splits of a data set, as far as an ETL run has made them.
+    """Return the progress of each split of a data set.
 
     Args:
-        live: task key -> rows that its attempt has gone through by now.
+        live: task key -> rows that its attempt has processed.
     """
     found = []
     for split, parts in dataset.plan.splits.items():
-        kept = failed = under_way = 0
+        kept = failed = in_progress = 0
         for part in parts:
             key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
             task = run.tasks.get(key)
-            # A partition without a task was there before this run.
+            # A partition without a task existed before this run.
             if task is None or task.state is TaskState.COMMITTED:
                 kept += dataset.rows.get((split, part.partition), 0)
                 failed += dataset.failed_rows.get((split, part.partition), 0)
             else:
-                under_way += min((live or {}).get(key, 0), part.rows)
+                in_progress += min((live or {}).get(key, 0), part.rows)
         rows = sum(part.rows for part in parts)
-        done = kept + failed + under_way
+        done = kept + failed + in_progress
         found.append(SplitProgress(split=split, rows=rows, kept=kept, failed=failed, done=done))
     return tuple(found)
 
 
-# --- its drawing --------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------
 
 _BAR_PX = 34
 
 
 def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
-    """A bar per split, as shares of its rows: preprocessed, failed, under way, left."""
+    """Draw a bar for each split: shares of preprocessed, failed, current and remaining rows."""
     title = "Rows preprocessed"
     if not splits:
         return empty("etl", "nothing is planned yet", theme=theme, title=title)

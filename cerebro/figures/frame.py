@@ -1,5 +1,4 @@
-"""What all figures have in common: the frame around the marks, text that can do no harm, and words for those who
-cannot see them."""
+"""Frame, text and data table of all figures."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint
 
 Figure = dict[str, Any]
-"""``{"data": [...], "layout": {...}}``, as ``Plotly.newPlot`` and ``plotly.graph_objects.Figure`` take it."""
+"""``{"data": [...], "layout": {...}}``, for ``Plotly.newPlot`` and ``plotly.graph_objects.Figure``."""
 
 CONFIG: dict[str, Any] = {
     "responsive": True,
@@ -20,28 +19,28 @@ CONFIG: dict[str, Any] = {
     "showSendToCloud": False,
     "toImageButtonOptions": {"format": "png", "scale": 2},
 }
-"""The third argument of ``Plotly.newPlot``, for the page and for files."""
+"""Third argument of ``Plotly.newPlot``, for the page and for files."""
 
-# The script offers to upload a figure to its maker's cloud. The others select points, which nothing here takes up.
+# The first two upload the figure to Plotly's cloud; nothing here uses the selection of points.
 _NO_BUTTONS = ("sendDataToCloud", "sendChartToCloud", "select2d", "lasso2d", "autoScale2d")
 
 MOST_ROWS = 100
-"""Of a figure's data table."""
+"""Maximum number of rows of a figure's data table."""
 
 _DURATIONS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
-"""Longest span in seconds -> seconds of one step of its axis, and the name of that step."""
+"""(longest span in seconds, seconds of a step, name of the step) of time axes."""
 
 _LEGEND_SHARE = 0.25
-"""Most of a figure's height that its legend takes; a longer one scrolls."""
+"""Maximum share of a figure's height for its legend; a longer one scrolls."""
 
 _LINE = 40
-"""Characters of a line that a phone shows whole."""
+"""Characters of a line on a phone."""
 
 Cell = str | int | float | None
 
 
 class Table(NamedTuple):
-    """A figure's data for readers who do not see it, cut to `MOST_ROWS` rows; `note` says what was cut."""
+    """A figure's data, for readers who cannot see it. Long tables are cut to `MOST_ROWS` rows, which `note` says."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -49,7 +48,7 @@ class Table(NamedTuple):
 
 
 class Duration(NamedTuple):
-    """The scale of a time axis: seconds, minutes, hours or days."""
+    """Scale of a time axis: seconds, minutes, hours or days."""
 
     seconds: float
     name: str
@@ -75,12 +74,14 @@ def figure(
     layout: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """Put a figure together.
+    """Assemble a figure.
 
     Args:
-        name: which builder made it; while it is the same, a reader's zoom outlives an update.
-        title: plain text. description: what there is to be seen, in a sentence or two, for screen readers.
-        layout: beyond the frame. meta: beyond name, description and table.
+        name: the builder's name; while it is the same, a reader's zoom survives updates.
+        title: plain text.
+        description: one or two sentences about the content, for screen readers.
+        layout: additions to the frame's layout.
+        meta: additions to name, description and table.
     """
     colors = THEME_COLORS[theme]
     more = dict(layout or {})
@@ -88,7 +89,7 @@ def figure(
     return {
         "data": traces,
         "layout": {
-            # Without it the Python package puts its own colours under ours.
+            # Without an empty template the Python package adds its own colours.
             "template": {"layout": {}},
             "title": {
                 "text": text(title),
@@ -113,7 +114,7 @@ def figure(
                 "align": "left",
                 "namelength": -1,
             },
-            # Below: beside the marks it would leave a phone no room for them.
+            # Below the marks, because a phone has no room beside them.
             "legend": {
                 "font": {"color": colors.ink},
                 "itemsizing": "constant",
@@ -139,7 +140,7 @@ def figure(
 
 
 def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
-    """A figure that says why there is nothing to see yet."""
+    """Return a figure that shows why it has no data yet."""
     colors = THEME_COLORS[theme]
     font = {"size": 13, "color": colors.quiet}
     note = annotation("", colors, x=0.5, y=0.5, xref="paper", yref="paper", font=font) | {
@@ -159,7 +160,7 @@ def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
 
 
 def axis(colors: ThemeColors, title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis in the theme's colours; `title` is plain text."""
+    """Return an axis in the theme's colours; `title` is plain text."""
     found: dict[str, Any] = {
         "gridcolor": colors.grid,
         "linecolor": colors.quiet,
@@ -176,32 +177,32 @@ def axis(colors: ThemeColors, title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def annotation(words: str, colors: ThemeColors, **more: Any) -> dict[str, Any]:
-    """Plain text in a figure, without an arrow."""
+    """Return plain text in a figure, without an arrow."""
     return {"text": text(words), "showarrow": False, "font": {"color": colors.ink, "size": 12}, **more}
 
 
 def text(words: str) -> str:
-    """Plain text for any field that Plotly draws: it reads some HTML there, and ``%{...}`` in templates."""
+    """Escape plain text: Plotly interprets some HTML, and ``%{...}`` in templates."""
     return escape(words, quote=False).replace("%{", "%&#123;")
 
 
 def wrapped(words: str) -> str:
-    """Plain text in lines short enough for a phone."""
+    """Escape plain text and break it into lines short enough for a phone."""
     return lines(*wrap(words, _LINE))
 
 
 def lines(*words: str) -> str:
-    """Lines of plain text, as a hover label shows them; empty ones are left out."""
+    """Join lines of plain text for a hover label, without empty ones."""
     return "<br>".join(text(line) for line in words if line)
 
 
 def significant(value: float) -> float:
-    """To six significant digits, as numbers are shown: what is sent is shorter."""
+    """Round to six significant digits, as numbers are shown, to send less."""
     return float(f"{value:.6g}")
 
 
 def number(value: float | None) -> str:
-    """Six significant digits; what is not finite, and what is missing, in words."""
+    """Format six significant digits; missing and non-finite numbers in words."""
     if value is None:
         return "missing"
     if math.isnan(value):
@@ -211,8 +212,8 @@ def number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def apart(values: Sequence[float], digits: int) -> list[str]:
-    """Finite numbers in words: so many significant digits, more if they would not tell different ones apart."""
+def distinct_labels(values: Sequence[float], digits: int) -> list[str]:
+    """Format finite numbers with `digits` significant digits, more if two labels would be the same."""
     enough = 17
     while True:
         words = [f"{value:.{digits}g}" for value in values]
@@ -222,22 +223,22 @@ def apart(values: Sequence[float], digits: int) -> list[str]:
 
 
 def cut(rows: Iterable[Sequence[Cell]], columns: Sequence[str]) -> Table:
-    """A table of the first `MOST_ROWS` rows, which says so."""
+    """Return a table of the first `MOST_ROWS` rows, with a note if rows are cut."""
     found = list(rows)
     note = f"the first {MOST_ROWS} of {len(found):,} rows" if len(found) > MOST_ROWS else ""
     return Table(columns, found[:MOST_ROWS], note)
 
 
 def description(drawn: Figure) -> str:
-    """What there is to be seen in a figure, in words."""
+    """Return a figure's description for screen readers."""
     return str(drawn["layout"]["meta"]["description"])
 
 
 def table(drawn: Figure) -> Table:
-    """The data of a figure as a table; without columns if there are none."""
+    """Return a figure's data table, which may be empty."""
     found = drawn["layout"]["meta"]["table"]
     return Table(found["columns"], found["rows"], found["note"])
 
 
-def _plain(given: Table) -> dict[str, Any]:
-    return {"columns": list(given.columns), "rows": [list(row) for row in given.rows], "note": given.note}
+def _plain(data: Table) -> dict[str, Any]:
+    return {"columns": list(data.columns), "rows": [list(row) for row in data.rows], "note": data.note}

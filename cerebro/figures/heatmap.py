@@ -1,4 +1,4 @@
-"""Heat map: the best value for each pair of values of two hyper-parameters."""
+"""Heat map of the best value for each pair of values of two hyperparameters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
+from cerebro.figures.frame import Figure, axis, cut, distinct_labels, empty, figure, lines, number, text
 from cerebro.figures.hyperparams import numbers_of, scale, values_of
 from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import THEME_COLORS, Theme, colour_scale
 
 _MOST_VALUES = 12
-"""Numbers with more distinct values are put into as many intervals."""
+"""Numbers with more distinct values are grouped into this number of intervals."""
 
 _LABELLED = 100
-"""Up to so many cells have their value written into them."""
+"""Maximum number of cells with their value as text."""
 
 
 def heatmap(
@@ -33,10 +33,10 @@ def heatmap(
     values: Mapping[str, float] | None = None,
     theme: Theme = "light",
 ) -> Figure:
-    """A cell per pair of values, the best objective in it; an empty cell has no model with a value.
+    """Draw a cell with the best objective for each pair of values; a cell without models is empty.
 
     Args:
-        x, y: hyper-parameters. Numbers with many values are put into intervals, even on the axis that suits them.
+        x, y: hyperparameters. Numbers with many values are grouped into intervals, even on their best axis.
         values: see `scatter`.
     """
     title = f"Best {metric} by {x} and {y}"
@@ -44,39 +44,47 @@ def heatmap(
     shown = [row for row in rows if row.id in objective]
     if not shown:
         return empty("heatmap", f"no model has a value of {metric} yet", theme=theme, title=title)
-    across, columns = _cells(x, values_of(x, shown), values_of(x, rows))
-    upwards, levels = _cells(y, values_of(y, shown), values_of(y, rows))
+    x_positions, columns = _cells(x, values_of(x, shown), values_of(x, rows))
+    y_positions, levels = _cells(y, values_of(y, shown), values_of(y, rows))
     cells: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-    for row, column, level in zip(shown, across, upwards, strict=True):
+    for row, column, level in zip(shown, x_positions, y_positions, strict=True):
         cells[level, column].append(row.id)
 
     def better(models: Sequence[str]) -> str:
         return (max if mode == "max" else min)(models, key=lambda model: objective[model])
 
-    best = {place: better(found) for place, found in cells.items()}
-    places = [[(level, column) for column in range(len(columns))] for level in range(len(levels))]
+    best = {position: better(found) for position, found in cells.items()}
+    positions = [[(level, column) for column in range(len(columns))] for level in range(len(levels))]
 
-    def hover(place: tuple[int, int]) -> str:
-        where = f"{x} = {columns[place[1]]}, {y} = {levels[place[0]]}"
-        won = f"best {metric} {number(objective[best[place]])}, of {best[place]}"
-        return lines(where, won, f"{len(cells[place])} models")
+    def hover(position: tuple[int, int]) -> str:
+        where = f"{x} = {columns[position[1]]}, {y} = {levels[position[0]]}"
+        best_text = f"best {metric} {number(objective[best[position]])}, of {best[position]}"
+        return lines(where, best_text, f"{len(cells[position])} models")
 
     trace: dict[str, Any] = {
         "type": "heatmap",
-        "z": [[objective[best[place]] if place in best else None for place in level] for level in places],
+        "z": [
+            [objective[best[position]] if position in best else None for position in level]
+            for level in positions
+        ],
         "colorscale": _scale(mode, theme),
-        # A gap also keeps Plotly from smoothing the cells into each other.
+        # Without a gap Plotly smooths the cells.
         "xgap": 2,
         "ygap": 2,
         "hoverongaps": False,
         "hoverinfo": "text",
-        "hovertext": [[hover(place) if place in best else "" for place in level] for level in places],
-        "customdata": [[[best[place]] if place in best else [""] for place in level] for level in places],
+        "hovertext": [
+            [hover(position) if position in best else "" for position in level] for level in positions
+        ],
+        "customdata": [
+            [[best[position]] if position in best else [""] for position in level] for level in positions
+        ],
         "colorbar": _colour_bar(metric, theme),
     }
     if len(columns) * len(levels) <= _LABELLED:
         trace["text"] = [
-            [f"{objective[best[place]]:.4g}" if place in best else "" for place in level] for level in places
+            [f"{objective[best[position]]:.4g}" if position in best else "" for position in level]
+            for level in positions
         ]
         trace["texttemplate"] = "%{text}"
     winner = better(list(objective))
@@ -101,7 +109,7 @@ def heatmap(
 
 
 def _scale(mode: str, theme: Theme) -> list[list[float | str]]:
-    """The colour of the best value is the same whichever direction is better."""
+    """Return the colour scale; the best value has the same colour in both directions."""
     colours = colour_scale(theme)
     return colours if mode == "max" else [[1 - float(at), tint] for at, tint in reversed(colours)]
 
@@ -117,21 +125,21 @@ def _ticks(labels: Sequence[str]) -> dict[str, object]:
 
 
 def _cells(
-    name: str, values: Sequence[JsonValue], tried: Sequence[JsonValue]
+    name: str, values: Sequence[JsonValue], all_values: Sequence[JsonValue]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Each value's place, and the places' labels in order; `tried` as in `cerebro.figures.hyperparams.scale`."""
+    """Return each value's position and the labels of positions; `all_values` as in `scale`."""
     numbers = numbers_of(values)
     distinct = sorted(set(numbers))
     if len(numbers) < len(values):
-        found = scale(name, values, tried=tried)
+        found = scale(name, values, all_values=all_values)
         return [found.position(value) for value in values], found.categories
     if len(distinct) <= _MOST_VALUES:
-        return [distinct.index(value) for value in numbers], tuple(apart(distinct, 6))
+        return [distinct.index(value) for value in numbers], tuple(distinct_labels(distinct, 6))
     low, high = distinct[0], distinct[-1]
     shares = [i / _MOST_VALUES for i in range(1, _MOST_VALUES)]
-    if scale(name, values, tried=tried).kind == "log":
+    if scale(name, values, all_values=all_values).kind == "log":
         edges = [low * math.pow(high / low, share) for share in shares]
     else:
         edges = [low * (1 - share) + high * share for share in shares]
-    labels = tuple(f"{a} to {b}" for a, b in pairwise(apart([low, *edges, high], 3)))
+    labels = tuple(f"{a} to {b}" for a, b in pairwise(distinct_labels([low, *edges, high], 3)))
     return [bisect_right(edges, value) for value in numbers], labels

@@ -1,4 +1,4 @@
-"""Hyper-parameters as axes: which of them vary, which are numbers, which are read best on a logarithmic axis."""
+"""Hyperparameters as axes: which ones vary, and which need a category or logarithmic axis."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from cerebro.figures.models import ModelSummary
 Kind = Literal["linear", "log", "category"]
 
 _LOG_RATIO = 10.0
-"""Numbers that span less are read well on a linear axis."""
+"""Minimum ratio of the largest to the smallest number for a logarithmic axis."""
 
 _FEW = 2
-"""Two numbers have no middle that could say whether their steps are factors."""
+"""Numbers without a middle, which could show whether the steps are factors."""
 
 _LEAN = 0.1
-"""Towards a logarithmic axis: so much further from its middle the median may lie. What a user lets vary over factors
-rarely varies by sums, and a few values drawn at random have a median that is off either middle."""
+"""Preference for a logarithmic axis, as additional distance of the median from its middle. Values that a user varies
+by factors rarely have even steps, and the median of a few random values is off either middle.
+"""
 
 _ABSENT = "(absent)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """The axis of one hyper-parameter.
+    """The axis of one hyperparameter.
 
     Attributes:
-        name: the hyper-parameter.
+        name: the hyperparameter.
         kind: ``category`` unless all values are finite numbers.
-        categories: the distinct values in words, no two alike, in the order of the axis; empty for numbers.
-        positions: of a category, by `identity`.
+        categories: distinct labels of the distinct values, in the axis's order; none for numbers.
+        positions: `identity` of a value -> position of its category.
     """
 
     name: str
@@ -46,37 +47,37 @@ class Scale:
     positions: Mapping[Hashable, int] = field(default_factory=dict)
 
     def position(self, value: JsonValue) -> int:
-        """Which category one of the values is."""
+        """Return the position of a value's category."""
         return self.positions[identity(value)]
 
 
 def varying(rows: Iterable[ModelSummary]) -> tuple[str, ...]:
-    """Names of the hyper-parameters that differ between models, in the order in which they are first met."""
+    """Return the hyperparameters that differ between models, in the order of their first use."""
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row.hyperparams)
     return tuple(name for name in names if _differ(values_of(name, rows)))
 
 
 def values_of(name: str, rows: Iterable[ModelSummary]) -> list[JsonValue]:
-    """A hyper-parameter's value in each model; `None` where it has none."""
+    """Return a hyperparameter's value in each model; `None` if a model lacks it."""
     return [row.hyperparams.get(name) for row in rows]
 
 
-def scale(name: str, values: Sequence[JsonValue], *, tried: Sequence[JsonValue] = ()) -> Scale:
-    """How to draw the values of a hyper-parameter; one that a model lacks is `None`.
+def scale(name: str, values: Sequence[JsonValue], *, all_values: Sequence[JsonValue] = ()) -> Scale:
+    """Choose the axis for a hyperparameter's values; `None` is the value of a model without it.
 
-    Positive numbers that span a factor of ten get a logarithmic axis unless their median lies clearly nearer to the
-    middle of a linear one: 0.001, 0.01, 0.1 do, 0.1, 0.5, 1.0 do not.
+    Positive numbers that span a factor of ten get a logarithmic axis, unless their median is clearly closer to the
+    middle of a linear one: 0.001, 0.01, 0.1 are logarithmic, 0.1, 0.5, 1.0 linear.
 
     Args:
-        tried: values of all models, if only those of some are drawn: so that all figures choose the same axis.
+        all_values: values of all models if only some are drawn, so that all figures choose the same axis.
     """
     numbers = numbers_of(values)
     if len(numbers) < len(values) or not numbers:
         ordered = _ordered(values)
         positions = {key: position for position, key in enumerate(ordered)}
         return Scale(name=name, kind="category", categories=_labels(ordered.values()), positions=positions)
-    numbers += numbers_of(tried)
+    numbers += numbers_of(all_values)
     low, high = min(numbers), max(numbers)
     if low <= 0 or high < _LOG_RATIO * low:
         return Scale(name=name, kind="linear")
@@ -88,7 +89,7 @@ def scale(name: str, values: Sequence[JsonValue], *, tried: Sequence[JsonValue] 
 
 
 def is_number(value: JsonValue) -> bool:
-    """A finite number that a float can hold; true and false are words."""
+    """Return True for a finite number that fits a float; booleans are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -98,12 +99,12 @@ def is_number(value: JsonValue) -> bool:
 
 
 def numbers_of(values: Iterable[JsonValue]) -> list[float]:
-    """Those of the values that are numbers."""
+    """Return the values that are numbers."""
     return [float(value) for value in values if isinstance(value, int | float) and is_number(value)]
 
 
 def identity(value: JsonValue) -> Hashable:
-    """What two values share if they are the same: 1 and 1.0 are, 1 and "1" and true are not."""
+    """Return a key that equal values share: 1 equals 1.0, but neither "1" nor true."""
     if isinstance(value, float) and math.isnan(value):
         return (float, "nan")
     if isinstance(value, list | dict):
@@ -112,7 +113,7 @@ def identity(value: JsonValue) -> Hashable:
 
 
 def word(value: JsonValue) -> str:
-    """A value as text, to be read and not to be compared: six significant digits; lists and tables as JSON."""
+    """Format a value for readers: six significant digits; lists and objects as JSON."""
     if value is None:
         return _ABSENT
     if isinstance(value, bool):
@@ -128,19 +129,19 @@ def _differ(values: Sequence[JsonValue]) -> bool:
 
 
 def _ordered(values: Sequence[JsonValue]) -> dict[Hashable, JsonValue]:
-    """The distinct values by identity: numbers ascending, then words by alphabet, then absence."""
+    """Return the distinct values by identity: numbers ascending, texts by alphabet, then absence."""
 
-    def place(value: JsonValue) -> tuple[int, float, str]:
+    def sort_key(value: JsonValue) -> tuple[int, float, str]:
         if is_number(value):
             return (0, numbers_of([value])[0], "")
         return (2, 0.0, "") if value is None else (1, 0.0, word(value))
 
     distinct = {identity(value): value for value in reversed(values)}
-    return dict(sorted(distinct.items(), key=lambda item: place(item[1])))
+    return dict(sorted(distinct.items(), key=lambda item: sort_key(item[1])))
 
 
 def _labels(values: Iterable[JsonValue]) -> tuple[str, ...]:
-    """Words for distinct values; those of which several would read alike in full, as JSON."""
+    """Return distinct labels; JSON for values whose texts are the same."""
     found = [(value, word(value)) for value in values]
     count = Counter(label for _, label in found)
     return tuple(

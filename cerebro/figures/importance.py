@@ -1,18 +1,17 @@
-"""Which hyper-parameters decide whether a model is among the best.
+"""Importance of hyperparameters: which ones separate the best models from the others.
 
 The method is PED-ANOVA (Watanabe, Bansal, Hutter: "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
-Arbitrary Subspaces", IJCAI 2023, section 4.2): how far the distribution of a hyper-parameter among the best models is
-from its distribution among all, as a Pearson divergence. It obeys the direction of the metric, because only the best
-models are compared: what merely separates bad models from worse ones counts nothing. And it needs no surrogate model,
-so it is as right for a grid as for random search, for categories as for numbers.
+Arbitrary Subspaces", IJCAI 2023, section 4.2): the Pearson divergence between a hyperparameter's distribution among
+the best models and among all. It considers the direction of the metric, because differences between bad and worse
+models do not count. It needs no surrogate model, so it works for grids and random search, for categories and numbers.
 
-Two things differ from the paper. Densities are histograms instead of kernel estimates: a grid has few values, and bins
-of equal counts make the result the same for a learning rate and for its logarithm. And what chance alone would give is
-taken off: with t best models of n, dealt at random, the divergence of k bins is ``(k - 1)(n - t) / (t (n - 1))`` in
-the mean over all ways to deal them (the counts are hypergeometric). Without that, a hyper-parameter with many values
-would look important in any small sample. A hyper-parameter counts at all only if its divergence is more than chance
-explains: divided by that mean and times k - 1, it is Pearson's statistic, chi-squared with k - 1 degrees of freedom.
-Its limit leaves one run in twenty of which nothing matters an answer, however many hyper-parameters vary (Bonferroni).
+Two things differ from the paper. First, densities are histograms instead of kernel estimates: a grid has few values,
+and bins of equal counts give the same result for a learning rate and its logarithm. Second, the expected divergence by
+chance is subtracted. With t best models of n, chosen at random, the divergence of k bins has the mean ``(k - 1)(n - t)
+/ (t (n - 1))`` (the counts are hypergeometric). Without this, a hyperparameter with many values would look important
+in a small sample. A hyperparameter counts only if its divergence is significant: divided by that mean and times k - 1,
+it is Pearson's statistic, chi-squared with k - 1 degrees of freedom. The significance level is 5 % for all
+hyperparameters together (Bonferroni).
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from cerebro.figures.models import ModelSummary
 from cerebro.figures.palette import THEME_COLORS, Theme, colour
 
 MINIMUM = 16
-"""Fewest models with a value: a quarter of them are four, fewer would say nothing."""
+"""Minimum number of models with a value: a quarter are four, and fewer mean nothing."""
 
 _BEST = 0.25
-"""Share of the models that are called the best; the paper's gamma'."""
+"""Share of models that count as the best; the paper's gamma'."""
 
 _BINS = 6
-"""Most bins of a number: more would hold too few of the best models each."""
+"""Maximum number of bins for numbers: more would have too few of the best models each."""
 
 _ERROR = 0.05
-"""Probability that, of hyper-parameters that do not matter, any is said to."""
+"""Probability that any hyperparameter without influence is reported."""
 
-METHOD = "PED-ANOVA, best quarter against all models, histograms, chance taken off, significant at 5 %"
+METHOD = "PED-ANOVA, best quarter against all models, histograms, chance subtracted, significant at 5 %"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """Of what tells the best models from the others: the part of one hyper-parameter, 0 to 1."""
+    """Share of one hyperparameter, 0 to 1."""
 
     name: str
     share: float
@@ -57,13 +56,13 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Importance:
-    """How much each hyper-parameter matters.
+    """Importance of each hyperparameter.
 
     Attributes:
-        method: in words.
-        sample: which models were looked at, in words.
-        shares: largest first, their sum is 1; empty if it was declined.
-        declined: why there is no answer; empty if there is one.
+        method: description of the method.
+        sample: description of the compared models.
+        shares: largest first, with a sum of 1; empty without an answer.
+        declined: reason for a missing answer, else empty.
     """
 
     method: str
@@ -73,20 +72,20 @@ class Importance:
 
 
 def importance_of(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) -> Importance:
-    """How much each hyper-parameter matters for being among the best models.
+    """Compute how much each hyperparameter separates the best models from the others.
 
     Args:
-        rows: models of a run. Those that failed, or have no value yet, are left out.
-        mode: ``"max"`` if more of the objective is better.
+        rows: models of a run. Failed models and models without a value are ignored.
+        mode: ``"max"`` if larger values of the objective are better.
 
     Returns:
-        Shares of the varying hyper-parameters, 0 of one that chance explains. Main effects only: two that matter
-        together alone look unimportant.
+        Shares of the varying hyperparameters; 0 if chance explains the divergence. These are main effects: two
+        hyperparameters that matter only in combination look unimportant.
     """
     scored = [(row, row.best) for row in rows if row.failure is None and row.best is not None]
     sample = f"{len(rows):,} models"
     if len(scored) < len(rows):
-        sample = f"{len(scored):,} of {sample}; those that failed or have no value are left out"
+        sample = f"{len(scored):,} of {sample}, without failed models and models without a value"
     if len(scored) < MINIMUM:
         need = f"importance needs {MINIMUM} models with a value that have not failed"
         return Importance(method=METHOD, sample=f"here: {len(scored)} of {len(rows)}", declined=need)
@@ -96,14 +95,14 @@ def importance_of(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) 
     best = _best([value for _, value in scored], mode)
     if len(best) == len(scored):
         return Importance(method=METHOD, sample=sample, declined="all models are equally good")
-    sample += f"; the best {len(best):,} of them against all"
+    sample += f"; the best {len(best):,} against all"
     divergences = {
         name: _divergence(_bins(values_of(name, (row for row, _ in scored))), best, _ERROR / len(names))
         for name in names
     }
     total = sum(divergences.values())
     if total <= 0:
-        reason = "no hyper-parameter tells the best models from the others better than chance does"
+        reason = "no hyper-parameter separates the best models from the others better than chance"
         return Importance(method=METHOD, sample=sample, declined=reason)
     shares = [Share(name=name, share=divergence / total) for name, divergence in divergences.items()]
     return Importance(
@@ -112,7 +111,7 @@ def importance_of(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) 
 
 
 def _best(values: Sequence[float], mode: str) -> frozenset[int]:
-    """Positions of the best quarter. Of models that are equally good either all are in it or none: what is nearer."""
+    """Return the positions of the best quarter; equally good models are all in it or all out, whichever is closer."""
     sign = -1 if mode == "max" else 1
     losses = [sign * value for value in values]
     wanted = max(1, math.ceil(_BEST * len(values)))
@@ -123,7 +122,7 @@ def _best(values: Sequence[float], mode: str) -> frozenset[int]:
 
 
 def _bins(values: Sequence[JsonValue]) -> list[Hashable]:
-    """Each value's bin: itself, or, of numbers with many values, one of about equally full intervals."""
+    """Return each value's bin: the value, or one of about equally full intervals for many numbers."""
     keys = [identity(value) for value in values]
     if all(is_number(value) for value in values) and len(set(keys)) > _BINS:
         numbers = numbers_of(values)
@@ -134,31 +133,35 @@ def _bins(values: Sequence[JsonValue]) -> list[Hashable]:
 
 
 def _divergence(bins: Sequence[Hashable], best: frozenset[int], error: float) -> float:
-    """Pearson divergence of the best models' histogram from that of all, less its mean by chance; 0 unless larger than
-    chance makes it with probability `error`."""
-    everywhere, there = Counter(bins), Counter(bins[i] for i in best)
+    """Return the Pearson divergence of the best models' histogram minus its mean by chance, 0 if not significant."""
+    everywhere, among_best = Counter(bins), Counter(bins[i] for i in best)
     n, t, k = len(bins), len(best), len(everywhere)
     if k == 1:
         return 0.0
-    found = sum(count / n * (there[bin_] * n / (t * count) - 1) ** 2 for bin_, count in everywhere.items())
+    found = sum(
+        count / n * (among_best[bin_] * n / (t * count) - 1) ** 2 for bin_, count in everywhere.items()
+    )
     by_chance = (k - 1) * (n - t) / (t * (n - 1))
     return found - by_chance if found * (k - 1) / by_chance > _chi_squared(k - 1, 1 - error) else 0.0
 
 
 def _chi_squared(freedom: int, probability: float) -> float:
-    """Quantile of the chi-squared distribution (Wilson and Hilferty, PNAS 17, 1931: its cube root is nearly normal)."""
+    """Return a quantile of the chi-squared distribution.
+
+    Wilson and Hilferty, PNAS 17, 1931: its cube root is nearly normal.
+    """
     spread = 2 / (9 * freedom)
     return freedom * (1 - spread + NormalDist().inv_cdf(probability) * math.sqrt(spread)) ** 3
 
 
-# --- its drawing --------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------
 
 _MOST_BARS = 20
 _BAR_PX = 28
 
 
 def importance(found: Importance, *, theme: Theme = "light") -> Figure:
-    """Shares of what tells the best models from the others, largest on top; or why there is no answer."""
+    """Draw the shares, largest on top, or the reason for a missing answer."""
     title = "Importance of hyper-parameters"
     if found.declined:
         return empty("importance", f"{found.declined} ({found.sample})", theme=theme, title=title)
@@ -179,7 +182,7 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
         "marker": {"color": colour(0, theme)},
         "hoverinfo": "text",
         "hovertext": [
-            lines(share.name, f"{share.share:.1%} of what tells the best models from the others")
+            lines(share.name, f"{share.share:.1%} of the difference between the best models and the others")
             for share in shown
         ],
         "customdata": [[share.name] for share in shown],

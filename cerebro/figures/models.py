@@ -1,5 +1,4 @@
-"""A model of a fit run in one row: what tables list, filters ask and figures draw; and the number that models are
-compared by: the best objective, or that of an epoch which most have reached. Pure: state in, plain values out."""
+"""Summary of each model of a fit run, for tables, filters and figures; scores to compare models. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +12,26 @@ from cerebro.state import Model, Run, wording
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSummary:
-    """One model. Times are seconds; of the store's clock where they are points in time, 0 while unknown.
+    """Summary of one model. Times are seconds of the store's clock, 0 while unknown.
 
     Attributes:
         id: such as ``m03``.
-        index: position among the run's models, from 0: a model's colour follows it.
+        index: position among the run's models, from 0. It decides the model's colour.
         state: a word of `cerebro.state.wording`.
-        epoch, epochs: the present one, of so many that it is granted.
-        sub_epochs_done, sub-epochs: committed sub-epochs, of so many; those that it has from its parent among them.
-        latest, latest_epoch: the objective at the newest epoch that has it.
-        best, best_epoch: the objective at the best epoch.
-        metrics: all metrics at the best epoch, else at the newest; validation if the run validates, else training.
-        hyperparams: as the search space gave them.
-        worker: where its sub-epoch runs or is queued; empty if it has none.
-        redone: attempts at its sub-epochs that began although an earlier one had begun.
+        epoch, epochs: present epoch, and number of granted epochs.
+        sub_epochs_done, sub_epochs: committed sub-epochs and their total, with those inherited from a parent.
+        latest, latest_epoch: objective at the newest epoch that has it.
+        best, best_epoch: objective at the best epoch.
+        metrics: metrics at the best epoch, else at the newest one: of validation if the run validates, else of
+            training.
+        hyperparams: as in the search space.
+        worker: worker of its running or queued sub-epoch; empty without one.
+        redone: repeated attempts at its sub-epochs.
         compute_s: time spent in user code.
-        started, ended: of its first and its newest committed sub-epoch.
-        failure: why it was given up.
-        parent: the model that it was made from; empty without one.
-        branch: the epoch of its parent after which it goes on from there; `None`: it began with weights of its own.
+        started, ended: start of its first and end of its newest committed sub-epoch.
+        failure: reason why it failed.
+        parent: id of the model it was cloned from; empty without one.
+        branch: epoch of the parent's checkpoint it started from, or `None` if it started with new weights.
     """
 
     id: str
@@ -58,25 +58,29 @@ class ModelSummary:
 
     @property
     def lineage(self) -> str:
-        """Where it comes from, in words; empty if it was made from no other model."""
+        """Description of the parent; empty without one."""
         if not self.parent:
             return ""
-        return f"{self.parent} at epoch {self.branch}" if self.branch is not None else f"{self.parent}, anew"
+        return (
+            f"{self.parent} at epoch {self.branch}"
+            if self.branch is not None
+            else f"{self.parent}, new weights"
+        )
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
-    """All models of a fit run, in the order of its plan; none of a run that is no fit."""
+    """Yield the summaries of a fit run's models in order; none for another run."""
     for index, model in enumerate(run.models.values()):
         yield summary(run, model, index)
 
 
 def summary(run: Run, model: Model, index: int) -> ModelSummary:
-    """One model of a fit run; `index` is its position in the plan, from 0."""
+    """Summarize one model of a fit run; `index` is its position, from 0."""
     request, validated = run.fit_request, run.is_validated
     latest = model.latest_epoch(request.metric, validated=validated)
     best = model.best_epoch(request.metric, request.mode, validated=validated)
     task = run.tasks.get(model.busy) if model.busy else None
-    told = best or latest or model.completed_epochs
+    shown_epoch = best or latest or model.completed_epochs
     return ModelSummary(
         id=model.id,
         index=index,
@@ -89,7 +93,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         latest_epoch=latest,
         best=model.metric(request.metric, best, validated=validated) if best else None,
         best_epoch=best,
-        metrics=model.validations.get(told, {}) if validated else model.training_metrics(told),
+        metrics=model.validations.get(shown_epoch, {}) if validated else model.training_metrics(shown_epoch),
         hyperparams=model.hyperparams_shown(best),
         worker=(task.worker or "") if task else "",
         redone=model.redone,
@@ -103,18 +107,18 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
 
 
 def scores(rows: Sequence[ModelSummary], values: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Model id -> its best objective, or what `values` has for it; models without one are left out."""
+    """Return model id -> its best objective, or its value in `values`; models without one are omitted."""
     found = {row.id: row.best if values is None else values.get(row.id) for row in rows}
     return {model: value for model, value in found.items() if value is not None}
 
 
 def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
-    """Model id -> the objective at `epoch`, so that models of unequal progress compare fairly.
+    """Return model id -> its objective at `epoch`, to compare models of unequal progress.
 
     Args:
         run: a fit run.
         epoch: from 1.
-        margin: where `epoch` has no value, that of the nearest epoch at most so many before it is taken.
+        margin: epochs before `epoch` to search for the nearest value, for models without one at `epoch`.
     """
     found = {}
     for model in run.models.values():
@@ -127,7 +131,7 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
 
 
 def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
-    """Best first; those without a value last, of these and of equals the one that is further, then by the plan."""
+    """Sort models, best first; models without a value are last, more advanced ones first."""
     sign = 1 if mode == "min" else -1
     return sorted(
         rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.sub_epochs_done, row.index)

@@ -1,9 +1,9 @@
-"""Colours: the one owner of which model has which, and of what a theme looks like.
+"""Colours of models and themes.
 
-A model's colour follows its position in the run's plan, so it is the same in every figure, table and run of the page.
-Hues are Okabe and Ito's (https://jfly.uni-koeln.de/color), told apart by colour-blind readers, shaded for each ground:
-every mark has a contrast of at least 3:1 to it, every text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11; a test computes both).
-After eight hues come dashes. After four dashes the looks repeat: model 33 looks like the first one.
+A model's colour follows its position in the run's plan, so it is the same in all figures, tables and runs. The hues
+are by Okabe and Ito (https://jfly.uni-koeln.de/color), distinct for colour-blind readers, with shades for each theme.
+Marks have a contrast of at least 3:1 to the background, texts 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11; tests check both).
+After eight hues the dashes change. After four dashes the looks repeat: model 33 looks like the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 Theme = Literal["light", "dark"]
 
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""Plotly's names."""
+"""Plotly's names of dashes."""
 
 # Blue, orange, green, purple, sky, vermilion, yellow (as olive on light), black (as white on dark).
 _HUES: dict[Theme, tuple[str, ...]] = {
@@ -23,7 +23,8 @@ _HUES: dict[Theme, tuple[str, ...]] = {
     "dark": ("#4A96D8", "#E69F00", "#1DB58A", "#D88DB6", "#9AD7F7", "#F0753A", "#F0E442", "#E6EAEF"),
 }
 
-# The part of cividis (Nunez, Anderton, Renslow, PLOS ONE 2018) that stands out from the ground, worst value first: the
+# The part of cividis (Nunez, Anderton, Renslow, PLOS ONE 2018) with enough contrast to the background, worst
+# value first: the best one always has the strongest contrast.
 # best one always has the strongest contrast.
 _SCALES: dict[Theme, tuple[str, ...]] = {
     "light": ("#8A8678", "#707173", "#575D6D", "#3B496C", "#123570", "#00224E"),
@@ -32,16 +33,19 @@ _SCALES: dict[Theme, tuple[str, ...]] = {
 
 HUES = len(_HUES["light"])
 LOOKS = HUES * len(DASHES)
-"""Number of pairs of a colour and a dash."""
+"""Number of combinations of colour and dash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThemeColors:
-    """What a theme looks like; the page's style sheet has the same values.
+    """Colours of a theme, the same as in the page's style sheet.
 
     Attributes:
-        ground: behind the figure. ink: text. quiet: text of less weight. grid: lines that only guide the eye.
-        good, bad: marks of success and of failure, which a word or shape says as well.
+        ground: background of figures.
+        ink: text.
+        quiet: secondary text.
+        grid: grid lines.
+        good, bad: marks of success and failure, always with a word or shape.
     """
 
     ground: str
@@ -74,30 +78,29 @@ _FAINT = re.compile(r"rgba\((\d+),(\d+),(\d+),([\d.]+)\)")
 
 
 def colour(index: int, theme: Theme) -> str:
-    """Of the model at a position in the plan, from 0."""
+    """Return the colour of the model at a position in the plan, from 0."""
     return _HUES[theme][index % HUES]
 
 
 def dash(index: int) -> str:
-    """Of its line."""
+    """Return the dash of that model's lines."""
     return DASHES[index // HUES % len(DASHES)]
 
 
 def colour_scale(theme: Theme) -> list[list[float | str]]:
-    """Plotly's colour scale from the worst value (0) to the best (1)."""
+    """Return Plotly's colour scale from the worst value (0) to the best one (1)."""
     colours = _SCALES[theme]
-    return [[place / (len(colours) - 1), colour] for place, colour in enumerate(colours)]
+    return [[step / (len(colours) - 1), colour] for step, colour in enumerate(colours)]
 
 
 def shade(share: float, theme: Theme) -> str:
-    """The step of the colour scale for a value that lies at `share` of the way from the worst (0) to the best (1)."""
+    """Return the colour of a value at `share` of the range from the worst value (0) to the best one (1)."""
     colours = _SCALES[theme]
     return colours[min(int(max(0.0, share) * len(colours)), len(colours) - 1)]
 
 
 def in_dark(colour: str) -> str:
-    """What a figure of the dark theme has in place of this colour of the light one; a colour that is of no theme
-    stays."""
+    """Convert a colour of the light theme to the dark theme; other colours stay unchanged."""
     found = _FAINT.fullmatch(colour)
     if found is None:
         return _COUNTERPARTS.get(colour.lower(), colour)
@@ -106,6 +109,6 @@ def in_dark(colour: str) -> str:
 
 
 def faint(colour: str, opacity: float) -> str:
-    """A colour that what is behind shines through."""
+    """Return a colour with an opacity."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:g})"

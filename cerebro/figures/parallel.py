@@ -1,8 +1,8 @@
-"""Parallel coordinates: a line per model over one axis per hyper-parameter, the metric last.
+"""Parallel coordinates: a line for each model across the axes of hyperparameters and the metric.
 
-Drawn with ordinary SVG lines on axes of 0 to 1. Plotly's own trace of that name needs WebGL and builds functions from
-text, which the page's security policy forbids and many browsers lack. A script of the page brushes: it needs the axes
-(``layout.meta.axes``) and the model of each point (``customdata``).
+Lines are SVG on axes from 0 to 1. Plotly's trace of that name needs WebGL and compiles functions from text, which the
+page's security policy forbids. The page's script selects lines by brushing: it needs the axes (``layout.meta.axes``)
+and the model of each point (``customdata``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint, sha
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
 
 MOST_LINES = 1000
-"""Beyond: the best ones, and a sample of the others."""
+"""Maximum number of lines: the best models and a sample of the others."""
 
 _SAMPLED = 200
-"""Size of that sample: every so-manieth of the others, by rank."""
+"""Size of the sample, at even distances by rank."""
 
 _FAILED = 100
-"""Most lines of models that failed, where the others would leave no room for more."""
+"""Maximum number of lines of failed models if scored models take the rest."""
 
 _SHADES = 6
 
@@ -39,34 +39,36 @@ def parallel(
     total: int = 0,
     theme: Theme = "light",
 ) -> Figure:
-    """Hyper-parameters and what came of them: the best models have the strongest colour and end on top.
+    """Draw models as lines; the best have the strongest colour and end on top.
 
-    Models that failed are dashed and end before the metric; those without a value yet are left out.
+    Lines of failed models are dashed and end before the metric. Models without a value yet are omitted.
 
     Args:
-        rows: models; of more than `MOST_LINES` the best are drawn, a sample of the others, and the first that failed.
-        names: hyper-parameters, from left to right; those that vary if left out.
-        is_log: logarithmic axis of the metric, if all its values are positive.
-        total: how many models there are, if not all of them are in `rows`.
+        rows: models. Of more than `MOST_LINES`, the best are drawn, a sample of the others, and the first failed ones.
+        names: hyperparameters from left to right; default: the varying ones.
+        is_log: True for a logarithmic axis of the metric, if all its values are positive.
+        total: number of models, if `rows` has fewer.
     """
     title = f"Hyper-parameters and {metric}"
     scored = sorted((row for row in rows if row.best is not None), key=lambda row: _rank(row, mode))
     failed = [row for row in rows if row.best is None and row.failure is not None]
     most = MOST_LINES - min(len(failed), _FAILED)
-    drawn = _chosen(scored, most)
+    drawn = _select(scored, most)
     if not drawn:
         return empty("parallel", f"no model has a value of {metric} yet", theme=theme, title=title)
     drawn_failed = failed[: MOST_LINES - len(drawn)]
     shown = drawn + drawn_failed
     chosen = tuple(names) or varying(rows)
-    axes = [hyperparameter_axis(name, values_of(name, shown), tried=values_of(name, rows)) for name in chosen]
+    axes = [
+        hyperparameter_axis(name, values_of(name, shown), all_values=values_of(name, rows)) for name in chosen
+    ]
     objective = objective_axis(
         metric, [row.best for row in drawn if row.best is not None], mode, is_log=is_log
     )
     colors = THEME_COLORS[theme]
-    everything = max(total, len(rows))
-    if len(shown) < everything:
-        title += f": {len(shown):,} of {everything:,} models" + (
+    num_models = max(total, len(rows))
+    if len(shown) < num_models:
+        title += f": {len(shown):,} of {num_models:,} models" + (
             f", the best and every {_step(scored, most)}th of the others" if len(drawn) < len(scored) else ""
         )
     traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, colors)]
@@ -78,11 +80,11 @@ def parallel(
         description=_description(drawn, failed, axes, objective),
         table=cut((_row(row, chosen) for row in shown), ("model", *chosen, metric)),
         layout=_layout([*axes, objective], colors),
-        meta={"axes": [axis.told() for axis in (*axes, objective)]},
+        meta={"axes": [axis.describe() for axis in (*axes, objective)]},
     )
 
 
-# --- which models ---------------------------------------------------------------------------------
+# --- selection of models --------------------------------------------------------------------------
 
 
 def _rank(row: ModelSummary, mode: str) -> float:
@@ -94,7 +96,7 @@ def _step(scored: Sequence[ModelSummary], most: int) -> int:
     return math.ceil((len(scored) - (most - _SAMPLED)) / _SAMPLED)
 
 
-def _chosen(scored: Sequence[ModelSummary], most: int) -> list[ModelSummary]:
+def _select(scored: Sequence[ModelSummary], most: int) -> list[ModelSummary]:
     if len(scored) <= most:
         return list(scored)
     best = most - _SAMPLED
@@ -107,10 +109,10 @@ def _chosen(scored: Sequence[ModelSummary], most: int) -> list[ModelSummary]:
 def _scored_lines(
     rows: Sequence[ModelSummary], axes: Sequence[ParallelAxis], objective: ParallelAxis, theme: Theme
 ) -> list[dict[str, Any]]:
-    """One trace per shade, worst first, so that the best lie on top: a thousand traces would be slow."""
+    """Return one trace for each shade, worst first, so that the best are on top; one per model would be slow."""
     groups: dict[int, list[ModelSummary]] = {}
     for row in rows:
-        groups.setdefault(min(int(objective.place(row.best) * _SHADES), _SHADES - 1), []).append(row)
+        groups.setdefault(min(int(objective.position(row.best) * _SHADES), _SHADES - 1), []).append(row)
     traces = []
     for group in sorted(groups):
         best_first = groups[group]
@@ -136,20 +138,23 @@ def _trace(
     objective: ParallelAxis | None,
     line: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Lines of several models, with gaps between them."""
+    """Return one trace of several models' lines, with gaps between them."""
     x: list[float | None] = []
     y: list[float | None] = []
     models: list[list[str]] = []
     hover: list[str] = []
     for row in rows:
-        places = [axis.place(row.hyperparams.get(axis.name)) for axis in axes]
+        positions = [axis.position(row.hyperparams.get(axis.name)) for axis in axes]
         if objective is not None:
-            places.append(objective.place(row.best))
-        said = _hover(row, axes, objective)
-        x += [*range(len(places)), None]
-        y += [*(round(place, 5) for place in places), None]  # finer than any screen; half of what is sent
-        models += [[row.id]] * (len(places) + 1)
-        hover += [said] * (len(places) + 1)
+            positions.append(objective.position(row.best))
+        hover_text = _hover(row, axes, objective)
+        x += [*range(len(positions)), None]
+        y += [
+            *(round(position, 5) for position in positions),
+            None,
+        ]  # Finer than any screen, with half the bytes.
+        models += [[row.id]] * (len(positions) + 1)
+        hover += [hover_text] * (len(positions) + 1)
     return {
         "type": "scatter",
         "mode": "lines",
@@ -185,14 +190,14 @@ def _layout(axes: Sequence[ParallelAxis], colors: ThemeColors) -> dict[str, Any]
                 label,
                 colors,
                 x=at,
-                y=place,
+                y=position,
                 xanchor="right",
                 xshift=-5,
                 font={"size": 11, "color": colors.ink},
                 bgcolor=faint(colors.ground, 0.75),
                 borderpad=1,
             )
-            for place, label in axis.ticks()
+            for position, label in axis.ticks()
         ]
     hidden = {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": ""}
     return {
@@ -201,7 +206,7 @@ def _layout(axes: Sequence[ParallelAxis], colors: ThemeColors) -> dict[str, Any]
         "xaxis": hidden | {"range": [-0.02, len(axes) - 0.98], "fixedrange": True},
         "yaxis": hidden | {"range": [-0.04, 1.22], "fixedrange": True},
         "margin": {"l": 72, "r": 56, "t": 44, "b": 16},
-        # The page's script brushes by dragging along an axis.
+        # The page's script handles drags along an axis.
         "dragmode": False,
     }
 
@@ -221,7 +226,7 @@ def _description(
 ) -> str:
     best = drawn[0]
     values = ", ".join(f"{axis.name} = {word(best.hyperparams.get(axis.name))}" for axis in axes)
-    said = f"Parallel coordinates of {len(drawn):,} models. "
-    said += f"The best {objective.name} is {number(best.best)}, of {best.id}"
-    said += f" with {values}." if values else "."
-    return said + (f" {len(failed):,} models failed without a value." if failed else "")
+    hover_text = f"Parallel coordinates of {len(drawn):,} models. "
+    hover_text += f"The best {objective.name} is {number(best.best)}, of {best.id}"
+    hover_text += f" with {values}." if values else "."
+    return hover_text + (f" {len(failed):,} models failed without a value." if failed else "")

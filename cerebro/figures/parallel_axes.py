@@ -1,4 +1,4 @@
-"""Axes of parallel coordinates: where a value lies between foot and top, and what is written beside it."""
+"""Axes of parallel coordinates: positions of values, and tick labels."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cerebro.figures.frame import apart
+from cerebro.figures.frame import distinct_labels
 from cerebro.figures.hyperparams import Scale, identity, numbers_of, scale
 
 _TICKS = 4
 _FEW_VALUES = 6
 _DIGITS = 3
 _EXACT = 6
-"""Digits of a tick: in between, and at a value."""
+"""Digits of a tick label: between values, and at a value."""
 
 _MOST_CATEGORIES = 12
-"""Of an axis with more categories only some are named."""
+"""An axis with more categories labels only some."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelAxis:
-    """One axis. A value's place on it is 0 to 1: linear or logarithmic between `low` and `high`, or the position of
-    its category.
+    """One axis. Positions are 0 to 1: linear or logarithmic between `low` and `high`, or by category.
 
     Attributes:
-        scale: what it is of, and how its values lie on it.
-        values: the distinct numbers, if they are few. is_whole: all numbers are integers.
-        is_reversed: of the metric, if less is better: so that the best is on top.
+        scale: name of the hyperparameter or metric, and kind of the axis.
+        values: the distinct numbers, if they are few.
+        is_whole: True if all numbers are integers.
+        is_metric: True for the axis of the metric.
+        is_reversed: True for a metric to minimize, whose best value is on top.
     """
 
     scale: Scale
@@ -42,23 +43,26 @@ class ParallelAxis:
 
     @property
     def name(self) -> str:
-        """Of the hyper-parameter or the metric."""
+        """Name of the hyperparameter or the metric."""
         return self.scale.name
 
-    def place(self, value: JsonValue) -> float:
-        """Where one of its values lies, 0 (foot) to 1 (top)."""
+    def position(self, value: JsonValue) -> float:
+        """Return the position of a value, 0 (bottom) to 1 (top)."""
         if self.scale.kind == "category":
             return _spread(self.scale.position(value), len(self.scale.categories))
         assert isinstance(value, int | float)
         low, high, at = self.low, self.high, float(value)
         if self.scale.kind == "log":
             low, high, at = math.log(low), math.log(high), math.log(at)
-        # Halves: the difference of two floats may be too large for one.
+        # Halved, because the difference of two floats can overflow.
         share = (at / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
         return 1 - share if self.is_reversed else share
 
-    def told(self) -> dict[str, object]:
-        """For a script that reads places back into values; `absent` is the category of models without one, or None."""
+    def describe(self) -> dict[str, object]:
+        """Describe the axis for the script that converts positions to values.
+
+        `absent` is the category of models without a value, or `None`.
+        """
         return {
             "name": self.name,
             "kind": self.scale.kind,
@@ -72,17 +76,17 @@ class ParallelAxis:
         }
 
     def ticks(self) -> list[tuple[float, str]]:
-        """(place, label) of what is written beside it; no two labels are alike."""
+        """Return (position, label) of the ticks, with distinct labels."""
         if self.scale.kind == "category":
             labels = self.scale.categories
             every = math.ceil(len(labels) / _MOST_CATEGORIES)
             return [(_spread(at, len(labels)), label) for at, label in list(enumerate(labels))[::every]]
         marked = self.values or self._between()
-        words = apart(marked, _EXACT if self.values or self.is_whole else _DIGITS)
-        return [(self.place(value), label) for value, label in zip(marked, words, strict=True)]
+        words = distinct_labels(marked, _EXACT if self.values or self.is_whole else _DIGITS)
+        return [(self.position(value), label) for value, label in zip(marked, words, strict=True)]
 
     def _between(self) -> tuple[float, ...]:
-        """Values at even distances from end to end; of integers the nearest ones."""
+        """Return values at even distances; integers are rounded."""
         shares = [step / _TICKS for step in range(_TICKS + 1)]
         low, high = self.low, self.high
         if self.scale.kind == "log":
@@ -93,10 +97,10 @@ class ParallelAxis:
 
 
 def hyperparameter_axis(
-    name: str, values: Sequence[JsonValue], *, tried: Sequence[JsonValue] = ()
+    name: str, values: Sequence[JsonValue], *, all_values: Sequence[JsonValue] = ()
 ) -> ParallelAxis:
-    """The axis for these values of a hyper-parameter; see `cerebro.figures.hyperparams.scale`."""
-    found = scale(name, values, tried=tried)
+    """Return the axis for values of a hyperparameter; see `cerebro.figures.hyperparams.scale`."""
+    found = scale(name, values, all_values=all_values)
     if found.kind == "category":
         return ParallelAxis(scale=found)
     distinct = tuple(sorted(set(numbers_of(values))))
@@ -110,7 +114,7 @@ def hyperparameter_axis(
 
 
 def objective_axis(metric: str, values: Sequence[float], mode: str, *, is_log: bool) -> ParallelAxis:
-    """The axis of the metric, the best value on top."""
+    """Return the axis of the metric, with the best value on top."""
     low, high = min(values), max(values)
     return ParallelAxis(
         scale=Scale(name=metric, kind="log" if is_log and low > 0 else "linear"),

@@ -1,4 +1,4 @@
-"""Scatter: the objective over each hyper-parameter."""
+"""Scatter plot of the objective over each hyperparameter."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, significant, text
+from cerebro.figures.frame import (
+    Figure,
+    axis,
+    cut,
+    distinct_labels,
+    empty,
+    figure,
+    lines,
+    number,
+    significant,
+    text,
+)
 from cerebro.figures.hyperparams import Scale, numbers_of, scale, values_of, varying, word
 from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour
 
 MOST_PANELS = 10
-"""Most hyper-parameters drawn: more panels are too small to read."""
+"""Maximum number of panels: more are too small to read."""
 
 _PANEL_PX = 230
 _FEW_VALUES = 6
-"""Up to so many distinct numbers have a tick each."""
+"""Maximum number of distinct numbers with a tick each."""
 
 
 def scatter(
@@ -30,14 +41,13 @@ def scatter(
     values: Mapping[str, float] | None = None,
     theme: Theme = "light",
 ) -> Figure:
-    """A panel per hyper-parameter, a dot per model. Models without a value are left out.
+    """Draw a panel for each hyperparameter and a dot for each model with a value.
 
     Args:
-        names: hyper-parameters; those that vary if left out. Of more than `MOST_PANELS` the rest is cut, as the title
-            says.
-        is_log: logarithmic axis of the objective.
-        columns: panels beside each other; one suits a phone.
-        values: model id -> its objective, instead of its best: see `cerebro.figures.models.values_at`.
+        names: hyperparameters; default: the varying ones. The first `MOST_PANELS` are drawn, as the title says.
+        is_log: True for a logarithmic axis of the objective.
+        columns: panels in a row; one suits a phone.
+        values: model id -> objective to draw instead of its best: see `cerebro.figures.models.values_at`.
     """
     objective = scores(rows, values)
     shown = [row for row in rows if row.id in objective]
@@ -60,9 +70,9 @@ def scatter(
         "hoverinfo": "text",
         "hovertext": hover,
     }
-    scales = [scale(name, values_of(name, shown), tried=values_of(name, rows)) for name in chosen]
+    scales = [scale(name, values_of(name, shown), all_values=values_of(name, rows)) for name in chosen]
     traces = [
-        common | {"x": _places(found, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
+        common | {"x": _positions(found, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
         for panel, found in enumerate(scales)
     ]
     best = (max if mode == "max" else min)(objective, key=lambda model: objective[model])
@@ -114,18 +124,18 @@ def _suffix(panel: int) -> str:
 def _x_axis(found: Scale, rows: Sequence[ModelSummary], colors: ThemeColors) -> dict[str, Any]:
     if found.kind != "category":
         values = sorted(set(numbers_of(values_of(found.name, rows))))
-        few = {"tickvals": values, "ticktext": apart(values, 6)}
+        few = {"tickvals": values, "ticktext": distinct_labels(values, 6)}
         return axis(colors, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
-    places = list(range(len(found.categories)))
+    positions = list(range(len(found.categories)))
     labels = [text(label) for label in found.categories]
-    return axis(colors, found.name, tickvals=places, ticktext=labels, range=[-0.5, len(places) - 0.5])
+    return axis(colors, found.name, tickvals=positions, ticktext=labels, range=[-0.5, len(positions) - 0.5])
 
 
-def _places(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
+def _positions(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
     values = values_of(found.name, rows)
     return [found.position(value) for value in values] if found.categories else values
 
 
 def _hover(row: ModelSummary, value: float, metric: str, names: Sequence[str]) -> str:
-    given = (f"{name} = {word(row.hyperparams.get(name))}" for name in names)
-    return lines(f"{row.id}: {metric} {number(value)}", *given)
+    hyperparams = (f"{name} = {word(row.hyperparams.get(name))}" for name in names)
+    return lines(f"{row.id}: {metric} {number(value)}", *hyperparams)

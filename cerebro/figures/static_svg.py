@@ -1,7 +1,7 @@
-"""A figure of lines as a picture: for readers without scripts, and while the script that draws figures is on its way.
+"""Figure of lines and points as a static SVG, for readers without scripts and while scripts load.
 
-An SVG document that fits any width: horizontal places are shares of it, so that text keeps its size on a phone. It
-needs neither style sheets nor scripts, which the pages' policy would block.
+The picture fits any width: horizontal positions are percentages, so text keeps its size on a phone. It uses neither
+style sheets nor scripts, which the pages' policy would block.
 """
 
 from __future__ import annotations
@@ -14,59 +14,58 @@ from textwrap import wrap
 from typing import Any
 from unicodedata import category
 
-from cerebro.figures.frame import Figure, apart
+from cerebro.figures.frame import Figure, distinct_labels
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors
 
-_LEFT, _TOP, _FOOT, _LEGEND_ROW = 56, 44, 44, 18
-"""Pixels beside, above and below the lines, and of a row of the legend."""
+_LEFT_PX, _TOP, _FOOT, _LEGEND_ROW = 56, 44, 44, 18
+"""Pixels left of, above and below the lines, and of a row of the legend."""
 _SHARE = 0.76
-"""Of the whole width, that the lines take: what is left of a small phone's 270 pixels has room for the numbers beside
-them."""
+"""Share of the width for the lines. The rest of a small phone's 270 pixels has room for the numbers."""
 _GRID = 1000
-"""Steps of the lines' horizontal places."""
+"""Number of horizontal steps of the lines."""
 _LETTERS_A_ROW, _MOST_ROWS = 45, 0.3
-"""Of the legend: what a phone shows, and the share of the height beyond which names are left out."""
+"""Characters in a row of the legend on a phone; maximum share of the height, beyond which names are omitted."""
 _TICKS, _DIGITS = 5, 4
-"""About so many, with so many digits unless they need more to differ."""
+"""Approximate number of ticks; minimum of their digits, more if two would look the same."""
 _DASHES = {
     "solid": ("", "\N{EM DASH}"),
     "dash": ("9 5", "--"),
     "dot": ("2 4", "\u00b7\u00b7\u00b7"),
     "dashdot": ("9 4 2 4", "-\u00b7"),
 }
-"""Plotly's names -> pixels drawn and left out, and how the legend says it."""
-_SUB_EPOCHS = ((1e15, 1.0, ""), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-"""An axis that reaches a number is told in a sub-epoch, with its letter."""
-_SYMBOLS = {  # around their place; any other mark is a circle
+"""Plotly's name -> pixels drawn and skipped, and the sign in the legend."""
+_UNITS = ((1e15, 1.0, ""), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+"""(smallest value, unit, letter) of an axis's numbers."""
+_SYMBOLS = {  # Relative to the point; any other mark is a circle.
     "diamond": "M-5 0L0-5L5 0L0 5Z",
     "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z",
 }
 _CROSS = "\N{MULTIPLICATION SIGN}"
 _LARGEST, _SMALLEST, _FINEST = 1e300, 1e-280, 1e-12
-"""What is larger has no place. Values that differ by less than the finest part of them, or of the smallest, are one."""
+"""Larger values are not drawn. Values that differ by less than `_FINEST` of them, or of `_SMALLEST`, are equal."""
 _POWERS = 300
-"""Ticks lie between so many powers of ten: a margin beyond `_LARGEST` could not be computed with."""
+"""Exponents of ticks are between these; a margin beyond `_LARGEST` would overflow."""
 _NO_TEXT = ("Cc", "Cs", "Cn")
-"""Kinds of characters that a document of XML cannot hold, and unassigned ones."""
+"""Unicode categories that XML cannot contain, and unassigned characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where a value lies between the ends of an axis."""
+    """Scale of an axis."""
 
     low: float
     high: float
     is_log: bool = False
 
     def share(self, value: float) -> float | None:
-        """0 to 1; `None`: it has no place."""
+        """Return the position between the ends, 0 to 1, or `None` for a value that is not drawn."""
         if not abs(value) <= _LARGEST or (self.is_log and value <= 0):
             return None
-        place = math.log10(value) if self.is_log else value
-        return (place - self.low) / (self.high - self.low)
+        position = math.log10(value) if self.is_log else value
+        return (position - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round values between the ends."""
+        """Return round values between the ends."""
         if not self.is_log:
             return _round_steps(self.low, self.high)
         powers = range(max(-_POWERS, math.floor(self.low)), min(_POWERS, math.floor(self.high)) + 1)
@@ -80,14 +79,14 @@ class _Scale:
 
 
 def static_svg(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
-    """The lines and marks of a figure as an SVG document.
+    """Draw the lines and points of a figure as an SVG document.
 
     Args:
-        drawn: traces of type ``scatter`` over one pair of axes, as `cerebro.figures.curves` makes them, in `theme`.
+        drawn: figure in `theme` with traces of type ``scatter`` on one pair of axes, as of `cerebro.figures.curves`.
         height: pixels; the width is the reader's.
 
     Raises:
-        ValueError: the figure has marks that are neither lines nor points.
+        ValueError: the figure has other marks than lines and points.
     """
     traces, layout, colors = drawn["data"], drawn["layout"], THEME_COLORS[theme]
     other = {trace.get("type") for trace in traces} - {"scatter"}
@@ -97,14 +96,14 @@ def static_svg(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> s
     depth = height - _TOP - _FOOT - _LEGEND_ROW * len(legend)
     parts = [
         f'<rect width="100%" height="100%" fill="{colors.ground}"/>',
-        f'<text x="12" y="24" font-size="14">{_said(layout.get("title", {}).get("text", ""))}</text>',
+        f'<text x="12" y="24" font-size="14">{_figure_text(layout.get("title", {}).get("text", ""))}</text>',
     ]
     if traces:
         axes = layout.get("xaxis", {}), layout.get("yaxis", {})
         scales = _scale(traces, "x", axes[0]), _scale(traces, "y", axes[1])
-        inside = "".join([*_axes(axes, scales, depth, colors), *_lines(traces, scales, depth)])
+        content = "".join([*_axes(axes, scales, depth, colors), *_lines(traces, scales, depth)])
         parts.append(
-            f'<svg x="{_LEFT}" y="{_TOP}" width="100%" height="{depth}" overflow="visible">{inside}</svg>'
+            f'<svg x="{_LEFT_PX}" y="{_TOP}" width="100%" height="{depth}" overflow="visible">{content}</svg>'
         )
         parts += (
             f'<text x="12" y="{_TOP + depth + _FOOT + 10 + _LEGEND_ROW * row}">{names}</text>'
@@ -135,7 +134,7 @@ def _scale(traces: Sequence[dict[str, Any]], name: str, axis: dict[str, Any]) ->
     if axis.get("rangemode") == "tozero":
         low = min(low, 0.0)
     smallest = 1.0 if is_log else _SMALLEST
-    if high - low <= _FINEST * max(abs(low), abs(high), smallest):  # one value: in the middle
+    if high - low <= _FINEST * max(abs(low), abs(high), smallest):  # A single value is drawn in the middle.
         reach = max(0.5, abs(low) / 2)
         low, high = low - reach, high + reach
     margin = 0.05 * (high - low) if name == "y" else 0.01 * (high - low)
@@ -143,7 +142,7 @@ def _scale(traces: Sequence[dict[str, Any]], name: str, axis: dict[str, Any]) ->
 
 
 def _round_steps(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
+    """Return multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -170,17 +169,15 @@ def _axes(
         at = _across(x, value)
         yield f'<line x1="{at}" x2="{at}" y2="{depth}" stroke="{colors.grid}"/>'
         yield f'<text x="{at}" y="{depth + 16}" text-anchor="middle" {number}>{word}</text>'
-    title = _said(x_axis.get("title", {}).get("text", ""))
+    title = _figure_text(x_axis.get("title", {}).get("text", ""))
     yield f'<text x="{50 * _SHARE:g}%" y="{depth + 34}" text-anchor="middle">{title}</text>'
 
 
 def _named_ticks(values: Sequence[float]) -> Iterator[tuple[float, str]]:
-    """Ticks with their numbers, of which no two are the same."""
+    """Return ticks with distinct labels."""
     largest = max(map(abs, values), default=0.0)
-    sub_epoch, letter = next(
-        ((sub_epoch, letter) for start, sub_epoch, letter in _SUB_EPOCHS if largest >= start), (1.0, "")
-    )
-    for value, word in zip(values, apart([value / sub_epoch for value in values], _DIGITS), strict=True):
+    unit, letter = next(((unit, letter) for start, unit, letter in _UNITS if largest >= start), (1.0, ""))
+    for value, word in zip(values, distinct_labels([value / unit for value in values], _DIGITS), strict=True):
         yield value, f"{word}{letter}" if value else "0"
 
 
@@ -204,7 +201,7 @@ def _lines(traces: Sequence[dict[str, Any]], scales: tuple[_Scale, _Scale], dept
             paths.append(_line(trace, scales, depth))
         if "markers" in mode:
             marks += _marks(trace, scales, depth)
-    # Stretched to the width; the strokes are not.
+    # Stretch the lines to the width, but not their strokes.
     yield (
         f'<svg width="{100 * _SHARE:g}%" height="{depth}" viewBox="0 0 {_GRID} {depth}" '
         f'preserveAspectRatio="none" overflow="visible" fill="none">{"".join(paths)}</svg>'
@@ -213,7 +210,7 @@ def _lines(traces: Sequence[dict[str, Any]], scales: tuple[_Scale, _Scale], dept
 
 
 def _line(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> str:
-    """One path; where a value has no place it is broken."""
+    """Return one path, broken at values that are not drawn."""
     steps, is_drawn = [], False
     for x, y in zip(trace["x"], trace["y"], strict=True):
         across, down = scales[0].share(x), scales[1].share(y)
@@ -244,15 +241,15 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
         if symbol:
             yield f'<svg x="{across}" y="{down}" overflow="visible"><path d="{symbol}" fill="{fill}"/></svg>'
         else:
-            look = f'fill="none" stroke="{fill}" stroke-width="2"' if is_open else f'fill="{fill}"'
-            yield f'<circle cx="{across}" cy="{down}" r="{marker["size"] / 2:g}" {look}/>'
+            style = f'fill="none" stroke="{fill}" stroke-width="2"' if is_open else f'fill="{fill}"'
+            yield f'<circle cx="{across}" cy="{down}" r="{marker["size"] / 2:g}" {style}/>'
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
-    """Rows of names, each after its line or cross in its colour; at most so many rows."""
+    """Return up to `most` rows of names, each after a coloured line or cross."""
     rows, letters = [""], 0
     for trace in sorted(traces, key=lambda trace: trace.get("legendrank", len(traces))):
         if not trace.get("showlegend", True):
@@ -266,21 +263,21 @@ def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
             letters = len(trace["name"]) + 4
         tint = style["color"][0] if isinstance(style["color"], list) else style["color"]
         mark = f'<tspan fill="{_attribute(tint)}" font-weight="bold"> {sign} </tspan>'
-        rows[-1] += f"{mark}{_said(trace['name'])}\N{EN SPACE}"
+        rows[-1] += f"{mark}{_figure_text(trace['name'])}\N{EN SPACE}"
     if len(rows) > most:
         rows[most - 1 :] = [rows[most - 1] + "\N{HORIZONTAL ELLIPSIS}"]
     return rows if rows[0] else []
 
 
-def _said(words: str) -> str:
-    """Text of a figure, in which some HTML is escaped already, as text of an XML document."""
+def _figure_text(words: str) -> str:
+    """Convert a figure's text, with its escaped HTML, to XML text."""
     return _plain(unescape(words.replace("<br>", " ")))
 
 
 def _plain(words: str) -> str:
-    """Any text as text of an XML document."""
-    kept = (" " if c.isspace() else c for c in words if c.isspace() or category(c) not in _NO_TEXT)
-    return escape("".join(kept), quote=False)
+    """Convert any text to XML text."""
+    printable = (" " if c.isspace() else c for c in words if c.isspace() or category(c) not in _NO_TEXT)
+    return escape("".join(printable), quote=False)
 
 
 def _attribute(value: str) -> str:

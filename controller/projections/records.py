@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
-from cerebro.figures.downsample import FEWEST, kept
+from cerebro.figures.downsample import FEWEST, kept_indices
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
 from cerebro.state.committed import Values, values_of_commit, values_of_epoch
 from controller.projections.event_file import Last, Record, Scalar, SessionEnd, SessionStart
@@ -102,7 +102,7 @@ class Addition(NamedTuple):
         for name in {name for point in points for name in point.values}:
             having = [position for position, point in enumerate(points) if name in point.values]
             values = [points[position].values[name] for position in having]
-            wanted |= {(having[index], name) for index in kept(values, self.live_values)}
+            wanted |= {(having[index], name) for index in kept_indices(values, self.live_values)}
         for position, point in enumerate(points):
             for name in sorted(point.values):
                 if (position, name) in wanted:

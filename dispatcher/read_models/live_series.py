@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cerebro.contract.events import LivePoint
-from cerebro.figures.downsample import kept
+from cerebro.figures.downsample import kept_indices
 from cerebro.state import TaskKey
 
 MAX_POINTS = 1_000_000
@@ -59,7 +59,7 @@ class _Line:
         return len(self.points) // _WIDTH
 
     def cut(self, points: int) -> None:
-        self.points = self._select(kept(self.points[3::_WIDTH], points))
+        self.points = self._select(kept_indices(self.points[3::_WIDTH], points))
 
     def drop(self, sub_epoch: int) -> None:
         sub_epochs = self.points[0::_WIDTH]

@@ -33,7 +33,7 @@ def schedule(read_model: ReadModel, query: ScheduleFigureQuery, now: float) -> D
     found = time_range(read_model, run, query, now)
     if found is not None and found.is_in_log:
         return _from_log(read_model, run, query, found)
-    spans, other_spans = figures.spans(run, now), figures.beside_sub_epochs(run, now)
+    spans, other_spans = figures.spans(run, now), figures.other_tasks(run, now)
     landmarks = figures.landmarks(read_model.state, run, now)
     if found is not None and (found.is_chosen or found.kept_since):
         since_s, until_s = found.seconds
@@ -49,7 +49,7 @@ def schedule(read_model: ReadModel, query: ScheduleFigureQuery, now: float) -> D
         models=list(run.models),
         landmarks=landmarks,
         planned=figures.planned(run, now, devices=workers) if is_at_end else (),
-        beside=other_spans,
+        other_tasks=other_spans,
         highlight=query.model,
         theme=query.theme,
     )
@@ -72,7 +72,7 @@ def _from_log(
             workers=figures.rows_with(workers, spans),
             models=models,
             landmarks=figures.within(landmarks, read.since - found.zero, read.until - found.zero),
-            beside=figures.spans_of(read.tries, found.zero, read.until, figures.BESIDE),
+            other_tasks=figures.spans_of(read.tries, found.zero, read.until, figures.OTHER_TASK_KINDS),
             highlight=query.model,
             theme=query.theme,
         )

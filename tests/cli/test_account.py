@@ -65,7 +65,7 @@ def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str
     assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5", "--bytes", "1.5GB"]) == 0
     assert "vision   0 of 3     0 of 12.5         any              0 B of 1.5 GB" in capsys.readouterr().out
     assert main(["quota", "vision", "--none"]) == 0
-    assert "There is no quota" in capsys.readouterr().out
+    assert "No quota is set" in capsys.readouterr().out
     for wrong in (
         ["quota", "vision"],
         ["quota", "--models", "3"],

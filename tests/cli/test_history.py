@@ -36,7 +36,7 @@ def test_the_history_is_forgotten(
 ) -> None:
     """It says how much there was, and what becomes of it."""
     monkeypatch.setattr(history, "cluster_client", lambda home: store)
-    for told in ("2 rows of the history forgotten", "0 rows of the history forgotten"):
+    for told in ("2 rows of the history were removed", "0 rows of the history were removed"):
         assert main(["forget", "history"]) == 0
         assert capsys.readouterr().out.startswith(told)
     assert not store.history().sub_epochs

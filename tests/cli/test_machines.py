@@ -74,7 +74,7 @@ def test_a_worker_that_does_not_answer_is_named() -> None:
     assert found == {}
     assert now[0] >= 75
     assert machines.lines("worker-0", None) == [
-        "worker-0: has not answered in time. Is it there? See `cerebro status`"
+        "worker-0: no answer in time. Is it connected? See `cerebro status`"
     ]
 
 

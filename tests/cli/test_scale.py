@@ -191,9 +191,9 @@ def test_none_are_asked_for_and_awaited(store: Store) -> None:
 def test_one_machine_has_a_worker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What ends all of it is named; and pausing is for no workers alone."""
     assert main(["scale", "--home", str(tmp_path), "--workers", "0"]) == 1
-    assert "`cerebro down` ends all of it" in capsys.readouterr().err
+    assert "end the cluster with `cerebro down`" in capsys.readouterr().err
     assert main(["scale", "--home", str(tmp_path), "--workers", "2", "--pause"]) == 1
-    assert "--pause is for `--workers 0`" in capsys.readouterr().err
+    assert "--pause needs `--workers 0`" in capsys.readouterr().err
 
 
 def test_who_would_stand_still_is_named(store: Store) -> None:

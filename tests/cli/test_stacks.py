@@ -54,7 +54,7 @@ def test_the_stacks_of_what_runs_are_printed(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("stacks one m00", "m00 of fit-1 runs nowhere now: it is queued"),
+        ("stacks one m00", "m00 of fit-1 is not running, it is queued"),
         ("stacks one m77", "no model 'm77' in one; there are m00, m01"),
         ("stacks one m00 --run fit-9", "one has no run 'fit-9'; it has fit-1"),
         ("stacks two m00", "no experiment 'two'"),

@@ -72,12 +72,12 @@ def test_the_command_prints_values_for_the_chart(capsys: pytest.CaptureFixture[s
     """As they stand in a file of values, and only where they differ from what there is."""
     found = of_trainers(recommend([seen([GIB] * 30, limit=8 * GIB)], []))
     assert lines("worker", found) == [
-        "containers that train: at most 1.00 GiB of memory were used, and there is a limit of 8.00 GiB "
+        "containers that train: at most 1.00 GiB of memory were used, with a limit of 8.00 GiB "
         "(0 sub-epochs, 30 samples at work)",
         "  worker: {resources: {worker: {requests: {cpu: 1.5, memory: 1280Mi}, limits: {memory: 1536Mi}}}}",
     ]
     fits = of_trainers(recommend([seen([GIB] * 30, cores=3.5, limit=1536 << 20)], []))
-    assert lines("worker", fits)[-1] == "  what there is fits"
+    assert lines("worker", fits)[-1] == "  the present values fit"
     assert lines("etl", None) == [
-        "containers that preprocess: too little was measured, less than 20 sub-epochs or samples at work"
+        "containers that preprocess: too few measurements, less than 20 sub-epochs or samples at work"
     ]

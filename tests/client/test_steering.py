@@ -314,6 +314,6 @@ def test_a_mended_procedure_is_stored_if_it_can_take_its_place(story: Story) -> 
     experiment = Experiment.__new__(Experiment)
     record = ExperimentRecord(name=story.state.name, locators=Locators(train=Locator(metadata="m.csv")))
     experiment._session = Session(connection, record)
-    with pytest.raises(ConflictError, match="no search by a procedure of your own"):
+    with pytest.raises(ConflictError, match="no search with your own procedure"):
         experiment.resume("fit-1", search=_Mended())  # type: ignore[arg-type]
     assert stored == []

@@ -90,7 +90,7 @@ def test_names_and_objects_may_be_mixed() -> None:
         (None, 2, r"gpus is 2, expected a list"),
         (None, [], r"gpus is \[\], expected a list"),
         (None, [2, 2], r"name each number once"),
-        (None, [1, 8], r"8, but no worker has so many devices: choose at most 4.*worker-0: 2, worker-1: 4"),
+        (None, [1, 8], r"8, but no worker has as many devices: choose at most 4.*worker-0: 2, worker-1: 4"),
         (["ddp"], [1], r"on 1 devices \(ddp 2 or more\).*worker-0: 2, worker-1: 4"),
         (["single", "offload"], [2], r"on 2 devices \(single takes 1; offload takes 1\)"),
     ],

@@ -221,7 +221,7 @@ def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
     """Else the command is refused, with what to do instead."""
     command = Command(kind=CommandKind.RESUME_RUN, procedure=OWN)
     for search, procedure, sentence in (
-        (search_of(ASHA(), samples=4), None, "no search by a procedure of your own"),
+        (search_of(ASHA(), samples=4), None, "no search with your own procedure"),
         (search_of(OWN), Halving, "is over (the best is trained to the end)"),
     ):
         made = simulation(search, epochs=2, procedure=procedure)

@@ -353,6 +353,6 @@ def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -
     told = str(caught.value)
     assert f"model {name} of fit-1 was stopped by the search after" in told
     assert f"({run.search.verdicts[name]})" in told
-    assert "extend it to more" in told
+    assert "extend it to train more" in told
     extend = Command(kind=CommandKind.EXTEND_MODEL, models=(name,), epochs=4)
     assert events_of(extend, state, by="ann")

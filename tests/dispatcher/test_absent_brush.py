@@ -53,9 +53,9 @@ def story() -> Story:
 
 def test_an_axis_says_which_category_is_no_value() -> None:
     """A text that reads the same is one."""
-    assert hyperparameter_axis("momentum", [0.5, None, 0.9]).told()["absent"] == 2
-    assert hyperparameter_axis("amsgrad", ["(absent)", "yes"]).told()["absent"] is None
-    assert hyperparameter_axis("lr", [0.5, 0.9]).told()["absent"] is None
+    assert hyperparameter_axis("momentum", [0.5, None, 0.9]).describe()["absent"] == 2
+    assert hyperparameter_axis("amsgrad", ["(absent)", "yes"]).describe()["absent"] is None
+    assert hyperparameter_axis("lr", [0.5, 0.9]).describe()["absent"] is None
 
 
 @pytest.fixture

@@ -186,4 +186,4 @@ def test_the_command_pushes_what_the_store_has(
     assert f"1 new versions of registered models are at {address}" in capsys.readouterr().out
     assert sorted(versions(address, "digits")) == ["digits/1"]
     assert main([*command, "--follow"]) == 1
-    assert "also name experiments, or give --all" in capsys.readouterr().err
+    assert "needs experiments: name them, or give --all" in capsys.readouterr().err

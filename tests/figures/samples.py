@@ -223,7 +223,7 @@ def gallery(theme: Theme) -> dict[str, Figure]:
             workers=dict.fromkeys(workers[:4], 2),
             models=names[:6],
             landmarks=Landmarks(now_s=33.0),
-            beside=[
+            other_tasks=[
                 replace(spans()[0], model="", devices=(), kind="etl", what="preprocesses train, partition 0")
             ],
             theme=theme,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.figures.downsample import FEWEST, downsample, kept
+from cerebro.figures.downsample import FEWEST, downsample, kept_indices
 
 VALUES = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=400)
 POINTS = st.integers(min_value=FEWEST, max_value=100)
@@ -18,7 +18,7 @@ POINTS = st.integers(min_value=FEWEST, max_value=100)
 @given(VALUES, POINTS)
 def test_no_more_points_are_kept_than_asked_for(y: list[float], points: int) -> None:
     """And all of them if there are no more."""
-    found = kept(y, points)
+    found = kept_indices(y, points)
     assert len(found) <= points
     if len(y) <= points:
         assert found == list(range(len(y)))
@@ -27,7 +27,7 @@ def test_no_more_points_are_kept_than_asked_for(y: list[float], points: int) -> 
 @given(VALUES, POINTS)
 def test_ends_and_extremes_are_kept(y: list[float], points: int) -> None:
     """First, last, minimum and maximum of all."""
-    found = [y[i] for i in kept(y, points)]
+    found = [y[i] for i in kept_indices(y, points)]
     if y:
         assert (found[0], found[-1]) == (y[0], y[-1])
         assert (min(found), max(found)) == (min(y), max(y))
@@ -47,18 +47,18 @@ def test_a_spike_survives(length: int, place: int) -> None:
     """The one value among thousands that a random sample would lose."""
     y = [0.0] * length
     y[place % length] = 1e9
-    assert place % length in kept(y, 10)
+    assert place % length in kept_indices(y, 10)
 
 
 def test_each_part_of_the_line_is_drawn() -> None:
     """Points are spread over the whole of it, not bunched at the extremes."""
-    found = kept([math.sin(i / 50) for i in range(10_000)], 100)
+    found = kept_indices([math.sin(i / 50) for i in range(10_000)], 100)
     assert max(b - a for a, b in pairwise(found)) < 10_000 / 33 * 2
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     """With what to ask for instead."""
     with pytest.raises(ValueError, match="ask for 4 or more"):
-        kept([1.0, 2.0], 3)
-    with pytest.raises(ValueError, match="1 places for 2 values"):
+        kept_indices([1.0, 2.0], 3)
+    with pytest.raises(ValueError, match="1 x values for 2 y values"):
         downsample([1.0], [1.0, 2.0], 10)

@@ -128,7 +128,7 @@ def test_failed_models_are_left_out_and_the_sample_is_named() -> None:
     broken = [row(90 + i, 0.0, {"lr": 5.0, "width": 16}, is_failed=True) for i in range(20)]
     found = importance([*given, *broken], mode="min")
     assert shares(found) == shares(importance(given, mode="min"))
-    assert found.sample.startswith("27 of 47 models; those that failed or have no value are left out")
+    assert found.sample.startswith("27 of 47 models, without failed models and models without a value")
     assert "PED-ANOVA" in found.method
 
 

@@ -218,7 +218,7 @@ def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], ki
     axis = hyperparameter_axis("layers", list(values))
     assert axis.scale.kind == kind
     for place, label in axis.ticks():
-        assert axis.place(int(label)) == pytest.approx(place)
+        assert axis.position(int(label)) == pytest.approx(place)
     few = hyperparameter_axis("layers", [1, 2, 1])
     assert few.ticks() == [(0.0, "1"), (1.0, "2")]
 

@@ -70,7 +70,7 @@ def test_the_start_of_a_process_is_shaded_and_told() -> None:
     shaded = bars(figure, "start of the process")
     assert (shaded["base"], shaded["x"]) == ([cold.start_s], [0.3])
     assert bars(figure, "loading, saving")["base"][0] == cold.start_s + 0.3
-    assert "of these 0.30 s until its process had started" in bars(figure, "committed")["hovertext"][0]
+    assert "of these 0.30 s to start its process" in bars(figure, "committed")["hovertext"][0]
     assert not [t for t in drawn([warm], 1)["data"] if t["name"] == "start of the process"]
 
 
@@ -126,7 +126,7 @@ def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() ->
     ]
     landmarks = Landmarks(now_s=0.0)
     figure = figures.schedule(
-        [sub_epoch], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, beside=made
+        [sub_epoch], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, other_tasks=made
     )
     assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0", "worker-0 · ETL", "worker-0-etl"]
     assert bars(figure, "making a partition")["y"] == [1, 2]
@@ -149,18 +149,18 @@ def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() 
         workers={"worker-0": 2},
         models=MODELS,
         landmarks=Landmarks(now_s=0.0),
-        beside=[inspected, tried],
+        other_tasks=[inspected, tried],
     )
     axes = figure["layout"]
     assert axes["yaxis"]["ticktext"] == ["worker-0 · 0", "worker-0 · 1", "worker-0 · inspection"]
     assert axes["xaxis"]["range"][0] == -3.0
     assert bars(figure, "inspecting models")["y"] == [2]
-    trial = bars(figure, "trying a way")
+    trial = bars(figure, "measuring a parallel plan")
     assert trial["y"] == [0, 1]
     assert "12 ms a batch" in trial["hovertext"][0]
     assert "1 inspection, 1 trial" in description(figure)
     alone = figures.schedule(
-        [], workers={"worker-0": 1}, models=MODELS, landmarks=Landmarks(now_s=0.0), beside=[inspected]
+        [], workers={"worker-0": 1}, models=MODELS, landmarks=Landmarks(now_s=0.0), other_tasks=[inspected]
     )
     assert bars(alone, "inspecting models")["base"] == [-3.0]
 

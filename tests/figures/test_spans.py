@@ -9,7 +9,7 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
-from cerebro.figures import BESIDE, beside_sub_epochs, rows_with, spans, spans_of
+from cerebro.figures import OTHER_TASK_KINDS, other_tasks, rows_with, spans, spans_of
 from cerebro.state import TaskState
 from cerebro.state.timeline import tries
 from tests.dispatcher.stories import Story
@@ -40,17 +40,17 @@ def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
     """They are no sub-epochs; until the first sub-epoch starts they count from now. What a trial has shown is told with
     it."""
     story = inspected()
-    (inspection,) = beside_sub_epochs(story.run, story.time)
+    (inspection,) = other_tasks(story.run, story.time)
     assert (inspection.kind, inspection.devices, inspection.end_s) == ("inspect", (), 0.0)
     story.start(stories.sub_epoch(1, 1), 1)
     origin = story.time
     named = started(story, DDP, (0, 1))
-    inspection, trial = beside_sub_epochs(story.run, story.time + 5)
+    inspection, trial = other_tasks(story.run, story.time + 5)
     assert inspection.end_s < 0
     assert (trial.start_s, trial.outcome, trial.note) == (story.time - origin, "running", "")
     outcome = TrialOutcome(reason="the gradient is another one", cause="gradient")
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
-    trial = beside_sub_epochs(story.run, story.time)[-1]
+    trial = other_tasks(story.run, story.time)[-1]
     assert (trial.devices, trial.outcome, trial.note) == ((0, 1), "committed", "the gradient is another one")
     assert [span.kind for span in spans(story.run, story.time)] == ["train"]
 
@@ -66,8 +66,8 @@ def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
     assert sorted(spans_of(found, run.origin, now), key=key) == sorted(spans(run, now), key=key)
     story = inspected()
     story.start(stories.sub_epoch(1, 1), 1)
-    beside = spans_of(tries(story.run), story.run.origin, story.time, BESIDE)
-    assert beside == beside_sub_epochs(story.run, story.time)
+    beside = spans_of(tries(story.run), story.run.origin, story.time, OTHER_TASK_KINDS)
+    assert beside == other_tasks(story.run, story.time)
 
 
 def test_workers_that_have_gone_have_rows_in_the_order_of_their_numbers() -> None:

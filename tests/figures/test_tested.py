@@ -85,7 +85,7 @@ def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
     assert first.metrics == {"f1": 0.5}
     assert figures.averaged([first]) == ""
     assert second.metrics == {"f1": 0.5, "loss": (3 * 0.5 + 4 * 1.0) / 7}
-    assert "weighted by rows (of loss; the others are of all rows)" in figures.averaged([first, second])
+    assert "weighted by rows (loss; the others are of all rows)" in figures.averaged([first, second])
 
 
 def test_a_plan_of_an_older_version_goes_on_in_parts() -> None:

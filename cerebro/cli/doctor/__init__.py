@@ -1,7 +1,7 @@
-"""``cerebro doctor``: everything a user can get wrong about a machine, checked, with how to mend it.
+"""``cerebro doctor``: checks of the machine, the settings and the cluster, each with a remedy.
 
-Each check looks at one thing, changes nothing, and never raises: a check that cannot be made is itself a
-finding.
+A check changes nothing and never raises: a check that cannot run is a finding. `check` defines findings. The other
+modules have the checks of one topic.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ CHECKS: dict[str, Callable[[Case], Finding]] = {
     "checkpoints": checkpoints.final_checkpoints,
     "logs": logs.logs,
 }
-"""By the names that people see, in the order in which one rests on the other."""
+"""Name in the output -> check, in the order of their dependencies."""
 
 
 def examine(
     home: ClusterHome, environment: Mapping[str, str], *, workers: int | None = None
 ) -> Iterator[tuple[str, Finding]]:
-    """Make all checks, one after the other.
+    """Run all checks, one after the other.
 
     Args:
         home: the cluster's folder; need not exist.
-        environment: of the shell or notebook the user works in.
-        workers: for how many workers the machine is to be good; by default those of the running cluster.
+        environment: environment variables of the user's shell or notebook.
+        workers: number of workers to check for; default: that of the running cluster, or of a new one.
     """
     info = find_running(home)
     wanted = workers or (info.workers if info else DEFAULT_WORKERS)
@@ -65,6 +65,6 @@ def examine(
     for name, check in checks.items():
         try:
             yield name, check(case)
-        except Exception as cause:  # noqa: BLE001 - whatever is wrong with the machine, the other checks go on
+        except Exception as cause:  # noqa: BLE001 - whatever fails, the other checks must run
             message = f"could not be checked: {type(cause).__name__}: {cause}"
             yield name, fail(message, "this is a defect of `cerebro doctor`: report it with this line")

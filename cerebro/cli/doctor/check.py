@@ -1,4 +1,4 @@
-"""A finding of ``cerebro doctor``, and what the checks look at."""
+"""Result and subject of a check."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from cerebro.local.home import ClusterHome, ClusterInfo
 
 
 class Verdict(StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
-    OK = "ok"  # as it should be
-    WARN = "warn"  # works, but not as well or as long as it could
-    FAIL = "fail"  # something will not work
+    OK = "ok"  # No problem.
+    WARN = "warn"  # Works, but less well or less long than it could.
+    FAIL = "fail"  # Something will fail.
 
 
 class Finding(NamedTuple):
-    """What was found, and what to do about it (empty if nothing)."""
+    """Result of a check, with a remedy unless it is `OK`."""
 
     verdict: Verdict
     message: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is examined: a home, the user's environment, the number of workers, the cluster if one runs."""
+    """Subject of the checks: home, environment, number of workers, and the cluster if one runs."""
 
     home: ClusterHome
     environment: Mapping[str, str]
@@ -37,15 +37,15 @@ class Case:
 
 
 def ok(message: str) -> Finding:
-    """Nothing to do."""
+    """Return a finding without a problem."""
     return Finding(Verdict.OK, message)
 
 
-def warn(message: str, mend: str) -> Finding:
-    """Something that may bite later."""
-    return Finding(Verdict.WARN, message, mend)
+def warn(message: str, remedy: str) -> Finding:
+    """Return a finding that may cause problems later."""
+    return Finding(Verdict.WARN, message, remedy)
 
 
-def fail(message: str, mend: str) -> Finding:
-    """Something that does not work."""
-    return Finding(Verdict.FAIL, message, mend)
+def fail(message: str, remedy: str) -> Finding:
+    """Return a finding that will cause failures."""
+    return Finding(Verdict.FAIL, message, remedy)

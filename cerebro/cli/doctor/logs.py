@@ -1,4 +1,4 @@
-"""Check of the logs: how long they are, where they are, and whether they are kept short."""
+"""Check of the logs: their length, and whether old parts move to files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cerebro.contract.segments import SegmentsAnswer
 from cerebro.errors import CerebroError
 
 _BUDGET_S = 10.0
-"""For asking; the newest experiments come first."""
+"""Time limit; the newest experiments are checked first."""
 _MANY = 100_000
-"""Entries of one log in the database: three times what a log that grows has there."""
+"""Events of one log in the database; a growing log normally has a third."""
 
 
 def logs(case: Case) -> Finding:
-    """The older part of long logs is in files, so that the database stays small and a restart short."""
+    """Check that old parts of long logs move to files, which keeps the database small."""
     is_remote = case.info is None
     try:
         kvs = client(case.info) if case.info else remote_client(case.environment)
@@ -29,9 +29,9 @@ def logs(case: Case) -> Finding:
                 break
             found[name] = kvs.segments(name)
     except CerebroError as problem:
-        return fail(f"the lengths of logs are not known: {problem}", "cerebro status")
-    looked = len(found) - 1
-    rest = f" of the newest {looked} of {len(names)} experiments" if looked < len(names) else ""
+        return fail(f"the lengths of logs cannot be read: {problem}", "cerebro status")
+    num_checked = len(found) - 1
+    rest = f" of the newest {num_checked} of {len(names)} experiments" if num_checked < len(names) else ""
     sizes = (
         f"{sum(each.left for each in found.values()):,} events in the database, "
         f"{sum(map(_moved, found.values())):,} in files of {sum(map(_bytes, found.values())) / 1e6:,.1f} MB{rest}"
@@ -41,7 +41,7 @@ def logs(case: Case) -> Finding:
         where = "kubectl logs deployment/cerebro-controller" if is_remote else "cerebro logs controller"
         return warn(
             f"{sizes}; {found[longest].left:,} events of {longest} wait to be moved into files",
-            f"{where}: it says why the log of {longest} stays as long as it is",
+            f"{where}: it has the reason why the log of {longest} does not shrink",
         )
     return ok(sizes)
 

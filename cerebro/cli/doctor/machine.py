@@ -1,4 +1,4 @@
-"""Checks of the machine: processors, memory, limits, clock, the loopback interface, the disk."""
+"""Checks of the machine: cores, memory, limits, clock, loopback interface, disks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _WORKER_BYTES = 1_000_000_000
 _SHM_BYTES = 256_000_000
 _SPACE_TIGHT_BYTES, _SPACE_NONE_BYTES = 5_000_000_000, 500_000_000
 _FEWEST_FILES = 1024
-_EARLIEST = 1_735_689_600.0  # 2025: a clock before that was never set
+_EARLIEST = 1_735_689_600.0  # 2025: a clock before that was never set.
 _SKEW_S = 5.0
 _REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs"})
 
 
 def cores(case: Case) -> Finding:
-    """Each worker has a processor core of its own."""
+    """Check that each worker has a processor core."""
     number = available()
     if case.workers > number:
         return warn(
@@ -39,7 +39,7 @@ def cores(case: Case) -> Finding:
 
 
 def memory(case: Case) -> Finding:
-    """There is memory for a model and its data in each worker."""
+    """Check that the workers have memory for models and data."""
     available = _available_bytes()
     wanted = case.workers * _WORKER_BYTES
     if available < wanted and case.info is None:
@@ -56,7 +56,7 @@ def _available_bytes() -> int:
 
 
 def shared_memory(case: Case) -> Finding:
-    """Processes of a worker can hand batches to each other."""
+    """Check that the processes of a worker can exchange batches."""
     folder = Path("/dev/shm")
     if not os.access(folder, os.W_OK):
         return fail("is missing or not writable", "mount -t tmpfs tmpfs /dev/shm")
@@ -70,33 +70,33 @@ def shared_memory(case: Case) -> Finding:
 
 
 def sandbox(case: Case) -> Finding:
-    """The kernel can keep user code from the files of other experiments."""
+    """Check that the kernel can keep user code away from the files of other experiments."""
     try:
         is_on = sandbox_settings.mode(case.environment)
         sandbox_settings.writable(case.environment)
     except ClusterError as error:
-        return fail(str(error), f"unset {sandbox_settings.MODE}, or mend it: see docs/users.md")
+        return fail(str(error), f"unset {sandbox_settings.MODE}, or fix it: see docs/users.md")
     reason = landlock.why_not_enforced()
     if reason and is_on:
         return fail(
             f"{sandbox_settings.MODE} is on, but {reason}: workers do not start",
-            f"mend that, or {sandbox_settings.MODE}=off",
+            f"fix that, or set {sandbox_settings.MODE}=off",
         )
     if reason:
         return ok(f"off; it could not be switched on: {reason}")
     abi = landlock.abi_version()
-    weak = "; this kernel refuses all renames from folder to folder in it" if abi < 2 else ""
+    weak = "; this kernel refuses all renames between folders in it" if abi < 2 else ""
     switch = "on" if is_on else f"off ({sandbox_settings.MODE}=on keeps user code from others' files)"
     if is_on and (missing := metadata_guard.why_unavailable()):
         return warn(
-            f"on; Landlock {abi} works here{weak}; the mode of others' files can be changed by user code: {missing}",
+            f"on; Landlock {abi} works here{weak}; user code can change the mode of others' files: {missing}",
             "use the container runtime's present seccomp profile (RuntimeDefault)",
         )
     return ok(f"{switch}; Landlock {abi} works here{weak}")
 
 
 def open_files(case: Case) -> Finding:
-    """A process may open enough files and connections."""
+    """Check the limit of open files and connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _FEWEST_FILES:
         return warn(f"a process may open {soft}", f"ulimit -n {max(_FEWEST_FILES, hard)}")
@@ -104,7 +104,7 @@ def open_files(case: Case) -> Finding:
 
 
 def clock(case: Case) -> Finding:
-    """The clock was set, and agrees with that of the home's file system."""
+    """Check that the clock is set and agrees with the home's file system."""
     now = time.time()
     if now < _EARLIEST:
         return fail(f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time")
@@ -119,7 +119,7 @@ def clock(case: Case) -> Finding:
 
 
 def loopback(case: Case) -> Finding:
-    """Programs of this machine can reach each other."""
+    """Check that programs on this machine can connect to each other."""
     try:
         with socket.create_server((HOST, 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=2).close()
@@ -129,7 +129,7 @@ def loopback(case: Case) -> Finding:
 
 
 def home_folder(case: Case) -> Finding:
-    """The home can be written, on a disk of this machine."""
+    """Check that the home is writable and on a local disk."""
     home = case.home.path
     base = _existing(home)
     elsewhere = "choose another folder: --home DIR or CEREBRO_HOME"
@@ -145,30 +145,30 @@ def home_folder(case: Case) -> Finding:
             f"{home} is on a network drive ({kind}): commits are slow, and locks may not work",
             "keep it on a local disk: --home DIR or CEREBRO_HOME",
         )
-    return ok(f"{home}" if home.exists() else f"{home} will be made by the first start")
+    return ok(f"{home}" if home.exists() else f"the first start creates {home}")
 
 
 def space(case: Case) -> Finding:
-    """The disks of the home and of all volumes have space for data and checkpoints."""
-    mend = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
-    places = {_disk(folder): folder for folder in reversed([*_disks(case)])}
+    """Check that the disks of home and volumes have space for data and checkpoints."""
+    remedy = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
+    disks = {_disk(folder): folder for folder in reversed([*_disks(case)])}
     tight = []
-    for base in places.values():
+    for base in disks.values():
         free, inodes = shutil.disk_usage(base).free, os.statvfs(base)
         if free < _SPACE_NONE_BYTES:
-            return fail(f"{size(free)} free at {base}: there is no space for checkpoints", mend)
+            return fail(f"{size(free)} free at {base}: there is no space for checkpoints", remedy)
         if inodes.f_files and not inodes.f_favail:
-            return fail(f"no inodes free at {base}", mend)
+            return fail(f"no inodes free at {base}", remedy)
         if free < _SPACE_TIGHT_BYTES:
             tight.append(f"{size(free)} free at {base}")
     if tight:
-        return warn("; ".join(tight), mend)
+        return warn("; ".join(tight), remedy)
     base = _existing(case.home.path)
     return ok(f"{size(shutil.disk_usage(base).free)} free at {base}")
 
 
 def _disks(case: Case) -> Iterator[Path]:
-    """Folders that may be on separate disks: the home, its volumes, and volumes mounted here."""
+    """Yield folders that may be on separate disks: the home and all volumes."""
     yield _existing(case.home.path)
     for volumes in (case.home.volumes, Path(case.environment.get("CEREBRO_VOLUMES") or case.home.volumes)):
         if volumes.is_dir():
@@ -176,7 +176,7 @@ def _disks(case: Case) -> Iterator[Path]:
 
 
 def _disk(folder: Path) -> int:
-    """The kernel's number of the disk that a folder is on."""
+    """Return the kernel's number of a folder's disk."""
     return folder.stat().st_dev
 
 
@@ -185,7 +185,7 @@ def _existing(path: Path) -> Path:
 
 
 def _file_system(path: Path) -> str:
-    """Kind of the file system that holds `path`: of the longest mount point above it."""
+    """Return the kind of the file system that holds `path`."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     above = [(len(fields[1]), fields[2]) for fields in mounts if path.is_relative_to(fields[1])]
     return max(above)[1] if above else "unknown"

@@ -1,4 +1,4 @@
-"""Checks of the user's environment variables: which cluster they lead to, and which object store."""
+"""Checks of environment variables: the cluster and the object store they select."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REACH_S = 3.0
 
 
 def server(case: Case) -> Finding:
-    """Notebooks reach the cluster that the user means."""
+    """Check that notebooks use the intended cluster."""
     address = case.environment.get("CEREBRO_SERVER")
     if not address:
         return ok("notebooks use the local cluster")
@@ -24,12 +24,12 @@ def server(case: Case) -> Finding:
         )
     return warn(
         f"CEREBRO_SERVER is set: notebooks use {address}, not the local cluster",
-        "if that is not meant: unset CEREBRO_SERVER",
+        "to use the local cluster: unset CEREBRO_SERVER",
     )
 
 
 def object_store(case: Case) -> Finding:
-    """The variables for s3:// locators make sense together, and the endpoint can be reached."""
+    """Check the variables for s3:// locators, and that the endpoint answers."""
     env = case.environment
     endpoint = next((env[name] for name in _ENDPOINTS if env.get(name)), "")
     problem = _credentials_problem(env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
@@ -38,11 +38,11 @@ def object_store(case: Case) -> Finding:
     if endpoint:
         problem = _endpoint_problem(endpoint)
         if problem:
-            return fail(problem, "AWS_ENDPOINT_URL is an address like http://localhost:9000; is it right?")
+            return fail(problem, "check AWS_ENDPOINT_URL: it is an address such as http://localhost:9000")
     if case.info is not None and (differing := _differing(case, case.info.supervisor.pid)):
         return warn(
-            f"the running cluster was started with another {', '.join(differing)}",
-            "to use the present ones: cerebro down && cerebro up (experiments stay)",
+            f"the running cluster was started with different values of {', '.join(differing)}",
+            "to use the present values: cerebro down && cerebro up (experiments stay)",
         )
     return ok(f"endpoint {endpoint}" if endpoint else "no endpoint set: s3:// is Amazon's")
 
@@ -71,8 +71,8 @@ def _endpoint_problem(endpoint: str) -> str:
 
 
 def _differing(case: Case, supervisor: int) -> list[str]:
-    """Names of object-store variables that the cluster has otherwise. Values are not for a terminal."""
+    """Return names of variables that differ in the cluster; values are secret."""
     text = Path(f"/proc/{supervisor}/environ").read_bytes().decode(errors="surrogateescape")
-    theirs = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
-    names = sorted(name for name in {*theirs, *case.environment} if name.startswith("AWS_"))
-    return [name for name in names if theirs.get(name) != case.environment.get(name)]
+    cluster_environment = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+    names = sorted(name for name in {*cluster_environment, *case.environment} if name.startswith("AWS_"))
+    return [name for name in names if cluster_environment.get(name) != case.environment.get(name)]

@@ -134,7 +134,7 @@ class Drawings:
             models=tuple(self.run.models),
             landmarks=figures.landmarks(self.state, self.run, self.now),
             planned=figures.planned(self.run, self.now, devices=workers),
-            beside=figures.beside_sub_epochs(self.run, self.now),
+            other_tasks=figures.other_tasks(self.run, self.now),
             highlight=highlight,
             theme=self.theme,
         )

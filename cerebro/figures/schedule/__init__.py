@@ -1,31 +1,36 @@
-"""The schedule of a fit run: what ran and what is planned, and the Gantt chart of it."""
+"""Gantt chart of a fit run's schedule.
+
+`spans` computes the attempts and other marks from the state or the log, `planned` the sub-epochs of the plan.
+`drawing` draws them with the marks of `bars` (sub-epochs), `surroundings` (everything else) and `buckets` (long runs).
+`time_range` cuts a schedule to a time range.
+"""
 
 from cerebro.figures.schedule.drawing import schedule
 from cerebro.figures.schedule.planned import PlannedSpan, planned
 from cerebro.figures.schedule.spans import (
-    BESIDE,
+    OTHER_TASK_KINDS,
     Absence,
     Landmarks,
     Outcome,
     Span,
-    beside_sub_epochs,
     landmarks,
+    other_tasks,
     rows_with,
     spans,
     spans_of,
     worker_rows,
 )
-from cerebro.figures.schedule.windows import within
+from cerebro.figures.schedule.time_range import within
 
 __all__ = [
-    "BESIDE",
+    "OTHER_TASK_KINDS",
     "Absence",
     "Landmarks",
     "Outcome",
     "PlannedSpan",
     "Span",
-    "beside_sub_epochs",
     "landmarks",
+    "other_tasks",
     "planned",
     "rows_with",
     "schedule",

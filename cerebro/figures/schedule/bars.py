@@ -1,5 +1,4 @@
-"""The marks of a schedule: bars of sub-epochs, bars of merged stretches, and the line of busy devices. What is drawn
-beside them is in `cerebro.figures.schedule.surroundings`."""
+"""Marks of sub-epochs in a schedule: bars, merged bars, and the line of busy devices."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Outcome, Span
 
 _BAR = 0.8
-"""Height of a bar, of its row."""
+"""Height of a bar, as a share of its row."""
 
 _DIMMED = 0.2
 
 MOST_MARKS = 2000
-"""Of one kind that is drawn."""
+"""Maximum number of drawn marks of one kind."""
 
 _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", "revoked": "/"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """Where marks go: worker, or device of one -> row, model -> position in the plan, the scale of the time axis."""
+    """Coordinates of marks: row of a worker or device, position of a model, time scale."""
 
     rows: dict[str, int]
     indices: dict[str, int]
@@ -35,15 +34,15 @@ class Canvas:
 
     @property
     def colors(self) -> ThemeColors:
-        """Of the theme."""
+        """Colours of the theme."""
         return THEME_COLORS[self.theme]
 
     def colour(self, model: str) -> str:
-        """Of a model."""
+        """Return the colour of a model."""
         return colour(self.indices.get(model, 0), self.theme)
 
     def horizontal(self, bars: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
-        """Bars of (worker, start, seconds)."""
+        """Return a trace of bars from (worker, start, seconds)."""
         return {
             "type": "bar",
             "orientation": "h",
@@ -55,7 +54,7 @@ class Canvas:
 
 
 def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
-    """A trace per outcome, one that shades loading and saving, and one that shades the start of processes."""
+    """Yield a trace for each outcome, and traces that shade loading, saving and process starts."""
     for outcome, pattern in _PATTERNS.items():
         shown = [span for span in spans if span.outcome == outcome]
         if shown:
@@ -88,7 +87,7 @@ def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Ite
 
 
 def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
-    """Outlines of sub-epochs that are to come."""
+    """Yield outlines of planned sub-epochs."""
     if not planned:
         return
     marker = _hollow([canvas.colour(sub_epoch.model) for sub_epoch in planned])
@@ -124,13 +123,13 @@ def _marker(tints: Sequence[str], canvas: Canvas, pattern: str, *, is_open: bool
         "line": {"color": list(tints) if is_open else ground, "width": 1.5 if is_open else 0.5},
     }
     if pattern:
-        # Strokes of the model's colour; the ground as strokes on the colour would make Plotly warn of every bar.
+        # In the model's colour: strokes of the ground on the model's colour make Plotly warn for each bar.
         marker["pattern"] = {"shape": pattern, "bgcolor": ground, "size": 6, "solidity": 0.6}
     return marker
 
 
 def _key(outcome: str, canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
-    """What stands for an outcome in the legend: a bar of no model's colour that is nowhere."""
+    """Return the legend entry of an outcome: an invisible bar in a neutral colour."""
     tint = canvas.colors.quiet
     marker = _marker([tint], canvas, pattern, is_open=is_open)
     marker |= {"color": faint(tint, 0.25) if is_open else tint}
@@ -152,10 +151,10 @@ def _legend(name: str, marker: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
-    """A bar per worker and stretch of time, which fills as much of the row's height as the worker was busy."""
+    """Return a bar for each worker and bucket, as high as the worker's busy share."""
     return canvas.horizontal([(b.worker, b.start_s, b.seconds) for b in found]) | {
         "name": "busy",
-        # From the foot of the row: the axis counts downwards.
+        # From the bottom of the row: the axis points downwards.
         "width": [_BAR * bucket.busy for bucket in found],
         "offset": [_BAR / 2 - _BAR * bucket.busy for bucket in found],
         "marker": {"color": [canvas.colour(bucket.model) for bucket in found], "line": {"width": 0}},
@@ -173,8 +172,8 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
     }
 
 
-def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """Where attempts came to nothing: they must not vanish among merged bars. The newest, if there are many."""
+def failure_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
+    """Yield marks of the newest failed and revoked attempts, which merged bars would hide."""
     shown = [span for span in spans if span.outcome in ("failed", "revoked")][-MOST_MARKS:]
     if shown:
         line = {"color": canvas.colors.ground, "width": 1}
@@ -193,7 +192,7 @@ def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]
 
 
 def strip(busy: Sequence[tuple[float, float]], canvas: Canvas) -> dict[str, Any]:
-    """The share of the devices that is busy, over time, on an axis of its own."""
+    """Return the line of the busy share of devices over time, on its own axis."""
     tint = colour(0, canvas.theme)
     return {
         "type": "scatter",
@@ -211,21 +210,21 @@ def strip(busy: Sequence[tuple[float, float]], canvas: Canvas) -> dict[str, Any]
 
 
 def hover(span: Span) -> str:
-    """What a bar says when it is pointed at."""
+    """Return the hover text of a bar."""
     until = "now" if span.outcome == "running" else seconds(span.end_s)
     moves = f"loading {seconds(span.load_s)}, saving {seconds(span.save_s)}"
     return lines(
         f"{span.model}, epoch {span.epoch}, partition {span.partition}",
         f"on {span.worker}, attempt {span.attempt}: {span.note or span.outcome}",
-        _used(span),
+        _plan_text(span),
         f"{seconds(span.start_s)} to {until}: {seconds(span.end_s - span.start_s)}",
-        f"of these {seconds(span.process_s)} until its process had started" if span.process_s else "",
+        f"of these {seconds(span.process_s)} to start its process" if span.process_s else "",
         moves if span.load_s or span.save_s else "",
     )
 
 
-def _used(span: Span) -> str:
-    """How an attempt used which devices, where there is something to say."""
+def _plan_text(span: Span) -> str:
+    """Describe the parallel plan and the devices, unless it is a single device."""
     if not span.parallel_plan:
         return ""
     many = f" on devices {', '.join(map(str, span.devices))}" if len(span.devices) > 1 else ""
@@ -233,7 +232,7 @@ def _used(span: Span) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration, in seconds."""
+    """Format a duration in seconds."""
     return f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"
 
 

@@ -1,5 +1,4 @@
-"""Spans of a long run put together by stretches of time; time without a sub-epoch stays what it was. Pure
-arithmetic."""
+"""Spans of a long run merged into buckets of time. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +9,21 @@ from dataclasses import dataclass
 from cerebro.figures.schedule.spans import Span
 
 _FEWEST = 4
-"""Stretches per worker, however many workers there are."""
+"""Minimum number of buckets for each worker."""
 
 _STRIP_POINTS = 400
-"""Of the line of busy devices."""
+"""Maximum number of points of the line of busy devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucket:
-    """A stretch of time at one worker.
+    """A bucket of time on one worker.
 
     Attributes:
-        start_s, seconds: where it is. busy: share of it in which the worker ran a sub-epoch, above 0 to 1.
-        model: the one that ran longest. models, sub-epochs: how many ran.
+        start_s, seconds: its start and length.
+        busy: share of the time with a sub-epoch, above 0 to 1.
+        model: model that ran longest.
+        models, sub_epochs: numbers of models and sub-epochs.
     """
 
     worker: str
@@ -37,8 +38,10 @@ class Bucket:
 def merged(
     spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int, begin_s: float = 0.0
 ) -> list[Bucket]:
-    """About `most` buckets of equal length over all workers; where a worker ran none throughout there is none. All
-    spans lie between the two times."""
+    """Merge spans into about `most` buckets of equal length, over all workers.
+
+    A worker without a sub-epoch in a bucket's time gets no bucket. All spans must be between `begin_s` and `end_s`.
+    """
     per_worker = max(_FEWEST, most // max(1, len(workers)))
     seconds = (end_s - begin_s) / per_worker
     times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
@@ -68,14 +71,16 @@ def merged(
 def busy_share(
     spans: Sequence[Span], workers: int, end_s: float, *, begin_s: float = 0.0
 ) -> list[tuple[float, float]]:
-    """(start of a stretch, share of the devices' time in it that they ran sub-epochs); the last one again, at its end.
-    All spans lie between the two times."""
+    """Return (time, share of devices that run sub-epochs) for each bucket, and the last share again at `end_s`.
+
+    All spans must be between `begin_s` and `end_s`.
+    """
     if not spans or not workers or end_s <= begin_s:
         return []
     count = min(_STRIP_POINTS, 4 * len(spans))
     seconds = (end_s - begin_s) / count
-    # Differences of the number of busy devices at the edges of stretches, and what partial stretches add.
-    whole, partial = [0] * (count + 1), [0.0] * (count + 1)
+    # Changes in the number of busy devices at bucket edges, and the seconds of partly filled buckets.
+    changes, partial = [0] * (count + 1), [0.0] * (count + 1)
     for span in spans:
         start_s, stop_s = span.start_s - begin_s, span.end_s - begin_s
         first, last = min(int(start_s / seconds), count - 1), min(int(stop_s / seconds), count - 1)
@@ -84,11 +89,11 @@ def busy_share(
             continue
         partial[first] += (first + 1) * seconds - start_s
         partial[last] += stop_s - last * seconds
-        whole[first + 1] += 1
-        whole[last] -= 1
+        changes[first + 1] += 1
+        changes[last] -= 1
     shares, running = [], 0
     for number in range(count):
-        running += whole[number]
+        running += changes[number]
         busy = running * seconds + partial[number]
         shares.append((begin_s + number * seconds, min(1.0, max(0.0, busy / (seconds * workers)))))
     return [*shares, (end_s, shares[-1][1])]

@@ -1,4 +1,4 @@
-"""The schedule of a fit run: which model was on which worker when, and how busy the workers were."""
+"""Drawing of a fit run's schedule: a row for each device, a bar for each attempt."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from cerebro.figures.palette import Theme, ThemeColors, faint
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.bars import (
     Canvas,
+    failure_marks,
     merged_bars,
     planned_bars,
     seconds,
     strip,
     sub_epoch_bars,
-    vain_marks,
 )
 from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Landmarks, Span, TakenBar
 from cerebro.figures.schedule.surroundings import (
-    away_bars,
-    away_words,
-    beside_bars,
-    beside_words,
+    absence_bars,
+    absence_words,
     counted,
     taken_bars,
+    task_bars,
+    task_words,
 )
-from cerebro.figures.schedule.windows import cut_off
+from cerebro.figures.schedule.time_range import cut_off
 
 MOST_BARS = 2000
-"""Beyond, bars are put together per row and stretch of time."""
+"""Maximum number of bars; more are merged for each row and bucket of time."""
 
 _ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
-"""Height of a row: so much, less if the rows would be higher than so much together."""
+"""Height of a row in pixels; smaller, at least 9, if all rows would exceed 900."""
 
 _STRIP_PX = 70
 _FRAME_PX = 130
 _MOST_EPOCH_LINES = 30
 _MOST_EPOCH_LABELS = 6
 _LABEL_SHARE = 0.14
-"""Of the width, that a name of an epoch takes on a phone: the next one keeps so far away."""
+"""Distance between labels of epochs, as a share of the width: the length of a label on a phone."""
 _MOST_BREAKS = 30
 _COLUMNS = (
     *(
         "worker or device",
-        "sub_epochs",
+        "sub-epochs",
         "failed or revoked",
         "training, s",
         "not training, s",
@@ -56,7 +56,7 @@ _COLUMNS = (
     ),
     *("sub-epochs planned next", "other runs, s"),
 )
-"""Of the table."""
+"""Columns of the data table."""
 
 
 def schedule(
@@ -66,75 +66,82 @@ def schedule(
     models: Sequence[str],
     landmarks: Landmarks,
     planned: Sequence[PlannedSpan] = (),
-    beside: Sequence[Span] = (),
+    other_tasks: Sequence[Span] = (),
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
-    """A row per device and a bar per attempt at a sub-epoch, in its model's colour, on each row of one that takes
-    several devices; what is left empty is time without one, in which its worker was there.
+    """Draw a row for each device and a bar for each attempt at a sub-epoch.
 
-    Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
-    saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
-    Above, the share of the devices that is busy. Of more than `MOST_BARS` attempts each device's are put together by
-    stretches of time: a bar then fills as much of its row's height as the device was busy. Sub-epochs that are to come
-    by the plan are hollow, behind a line that is now; before the first sub-epoch there is nothing but them.
+    An attempt on several devices has a bar in each of their rows. Empty space is time without a sub-epoch. Bars have
+    their model's colour: committed ones are plain, failed ones crossed, revoked ones hatched, running ones outlines.
+    Loading, saving, process starts and breaks are shaded. The line on top is the share of busy devices. With more than
+    `MOST_BARS` attempts, bars are merged into buckets of time; their height is the device's busy share. Planned
+    sub-epochs are hollow, right of the line that marks now. Before the first sub-epoch only the plan is shown.
 
     Args:
         spans: see `cerebro.figures.schedule.spans`.
-        workers: from top to bottom, those that idled as well -> devices; a worker with several has a row for each.
-        models: all of the plan, in order: they have the colours.
-        landmarks: epochs, breaks, and what other runs had, which is hatched; the lower bound is a dashed line where the
-            run would have ended. While a worker was absent its rows are shaded. What reaches beyond their `window` is
-            cut, in sums, too.
-        planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
-        beside: see `cerebro.figures.schedule.beside_sub_epochs`; what takes no device has a row of its worker's.
-        highlight: a model whose way across the workers stands out.
+        workers: worker -> number of devices, from top to bottom, with idle ones. Each device has a row.
+        models: all models of the fit, in order, which decides their colours.
+        landmarks: epochs, breaks, other runs (hatched), absences (shaded), and the lower bound (dashed). Values beyond
+            their `window` are cut, also in sums.
+        planned: see `cerebro.figures.schedule.planned`; empty without a plan.
+        other_tasks: see `cerebro.figures.schedule.other_tasks`. Tasks without a device get their worker's own row.
+        highlight: id of a model whose bars stand out.
     """
-    if not spans and not planned and not beside:
+    if not spans and not planned and not other_tasks:
         reason = "no sub-epoch has started yet, and no plan is followed"
         return empty("schedule", reason, theme=theme, title="Schedule")
-    end = max([landmarks.now_s, *(span.end_s for span in (*spans, *beside))])
-    begin = min([0.0, *(span.start_s for span in beside)])
+    end = max([landmarks.now_s, *(span.end_s for span in (*spans, *other_tasks))])
+    begin = min([0.0, *(span.start_s for span in other_tasks)])
     until = max([end, *(sub_epoch.end_s for sub_epoch in planned)])
     first, window = 0.0, landmarks.window
     if window is not None:
         first = begin = window[0]
         if math.isfinite(window[1]):
             end = until = window[1]
-        beside = cut_off(beside, begin, end)
+        other_tasks = cut_off(other_tasks, begin, end)
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
     counts, taken = dict(workers), landmarks.taken
     for worker in [s.worker for found in (spans, planned, taken) for s in found]:
         counts.setdefault(worker, 1)
-    rows = {worker: lanes(worker, count) for worker, count in counts.items()}
-    names = [lane for found in rows.values() for lane in found]
+    rows = {worker: row_names(worker, count) for worker, count in counts.items()}
+    names = [row_name for found in rows.values() for row_name in found]
     attempts = spans
-    spans = [replace(s, worker=lane) for s in attempts for lane in _lanes(s.worker, s.devices, counts)]
-    planned = [replace(u, worker=lane) for u in planned for lane in _lanes(u.worker, (u.device,), counts)]
-    taken = tuple(replace(b, worker=lane) for b in taken for lane in _lanes(b.worker, b.devices, counts))
-    whole = spans
+    spans = [
+        replace(s, worker=row_name) for s in attempts for row_name in _rows_of(s.worker, s.devices, counts)
+    ]
+    planned = [
+        replace(u, worker=row_name) for u in planned for row_name in _rows_of(u.worker, (u.device,), counts)
+    ]
+    taken = tuple(
+        replace(b, worker=row_name) for b in taken for row_name in _rows_of(b.worker, b.devices, counts)
+    )
+    all_spans = spans
     if window is not None:
         spans, attempts = cut_off(spans, begin, end), cut_off(attempts, begin, end)
-    done_beside = beside
-    beside = [replace(s, worker=lane) for s in beside for lane in _beside_lanes(s, counts)]
+    all_other_tasks = other_tasks
+    other_tasks = [replace(s, worker=row_name) for s in other_tasks for row_name in _rows_of_task(s, counts)]
     canvas = Canvas(
-        rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in beside)]))},
+        rows={
+            row_name: row
+            for row, row_name in enumerate(dict.fromkeys([*names, *(s.worker for s in other_tasks)]))
+        },
         indices={model: index for index, model in enumerate(models)},
         scale=duration(max(until, landmarks.bound_at_s) - begin),
         theme=theme,
     )
-    what = "Schedule" if spans or beside else "Plan"
+    what = "Schedule" if spans or other_tasks else "Plan"
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS, begin_s=first)
         title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(found[0].seconds)}"
-        traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
+        traces = [merged_bars(found, canvas), *failure_marks(spans, canvas)]
     else:
-        traces = list(sub_epoch_bars(whole, canvas, highlight))
+        traces = list(sub_epoch_bars(all_spans, canvas, highlight))
     traces += taken_bars(taken, canvas)
     traces += planned_bars(planned, canvas, highlight)
-    traces += beside_bars(beside, canvas)
-    traces = [*away_bars(landmarks.absences, rows, end, canvas), *traces]
+    traces += task_bars(other_tasks, canvas)
+    traces = [*absence_bars(landmarks.absences, rows, end, canvas), *traces]
     open_s = end - first - _total(breaks)
     if spans:
         traces.append(strip(buckets.busy_share(spans, len(names), end, begin_s=first), canvas))
@@ -144,30 +151,30 @@ def schedule(
         theme=theme,
         title=title,
         description=_description(attempts, planned, len(counts), open_s, breaks=breaks, landmarks=landmarks)
-        + beside_words(done_beside)
-        + away_words(landmarks.absences),
+        + task_words(all_other_tasks)
+        + absence_words(landmarks.absences),
         table=cut(_rows(spans, planned, taken, names, open_s), _COLUMNS),
         layout=_layout(canvas, begin, until, breaks, landmarks, now=end if spans else None),
     )
 
 
-def lanes(worker: str, devices: int) -> list[str]:
-    """What a worker's rows are called."""
+def row_names(worker: str, devices: int) -> list[str]:
+    """Return the names of a worker's rows."""
     return [worker] if devices == 1 else [f"{worker} · {device}" for device in range(devices)]
 
 
-def _lanes(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> list[str]:
-    """The rows of what took these devices."""
-    rows = lanes(worker, counts[worker])
+def _rows_of(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> list[str]:
+    """Return the rows of devices."""
+    rows = row_names(worker, counts[worker])
     return list(dict.fromkeys(rows[min(device, len(rows) - 1)] for device in devices or (0,)))
 
 
-def _beside_lanes(span: Span, counts: Mapping[str, int]) -> list[str]:
-    """The rows of what was done beside sub-epochs."""
+def _rows_of_task(span: Span, counts: Mapping[str, int]) -> list[str]:
+    """Return the rows of a task that is not a sub-epoch."""
     if span.worker not in counts:
         return [span.worker]
     if span.devices:
-        return _lanes(span.worker, span.devices, counts)
+        return _rows_of(span.worker, span.devices, counts)
     return [f"{span.worker} · {'ETL' if span.kind == 'etl' else 'inspection'}"]
 
 
@@ -180,7 +187,7 @@ def _layout(
     *,
     now: float | None,
 ) -> dict[str, Any]:
-    """`now`: where that is on the axis; `None` before the first sub-epoch."""
+    """Return the layout; `now` is the current time on the axis, or `None` before the first sub-epoch."""
     colors, scale, rows = canvas.colors, canvas.scale, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
     strip_px = 0 if now is None else _STRIP_PX
@@ -192,23 +199,25 @@ def _layout(
     bound = scale.of(landmarks.bound_at_s)
     begun = max(0.0, scale.of(begin))
     reach = begun + 1.02 * (max(scale.of(end), bound) - begun)
-    apart = _apart([(epoch, scale.of(at)) for epoch, at in named], (reach - begun) * _LABEL_SHARE)
-    notes = [_label(f"epoch {epoch}", at, colors, yanchor="bottom") for epoch, at in apart]
+    labelled = _without_overlap(
+        [(epoch, scale.of(at)) for epoch, at in named], (reach - begun) * _LABEL_SHARE
+    )
+    notes = [_label(f"epoch {epoch}", at, colors, yanchor="bottom") for epoch, at in labelled]
     if breaks:
-        # Where the longest one is; the others look the same.
+        # Label the longest one; the others look the same.
         since, until = max(breaks, key=lambda found: found[1] - found[0])
         middle = scale.of((since + until) / 2)
         notes.append(_label("break", middle, colors, xanchor="center", yanchor="bottom"))
     if bound:
         shapes.append(_line(bound, colors, dash="dash", color=colors.ink, width=1.5))
-        # On the side where there is room, and below the names of epochs.
+        # On the side with room, below the labels of epochs.
         side = "left" if bound < reach / 2 else "right"
         notes.append(_label("lower bound", bound, colors, xanchor=side, yanchor="top"))
     if now is not None and now < end:
         shapes.append(_line(scale.of(now), colors, dash="solid"))
-        # On the other side of the line than names of epochs, of which none is later.
+        # On the right of the line: labels of epochs are on its left.
         notes.append(_label("now", scale.of(now), colors, xanchor="left", yanchor="bottom"))
-    places, labels = list(rows.values()), [text(worker) for worker in rows]
+    positions, labels = list(rows.values()), [text(worker) for worker in rows]
     counted = "from now" if now is None else "since the first sub-epoch"
     found = {
         "barmode": "overlay",
@@ -216,7 +225,7 @@ def _layout(
         "xaxis": axis(colors, f"time {counted}, {scale.name}", anchor="y", range=[scale.of(begin), reach]),
         "yaxis": axis(
             colors,
-            tickvals=places,
+            tickvals=positions,
             ticktext=labels,
             range=[len(rows) - 0.5, -0.5],
             domain=[0, 1 - share - 0.02 if share else 1],
@@ -228,13 +237,13 @@ def _layout(
         "showlegend": True,
     }
     if share:
-        place = {"domain": [1 - share * 0.8, 1], "range": [0, 105]}
-        found["yaxis2"] = axis(colors, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **place)
+        position = {"domain": [1 - share * 0.8, 1], "range": [0, 105]}
+        found["yaxis2"] = axis(colors, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **position)
     return found
 
 
-def _apart(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tuple[int, float]]:
-    """Those (epoch, place) that can be named without one being printed over another, the newest first."""
+def _without_overlap(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tuple[int, float]]:
+    """Select the newest (epoch, position) whose labels do not overlap."""
     found: list[tuple[int, float]] = []
     for epoch, at in reversed(named):
         if not found or found[-1][1] - at >= distance:
@@ -248,17 +257,17 @@ def _line(x: float, colors: ThemeColors, **style: Any) -> dict[str, Any]:
 
 
 def _shade(x0: float, x1: float, colors: ThemeColors) -> dict[str, Any]:
-    place = {"x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    return {"type": "rect", "fillcolor": faint(colors.ink, 0.12), "line": {"width": 0}, **place}
+    position = {"x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    return {"type": "rect", "fillcolor": faint(colors.ink, 0.12), "line": {"width": 0}, **position}
 
 
 def _label(
     words: str, x: float, colors: ThemeColors, *, yanchor: str, xanchor: str = "right"
 ) -> dict[str, Any]:
-    """Words at the upper end of a line."""
-    place = {"x": x, "y": 1, "yref": "paper", "yanchor": yanchor, "xanchor": xanchor}
+    """Return words at the upper end of a line."""
+    position = {"x": x, "y": 1, "yref": "paper", "yanchor": yanchor, "xanchor": xanchor}
     font = {"size": 10, "color": colors.quiet}
-    return annotation(words, colors, font=font, bgcolor=faint(colors.ground, 0.7), **place)
+    return annotation(words, colors, font=font, bgcolor=faint(colors.ground, 0.7), **position)
 
 
 def _rows(
@@ -268,22 +277,29 @@ def _rows(
     workers: Iterable[str],
     open_s: float,
 ) -> Iterable[Sequence[Cell]]:
-    ahead = Counter(sub_epoch.worker for sub_epoch in planned)
-    others: Counter[str] = Counter()
+    num_planned = Counter(sub_epoch.worker for sub_epoch in planned)
+    other_runs_s: Counter[str] = Counter()
     for bar in taken:
-        others[bar.worker] += bar.end_s - bar.start_s  # type: ignore[assignment]
-    places: defaultdict[str, list[Span]] = defaultdict(list)
+        other_runs_s[bar.worker] += bar.end_s - bar.start_s  # type: ignore[assignment]
+    positions: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
-        places[span.worker].append(span)
+        positions[span.worker].append(span)
     for worker in workers:
-        here = places[worker]
-        busy = sum(span.end_s - span.start_s for span in here)
-        there_s = max(0.0, open_s - others[worker])
-        rest = max(0.0, there_s - busy)
-        sub_epochs = sum(span.outcome == "committed" for span in here)
-        share = round(100 * rest / there_s, 1) if there_s else 0.0
+        attempts_here = positions[worker]
+        busy = sum(span.end_s - span.start_s for span in attempts_here)
+        available_s = max(0.0, open_s - other_runs_s[worker])
+        rest = max(0.0, available_s - busy)
+        sub_epochs = sum(span.outcome == "committed" for span in attempts_here)
+        share = round(100 * rest / available_s, 1) if available_s else 0.0
         times = round(busy, 2), round(rest, 2), share
-        yield (worker, sub_epochs, _vain(here), *times, ahead[worker], round(others[worker], 2))
+        yield (
+            worker,
+            sub_epochs,
+            _num_failed(attempts_here),
+            *times,
+            num_planned[worker],
+            round(other_runs_s[worker], 2),
+        )
 
 
 def _description(
@@ -303,29 +319,33 @@ def _description(
     )
     if not spans:
         return f"No sub-epoch has started yet.{plan}"
-    said = (
+    summary = (
         f"{counted(len(spans), 'attempt')} at sub-epochs on {counted(workers, 'worker')} in {seconds(open_s)}"
     )
     if breaks:
-        said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
-    said += "."
+        summary += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
+    summary += "."
     if landmarks.idle_share is not None:
-        said += f" The workers were idle for {landmarks.idle_share:.1%} of their time."
+        summary += f" The workers were idle for {landmarks.idle_share:.1%} of their time."
     if landmarks.lower_bound_s:
-        said += (
+        summary += (
             f" No order of these sub-epochs could have taken less than {seconds(landmarks.lower_bound_s)}."
         )
     if landmarks.taken:
         taken_s = sum(bar.end_s - bar.start_s for bar in landmarks.taken)
-        said += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."
-    vain = _vain(spans)
-    were = "was" if vain == 1 else "were"
-    return said + (f" {counted(vain, 'attempt')} failed or {were} taken back." if vain else "") + plan
+        summary += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."
+    num_failed = _num_failed(spans)
+    were = "was" if num_failed == 1 else "were"
+    return (
+        summary
+        + (f" {counted(num_failed, 'attempt')} failed or {were} taken back." if num_failed else "")
+        + plan
+    )
 
 
 def _total(breaks: Iterable[tuple[float, float]]) -> float:
     return sum(until - since for since, until in breaks)
 
 
-def _vain(spans: Sequence[Span]) -> int:
+def _num_failed(spans: Sequence[Span]) -> int:
     return sum(span.outcome in ("failed", "revoked") for span in spans)

@@ -1,4 +1,4 @@
-"""What a Gantt chart of a fit run draws of the plan that is followed: the sub-epochs that have not begun yet."""
+"""Planned sub-epochs of a fit run that have not started."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from cerebro.state.models import Model, ModelState
 from cerebro.state.tasks import Attempt
 
 MOST_PLANNED = 500
-"""Of a long plan the next sub-epochs only: what is further off changes before it comes."""
+"""Maximum number of planned sub-epochs to show: later ones will change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSpan:
-    """A sub-epoch of the plan that has not begun. Times are estimates, in seconds on the clock of `Span`;
-    from now, while no sub-epoch of the run has started."""
+    """A planned sub-epoch that has not started.
+
+    Times are estimates in seconds on the clock of `Span`, or from now before the run's first sub-epoch.
+    """
 
     model: str
     epoch: int
@@ -28,21 +30,23 @@ class PlannedSpan:
     start_s: float
     end_s: float
     device: int = 0
-    """That would be free first."""
+    """The device that is expected to be free first."""
 
 
 def planned(
     run: Run, now: float, *, most: int = MOST_PLANNED, devices: Mapping[str, int] | None = None
 ) -> list[PlannedSpan]:
-    """The next sub-epochs of the plan that an open fit run follows, in its order; none if it follows none.
+    """Return the next sub-epochs of an open fit run's plan, in its order; none without a plan.
 
-    Each begins when it is planned to, but not before `now` (the store's clock, seconds), nor before a device of its
-    worker is free and the sub-epoch ahead of it of its model has ended: so a run that is behind its plan shows what is
-    still to come. A plan says when sub-epochs begin, not when they end: a sub-epoch is taken to last until the next one
-    of its model, or of its worker's only device, is to begin, but no longer than its model's longest one so far.
+    A sub-epoch starts at its planned time, but not before now, nor before its device is free and its model's previous
+    sub-epoch has ended. Thus a late run shows its remaining sub-epochs. A plan has starts only: a sub-epoch is assumed
+    to last until the next one of its model or of its worker's only device, at most as long as its model's longest one
+    so far.
 
     Args:
-        devices: worker -> how many it has; one that is not in it has one.
+        now: seconds of the store's clock.
+        most: maximum number of sub-epochs.
+        devices: worker -> number of devices; default 1.
     """
     known = devices or {}
     plan = run.planned
@@ -90,8 +94,7 @@ def planned(
 
 
 def _lengths(order: Sequence[PlannedSubEpoch], end_s: float, devices: Mapping[str, int]) -> list[float]:
-    """Seconds that each sub-epoch has until the next one of its model or, where that has one device, of its worker, or
-    the end of the plan."""
+    """Return the seconds from each sub-epoch to the next one of its model or one-device worker, or the plan's end."""
     found: list[float] = []
     next_of: dict[tuple[str, str], float] = {}
     for sub_epoch in reversed(order):
@@ -105,12 +108,12 @@ def _lengths(order: Sequence[PlannedSubEpoch], end_s: float, devices: Mapping[st
 
 
 def _longest(model: Model) -> list[float]:
-    """Its longest sub-epoch so far, in seconds; empty before the first."""
+    """Return the seconds of a model's longest sub-epoch as a list; empty before the first."""
     return [max(visit.seconds for visit in model.kept_visits)] if model.kept_visits else []
 
 
 def _running(run: Run, sub_epoch: PlannedSubEpoch) -> Attempt | None:
-    """The attempt at a sub-epoch that runs."""
+    """Return the running attempt at a sub-epoch."""
     key = TaskKey(
         run=run.id, kind="train", model=sub_epoch.model, epoch=sub_epoch.epoch, partition=sub_epoch.partition
     )

@@ -1,4 +1,4 @@
-"""What a Gantt chart of a fit run draws: every attempt at a sub-epoch that ran, whatever came of it."""
+"""Spans of a Gantt chart: all attempts at a fit run's sub-epochs and its other tasks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ Outcome = Literal["committed", "failed", "revoked", "running"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """An attempt at a sub-epoch, or at what is done beside sub-epochs. Times are seconds since the start of the run's
-    first sub-epoch.
+    """An attempt at a task, for a bar. Times are seconds since the run's first sub-epoch started.
 
     Attributes:
-        task: its key. kind: of task. what: it in words, if it is no sub-epoch.
-        model, epoch, partition, worker, attempt: what ran where. devices: of the worker; none if it takes none.
-        way: label of how a sub-epoch used them; empty: on one, as user code is written.
-        start_s, end_s: of one that runs, `end_s` is now.
-        outcome: what came of it. note: how an attempt that came to nothing ended, or what a trial has shown, in words.
-        process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
-            tell).
-        load_s, save_s: after that, and at its end; 0 where unknown, too.
+        task: key of the task.
+        model, epoch, partition, worker, attempt: the sub-epoch, its worker and the attempt's number.
+        start_s, end_s: start and end; a running attempt ends now.
+        outcome: the attempt's outcome.
+        note: description of a failure, or the result of a trial.
+        process_s: seconds until its process had started and its own work began; 0 if unknown or not committed.
+        load_s, save_s: seconds of loading after that, and of saving at the end; 0 if unknown.
+        devices: devices of the worker; empty for a task without one.
+        parallel_plan: label of the parallel plan; empty for one device, as user code is written.
+        kind: kind of the task.
+        what: description of a task that is not a sub-epoch.
     """
 
     task: str
@@ -53,11 +55,12 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Absence:
-    """A worker was not there. Seconds, on the clock of `Span`.
+    """A time without a worker, on the clock of `Span`.
 
     Attributes:
-        start_s: when it was lost; 0 if it was not there by then. end_s: when it came; `None`: it did not.
-        lost: why it was lost; empty if it had not been there before.
+        start_s: time of its loss, or 0.
+        end_s: time of its arrival, or `None`.
+        lost: reason of the loss; empty for a new worker.
     """
 
     worker: str
@@ -68,7 +71,7 @@ class Absence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenBar:
-    """A device that other runs had. Seconds, on the clock of `Span`."""
+    """Use of devices by another run, on the clock of `Span`."""
 
     worker: str
     devices: tuple[int, ...]
@@ -78,19 +81,20 @@ class TakenBar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Landmarks:
-    """What the spans of a run are seen against. Times are seconds on their clock, which does not stand still in breaks
-    (`cerebro.state.breaks`); durations leave them out.
+    """Background of a schedule. Times are seconds on the clock of `Span`, which continues in breaks.
+
+    Durations do not include breaks (`cerebro.state.breaks`).
 
     Attributes:
         now_s: now, while sub-epochs remain; else the last commit.
-        breaks: (from, to): the run had ended until a user resumed it, or no worker of it was there.
-        epochs: (epoch, when all models had trained it).
-        lower_bound_s: a duration: no order of the run's sub-epochs takes less.
-        bound_at_s: when the run would have ended then.
-        taken: what other runs had of the devices. absences: workers that were lost, or came later.
-        idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
-        window: (from, to): nothing else is looked at; `None`: all of the run is. Without an end (infinity) what is
-            planned is looked at, too.
+        breaks: (start, end) of times in which the run had ended or had no worker.
+        epochs: (epoch, time when all models had completed it).
+        lower_bound_s: minimum duration of any order of the run's sub-epochs.
+        bound_at_s: time when the run would have ended with that duration.
+        idle_share: share of the devices' time without a task, or `None` if unknown.
+        taken: devices used by other runs.
+        absences: times without a worker.
+        window: time range to show, or `None` for all of the run. With an infinite end the plan is shown, too.
     """
 
     now_s: float
@@ -105,7 +109,10 @@ class Landmarks:
 
 
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
-    """Of a fit run of `state`, up to `now` (the store's clock, seconds); all 0 while no sub-epoch has started."""
+    """Compute the landmarks of a fit run up to `now`, in seconds of the store's clock.
+
+    Before the first sub-epoch starts, all values are 0.
+    """
     at = run.ended or now
     found, zero, begun = schedule_now(state, run, at), run.origin, run.zero
     if found is None:
@@ -123,23 +130,25 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
 
 
 def _absences(state: ExperimentState, zero: float, until: float) -> list[Absence]:
-    """Of workers that train, between two times on the store's clock, by start."""
+    """Return the absences of training workers between two store times, by start."""
     found: list[Absence] = []
-    away: dict[str, tuple[float, str]] = {}
-    seen: set[str] = set()
+    absent: dict[str, tuple[float, str]] = {}
+    known_workers: set[str] = set()
     for change in sorted(state.worker_changes, key=lambda change: change.time):
         known = state.workers.get(change.worker)
         if change.time > until or known is None or not known.trains:
             continue
         if not change.is_there:
-            away[change.worker] = change.time, (change.lost or "lost") if change.time > zero else ""
-        elif change.time > zero and (change.worker in away or change.worker not in seen):
-            since, lost = away.get(change.worker, (zero, ""))
+            absent[change.worker] = change.time, (change.lost or "lost") if change.time > zero else ""
+        elif change.time > zero and (change.worker in absent or change.worker not in known_workers):
+            since, lost = absent.get(change.worker, (zero, ""))
             found.append(_absence(change.worker, since, change.time, lost, zero))
         if change.is_there:
-            away.pop(change.worker, None)
-        seen.add(change.worker)
-    found += [_absence(name, since, None, lost, zero) for name, (since, lost) in away.items() if since > zero]
+            absent.pop(change.worker, None)
+        known_workers.add(change.worker)
+    found += [
+        _absence(name, since, None, lost, zero) for name, (since, lost) in absent.items() if since > zero
+    ]
     return sorted(found, key=lambda absence: absence.start_s)
 
 
@@ -149,7 +158,7 @@ def _absence(worker: str, since: float, until: float | None, lost: str, zero: fl
 
 
 def _taken(run: Run) -> list[TakenBar]:
-    """What other runs had of the devices since the first sub-epoch of `run` started, by start."""
+    """Return the use of devices by other runs since the run's first sub-epoch, by start."""
     found = [
         TakenBar(
             worker=span.worker,
@@ -165,51 +174,54 @@ def _taken(run: Run) -> list[TakenBar]:
 
 
 def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:
-    """Workers that run sub-epochs, or ran one of these, and how many devices they have; `by_number`."""
+    """Return the devices of current training workers and of workers in `found`; order: `by_number`."""
     return rows_with(
         {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}, found
     )
 
 
 def rows_with(known: Mapping[str, int], found: Iterable[Span]) -> dict[str, int]:
-    """Rows of workers, and of those that ran one of these, in the order of `by_number`."""
-    there = dict(known)
+    """Add the workers in `found` to known workers and their devices, in the order of `by_number`."""
+    devices = dict(known)
     for span in found:
-        there[span.worker] = max([there.get(span.worker, 1), *(device + 1 for device in span.devices)])
-    return dict(sorted(there.items(), key=lambda item: by_number(item[0])))
+        devices[span.worker] = max([devices.get(span.worker, 1), *(device + 1 for device in span.devices)])
+    return dict(sorted(devices.items(), key=lambda item: by_number(item[0])))
 
 
 def spans(run: Run, now: float) -> list[Span]:
-    """All attempts at sub-epochs of `run` that ran, by start; those that still do up to `now` (the store's clock,
-    seconds).
+    """Return all attempts at a run's sub-epochs, by start, up to `now` in seconds of the store's clock.
 
-    Validation runs in the gaps; it is no sub-epoch.
+    Validation runs in the gaps and is not a sub-epoch.
     """
     return _spans(run, now, {"train"})
 
 
-def beside_sub_epochs(run: Run, now: float) -> list[Span]:
-    """The same of partitions that were made again for `run`, of inspections and trials of its models, of questions of
-    its search, and of sub-epochs that were done once more. Until its first sub-epoch starts they are before 0."""
-    return _spans(run, now, BESIDE) if run.kind == "fit" else []
+def other_tasks(run: Run, now: float) -> list[Span]:
+    """Return the attempts at a fit run's other tasks, by start.
+
+    These are replicas, inspections, trials, search actions and re-executions. Those before the first sub-epoch have
+    negative times.
+    """
+    return _spans(run, now, OTHER_TASK_KINDS) if run.kind == "fit" else []
 
 
-BESIDE = frozenset({"etl", "search", "audit", *MEASURING})
-"""Kinds of tasks that are done beside sub-epochs."""
+OTHER_TASK_KINDS = frozenset({"etl", "search", "audit", *MEASURING})
+"""Kinds of the other tasks in a schedule."""
 
 
 def spans_of(
     found: Iterable[Try], zero: float, until: float, kinds: Collection[str] = ("train",)
 ) -> list[Span]:
-    """The same of attempts that were read from the log, by start. Of one that had not ended by then no more is known.
+    """Return the spans of attempts read from the log, by start.
 
     Args:
-        zero: when the run's first sub-epoch started, seconds of the store's clock.
-        until: up to when they were read.
+        zero: start of the run's first sub-epoch, in seconds of the store's clock.
+        until: time of the newest event read.
+        kinds: kinds of tasks to return.
     """
     chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.visit)]
     spans = (
-        _made(
+        _new_span(
             each,
             zero,
             ended=each.attempt.ended if each.attempt.outcome else max(until, each.attempt.started),
@@ -218,19 +230,19 @@ def spans_of(
         )
         for each in chosen
     )
-    at_each = (span for each, made in zip(chosen, spans, strict=True) for span in _at_each(each, made))
-    return sorted(at_each, key=lambda span: span.start_s)
+    per_worker = (span for each, span in zip(chosen, spans, strict=True) for span in _per_worker(each, span))
+    return sorted(per_worker, key=lambda span: span.start_s)
 
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
     zero = run.origin if math.isfinite(run.origin) else now
     chosen = (tried for tried in tries(run) if tried.key.kind in kinds)
-    found = (each for tried in chosen for each in _at_each(tried, _span(tried, run, zero, now)))
+    found = (each for tried in chosen for each in _per_worker(tried, _span(tried, run, zero, now)))
     return sorted(found, key=lambda span: span.start_s)
 
 
-def _at_each(tried: Try, span: Span | None) -> Iterator[Span]:
-    """An attempt on a set of partitions is at each worker of its gang."""
+def _per_worker(tried: Try, span: Span | None) -> Iterator[Span]:
+    """Yield a span for each worker of a gang."""
     if span is not None:
         yield span
         for member in tried.attempt.others:
@@ -247,14 +259,14 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         if task is None or task.state is not TaskState.RUNNING:
             return None
         ended, outcome = max(now, attempt.started), "running"
-    # A start at 0, where virtual time begins, is told from none by what came of it.
+    # With virtual time a start can be 0, so only the outcome shows that it ran.
     elif attempt.started <= 0 and visit is None:
         return None
-    note = attempt.outcome if outcome in ("failed", "revoked") else _shown(tried, run)
-    return _made(tried, zero, ended=ended, outcome=outcome, note=note)
+    note = attempt.outcome if outcome in ("failed", "revoked") else _trial_result(tried, run)
+    return _new_span(tried, zero, ended=ended, outcome=outcome, note=note)
 
 
-def _made(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
+def _new_span(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
     key, attempt, visit = tried
     return Span(
         task=str(key),
@@ -277,8 +289,8 @@ def _made(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str)
     )
 
 
-def _shown(tried: Try, run: Run) -> str:
-    """What a trial has shown; empty for anything else."""
+def _trial_result(tried: Try, run: Run) -> str:
+    """Return the result of a trial; empty for other tasks."""
     key, attempt, _ = tried
     outcome = run.trials.get((key.group or "", key.parallel_plan or ""))
     if key.kind != "trial" or attempt.outcome != "committed" or outcome is None:
@@ -287,7 +299,7 @@ def _shown(tried: Try, run: Run) -> str:
 
 
 def by_number(worker: str) -> list[tuple[int, str]]:
-    """A key to sort workers by: worker-2 before worker-10, so that rows never change places."""
+    """Return a sort key that puts worker-2 before worker-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", worker)]
 
 

@@ -1,5 +1,4 @@
-"""The marks of a schedule that are no sub-epochs: what is done beside them, what other runs had, and workers that came
-and went."""
+"""Further marks of a schedule: other tasks, other runs, and absent workers."""
 
 from __future__ import annotations
 
@@ -12,22 +11,22 @@ from cerebro.figures.palette import faint
 from cerebro.figures.schedule.bars import MOST_MARKS, Canvas, seconds
 from cerebro.figures.schedule.spans import Absence, Span, TakenBar
 
-_BESIDE = {
+_TASKS = {
     "etl": ("making a partition", ""),
     "inspect": ("inspecting models", "."),
-    "trial": ("trying a way", "+"),
-    "search": ("answering for the search", "/"),
-    "audit": ("doing a sub-epoch once more", "x"),
+    "trial": ("measuring a parallel plan", "+"),
+    "search": ("search action", "/"),
+    "audit": ("re-executing a sub-epoch", "x"),
 }
-"""Kind of task -> its name in the legend, and the pattern of its bars."""
+"""Kind of task -> name in the legend, pattern of its bars."""
 
 _EDGE = 0.44
-"""From the middle of a row to where marks of its worker are, of the row's height."""
+"""Distance of a worker's marks from the middle of its row, as a share of the row's height."""
 
 
-def beside_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """What was done beside sub-epochs: in no model's colour."""
-    for kind, (name, pattern) in _BESIDE.items():
+def task_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
+    """Yield bars of other tasks, in a neutral colour."""
+    for kind, (name, pattern) in _TASKS.items():
         shown = [span for span in spans if span.kind == kind][-MOST_MARKS:]
         if not shown:
             continue
@@ -51,45 +50,45 @@ def beside_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any
 
 
 def _hover(span: Span) -> str:
-    # A partition is made again: it was made in an ETL run.
+    # An ETL run had prepared the partition before.
     what = f"{span.what} again" if span.kind == "etl" else span.what
     until = "now" if span.outcome == "running" else seconds(span.end_s)
     return lines(
         f"{span.worker}: {what}",
-        f"attempt {span.attempt}: {': '.join(filter(None, [span.outcome, _news(span)]))}",
+        f"attempt {span.attempt}: {': '.join(filter(None, [span.outcome, _details(span)]))}",
         f"{seconds(span.start_s)} to {until}: {seconds(span.end_s - span.start_s)}",
     )
 
 
-def _news(span: Span) -> str:
-    """What the note tells beyond the outcome."""
+def _details(span: Span) -> str:
+    """Return the part of the note after the outcome."""
     return span.note.removeprefix(span.outcome).removeprefix(": ")
 
 
-def beside_words(spans: Sequence[Span]) -> str:
-    """How much was done beside sub-epochs, and for how long; empty if nothing was."""
+def task_words(spans: Sequence[Span]) -> str:
+    """Summarize the other tasks and their time; empty without any."""
     counts = Counter(span.kind for span in spans)
     nouns = {
         "etl": "partition made again",
         "inspect": "inspection",
         "trial": "trial",
-        "search": "question of the search",
-        "audit": "audit",
+        "search": "search action",
+        "audit": "re-execution",
     }
-    told = [counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
-    if not told:
+    summary = [counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
+    if not summary:
         return ""
-    return f" Beside the sub-epochs: {', '.join(told)}, {seconds(sum(s.end_s - s.start_s for s in spans))} together."
+    return f" Other tasks: {', '.join(summary)}, {seconds(sum(s.end_s - s.start_s for s in spans))} together."
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun in the right form: ``1 partition made again``, ``2 partitions made again``."""
+    """Format a number and its noun: ``1 partition made again``, ``2 partitions made again``."""
     first, _, rest = noun.partition(" ")
     return f"{number:,} {first}{'' if number == 1 else 's'}{' ' if rest else ''}{rest}"
 
 
 def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """What other runs had: a hatch, quieter than any bar. The newest, if there are many."""
+    """Yield hatched bars of other runs' use, the newest ones if there are many."""
     shown = found[-MOST_MARKS:]
     if shown:
         tint = faint(canvas.colors.ink, 0.3)
@@ -112,54 +111,60 @@ def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, 
         }
 
 
-def away_bars(
-    absences: Sequence[Absence], lanes: Mapping[str, Sequence[str]], end_s: float, canvas: Canvas
+def absence_bars(
+    absences: Sequence[Absence], rows_of: Mapping[str, Sequence[str]], end_s: float, canvas: Canvas
 ) -> Iterator[dict[str, Any]]:
-    """Shades on all rows of a worker while it was not there, a mark above them where it was lost, and one below them
-    where it came: one does not hide the other. The newest, if there are many.
+    """Yield shades on the rows of absent workers, and marks of losses and arrivals.
+
+    Marks of losses are above the rows and marks of arrivals below, so that none hides another. The newest are drawn if
+    there are many.
 
     Args:
-        lanes: worker -> its rows. end_s: of the time that is drawn.
+        rows_of: worker -> its rows.
+        end_s: end of the drawn time.
     """
-    here = [away for away in absences if away.worker in lanes and away.start_s <= end_s][-MOST_MARKS:]
+    shown = [absence for absence in absences if absence.worker in rows_of and absence.start_s <= end_s][
+        -MOST_MARKS:
+    ]
     shades = [
-        (away, lane, (end_s if away.end_s is None else away.end_s) - away.start_s)
-        for away in here
-        for lane in lanes[away.worker]
+        (absence, row, (end_s if absence.end_s is None else absence.end_s) - absence.start_s)
+        for absence in shown
+        for row in rows_of[absence.worker]
     ]
     if shades:
-        yield canvas.horizontal([(lane, away.start_s, length) for away, lane, length in shades]) | {
+        yield canvas.horizontal([(row, absence.start_s, length) for absence, row, length in shades]) | {
             "name": "worker not there",
             "width": 0.96,
             "marker": {"color": faint(canvas.colors.ink, 0.16), "line": {"width": 0}},
             "hoverinfo": "text",
-            "hovertext": [_away(away, length) for away, _, length in shades],
+            "hovertext": [_absence_text(absence, length) for absence, _, length in shades],
             "showlegend": True,
         }
     rows = {
-        worker: [canvas.rows[lane] for lane in lanes[worker]] for worker in {away.worker for away in here}
+        worker: [canvas.rows[row] for row in rows_of[worker]]
+        for worker in {absence.worker for absence in shown}
     }
-    lost = [(away.worker, away.start_s, f"lost: {away.lost}") for away in here if away.lost]
+    lost = [(absence.worker, absence.start_s, f"lost: {absence.lost}") for absence in shown if absence.lost]
     came = [
-        (away.worker, away.end_s, f"{'came back' if away.lost else 'joined'}")
-        for away in here
-        if away.end_s is not None
+        (absence.worker, absence.end_s, f"{'came back' if absence.lost else 'joined'}")
+        for absence in shown
+        if absence.end_s is not None
     ]
     bad, good = canvas.colors.bad, canvas.colors.good
-    above = {worker: min(places) - _EDGE for worker, places in rows.items()}
-    below = {worker: max(places) + _EDGE for worker, places in rows.items()}
+    above = {worker: min(heights) - _EDGE for worker, heights in rows.items()}
+    below = {worker: max(heights) + _EDGE for worker, heights in rows.items()}
     marks = (
         ("worker lost", lost, "triangle-down", bad, above),
         ("worker came", came, "triangle-up", good, below),
     )
-    for name, found, symbol, tint, places in marks:
+    for name, found, symbol, tint, heights in marks:
         if found:
             yield {
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
                 "x": [canvas.scale.of(at) for _, at, _ in found],
-                "y": [places[worker] for worker, _, _ in found],
+                "y": [heights[worker] for worker, _, _ in found],
                 "marker": {
                     "symbol": symbol,
                     "size": 9,
@@ -173,17 +178,17 @@ def away_bars(
             }
 
 
-def _away(away: Absence, length: float) -> str:
-    why = f"lost: {away.lost}" if away.lost else "it came later"
+def _absence_text(absence: Absence, length: float) -> str:
+    why = f"lost: {absence.lost}" if absence.lost else "it came later"
     return lines(
-        f"{away.worker} was not there",
+        f"{absence.worker} was not there",
         why,
-        f"{seconds(away.start_s)}, for {seconds(length)}{'' if away.end_s is not None else ' so far'}",
+        f"{seconds(absence.start_s)}, for {seconds(length)}{'' if absence.end_s is not None else ' so far'}",
     )
 
 
-def away_words(absences: Sequence[Absence]) -> str:
-    """How often workers were lost, and how often they came; empty if all were always there."""
+def absence_words(absences: Sequence[Absence]) -> str:
+    """Summarize losses and arrivals of workers; empty without any."""
     lost, back = sum(bool(a.lost) for a in absences), sum(a.end_s is not None for a in absences)
     if not absences:
         return ""

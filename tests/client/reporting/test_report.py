@@ -81,8 +81,8 @@ def test_what_tests_of_its_models_found_is_in_it() -> None:
     shown = " ".join(words)
     assert "running) model epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
     assert (
-        "test-1, on the split test (means over 2 parts of the split, weighted by rows: for accuracy or a mean loss the "
-        "same as of the whole split, for F1, AUC or BLEU not." in shown
+        "test-1, on the split test (means over 2 parts of the split, weighted by rows: the same as of the whole split "
+        "for accuracy or a mean loss, but not for F1, AUC or BLEU." in shown
     )
     assert words.index("Test") < shown.split().index("Models,")
 

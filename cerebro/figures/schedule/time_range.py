@@ -1,4 +1,4 @@
-"""What a schedule shows of a stretch of its time. Pure."""
+"""Parts of a schedule within a time range. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cerebro.figures.schedule.spans import Landmarks, Span
 
 
 def cut_off(spans: Iterable[Span], since_s: float, until_s: float) -> list[Span]:
-    """The parts of spans between two times."""
+    """Return the parts of spans within a time range."""
     return [
         replace(span, start_s=max(span.start_s, since_s), end_s=min(span.end_s, until_s))
         for span in spans
@@ -18,7 +18,10 @@ def cut_off(spans: Iterable[Span], since_s: float, until_s: float) -> list[Span]
 
 
 def within(found: Landmarks, since_s: float, until_s: float) -> Landmarks:
-    """What of them lies between two times. The bound is of all of the run, so it is left out; so is idle time."""
+    """Return the landmarks within a time range.
+
+    The lower bound and the idle time are of the whole run, so they are omitted.
+    """
     return Landmarks(
         window=(since_s, until_s),
         now_s=min(found.now_s, until_s),
@@ -32,8 +35,8 @@ def within(found: Landmarks, since_s: float, until_s: float) -> Landmarks:
             if bar.start_s < until_s and bar.end_s > since_s
         ),
         absences=tuple(
-            away
-            for away in found.absences
-            if away.start_s < until_s and (away.end_s is None or away.end_s > since_s)
+            absence
+            for absence in found.absences
+            if absence.start_s < until_s and (absence.end_s is None or absence.end_s > since_s)
         ),
     )

@@ -1,4 +1,4 @@
-"""What test runs measured."""
+"""Measurements of test runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from cerebro.state import ExperimentState, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """One model on a split: of its checkpoint after `epoch`, on `rows` rows; NaN of no rows.
+    """Metrics of one model on a split, of its checkpoint after `epoch`; without rows they are NaN.
 
     Attributes:
-        parts: tasks that the model's test was cut into: 1 if user code saw the whole split at once, and `metrics` are
-            what it returned. Else they are put together from the parts committed so far (`done`).
-        means: of these `metrics`, those that are means over parts, weighted by rows; the others are of all rows.
+        parts: number of tasks of the model's test. With one, user code saw the whole split and `metrics` is its
+            result. With several, `metrics` combines the committed ones.
+        done: number of committed tasks.
+        means: metrics that are means over parts, weighted by rows; the others are exact for all rows.
     """
 
     model: str
@@ -32,7 +33,7 @@ class Measured:
 
 
 def tested(run: Run) -> list[Measured]:
-    """Metrics of a planned test run, per model, as far as its tasks are committed."""
+    """Return the metrics of each model of a planned test run, from its committed tasks."""
     assert isinstance(run.plan, EvaluatePlan)
     results: defaultdict[str | None, list[TaskResult]] = defaultdict(list)
     parts: defaultdict[str | None, int] = defaultdict(int)
@@ -55,27 +56,27 @@ def tested(run: Run) -> list[Measured]:
 
 
 def averaged(found: Sequence[Measured]) -> str:
-    """What to know of metrics that are means over parts of a split; empty if none is."""
+    """Explain metrics that are means over parts of a split; empty without such metrics."""
     parts = max((one.parts for one in found), default=1)
     names = sorted({name for one in found for name in one.means})
     if parts <= 1 or not names:
         return ""
     is_all = len(names) == len({name for one in found for name in one.metrics})
-    which = "" if is_all else f" (of {', '.join(names)}; the others are of all rows)"
+    which = "" if is_all else f" ({', '.join(names)}; the others are of all rows)"
     return (
-        f"means over {parts} parts of the split, weighted by rows{which}: for accuracy or a mean loss the same as of "
-        "the whole split, for F1, AUC or BLEU not. A metric that is a quotient of counts, as F1 is, is exact if test() "
-        "returns it as cerebro.Ratio(numerator, denominator)"
+        f"means over {parts} parts of the split, weighted by rows{which}: the same as of the whole split for "
+        "accuracy or a mean loss, but not for F1, AUC or BLEU. A quotient of counts, such as F1, is exact if "
+        "test() returns it as cerebro.Ratio(numerator, denominator)"
     )
 
 
 def tests_of(state: ExperimentState, fit: Run) -> Iterator[Run]:
-    """Planned test runs of models of a fit run, oldest first."""
+    """Yield the planned test runs of a fit run's models, oldest first."""
     for run in state.runs.values():
-        asked = run.request
+        request = run.request
         if (
-            isinstance(asked, EvaluateRequest)
-            and (asked.kind, asked.fit) == ("test", fit.id)
+            isinstance(request, EvaluateRequest)
+            and (request.kind, request.fit) == ("test", fit.id)
             and run.plan is not None
         ):
             yield run
