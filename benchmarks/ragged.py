@@ -158,7 +158,7 @@ def _write_partition(folder: Path, fields: Mapping[str, Any], count: int) -> Non
 
 def _memory_map(folder: Path, name: str, rows: Any) -> Any:
     if isinstance(rows, Ragged):
-        return Ragged.of_fitting(_memory_map(folder, name, rows.values), rows.offsets)
+        return Ragged.unchecked(_memory_map(folder, name, rows.values), rows.offsets)
     np.save(folder / f"{name}.npy", rows)
     return np.load(folder / f"{name}.npy", mmap_mode="r")
 

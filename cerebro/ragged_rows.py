@@ -1,8 +1,8 @@
-"""Arrays of different lengths: one row's, marked so that it may have any, and those of many rows as two arrays.
+"""Arrays of different lengths: a row's marked array, and many rows as two arrays.
 
-The layout is that of Arrow's lists and of torch's jagged tensors: all rows' entries one after another, and where each
-row begins. NumPy's arrays and torch's tensors are held alike. Torch is not imported: this module is also for processes
-that do not have it, and whoever holds a tensor has loaded it.
+The layout is that of Arrow lists and torch's jagged tensors: the entries of all rows in sequence, and offsets of the
+rows. NumPy arrays and torch tensors are handled alike. This module does not import torch, because some processes lack
+it; a caller with a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from cerebro.errors import DataError
 
 _INDICES = (
-    "a number, a slice, or a list, array or tensor of whole numbers or of one truth value for each row, in one axis; "
-    "what is in the rows is in `values`"
+    "a number, a slice, or a list, array or tensor with one axis, of whole numbers or of one boolean for each row; "
+    "the rows' entries are in `values`"
 )
 
 
 class RaggedRow:
-    """One row's array that `ragged` has marked.
+    """One row's array, marked by `ragged`.
 
     Attributes:
-        value: the array, as it was given.
+        value: the array.
     """
 
     __slots__ = ("value",)
@@ -40,33 +40,32 @@ class RaggedRow:
 
 
 def ragged(array: Any) -> RaggedRow:
-    """Mark an array that a row function returns: its first axis may have another length in each row, 0 included.
+    """Mark an array of a row function, whose first axis may differ in length between rows, 0 included.
 
-    All rows have to mark it. Its dtype and its other axes are the same for all of them, also where the length is 0:
-    ``np.zeros(0, np.int64)``, ``np.zeros((0, 300), np.float32)``. Batches have a `Ragged` in its place::
+    All rows must mark it. Its dtype and other axes are the same in all rows, also with length 0:
+    ``np.zeros(0, np.int64)``, ``np.zeros((0, 300), np.float32)``. In batches it becomes a `Ragged`::
 
         def row_preprocessor(self, row, mode, object_dir):
             return image, ragged(np.asarray(tokens, np.int64))
 
     Args:
-        array: an array or a tensor of one axis or more.
+        array: an array or a tensor with at least one axis.
     """
     return RaggedRow(array)
 
 
-# A dataclass: FSDP and DDP look into these for tensors, where a module takes or returns one.
+# A dataclass, because FSDP and DDP search dataclasses for tensors in a module's inputs and outputs.
 @dataclass(eq=False, repr=False)
 class Ragged:
-    """Arrays of different lengths, one for each row: all NumPy's arrays, or all torch's tensors.
+    """Arrays of different lengths, one for each row: NumPy arrays or torch tensors.
 
-    What is computed entry by entry, such as an embedding, is computed on `values` at once::
+    Entry-wise computations, such as embeddings, work on `values` at once::
 
         vectors = tokens.with_values(embedding(tokens.values))
 
     Args:
-        values: the entries of all rows, one row after another: shape (entries, *rest).
-        offsets: where rows begin and end among them, as whole numbers: row ``i`` has ``values[offsets[i]:offsets[i +
-            1]]``. Shape (rows + 1,).
+        values: the entries of all rows in sequence: shape (entries, *rest).
+        offsets: whole numbers of shape (rows + 1,): row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
     Raises:
         DataError: the offsets do not fit the values.
@@ -78,16 +77,16 @@ class Ragged:
     def __post_init__(self) -> None:
         ends = _whole_numbers(self.offsets)
         if is_tensor(self.values):
-            given = self.offsets if is_tensor(self.offsets) else ends
-            self.offsets = _torch().as_tensor(given, dtype=_torch().int64, device=self.values.device)
+            offsets = self.offsets if is_tensor(self.offsets) else ends
+            self.offsets = _torch().as_tensor(offsets, dtype=_torch().int64, device=self.values.device)
         else:
             self.values, self.offsets = np.asarray(self.values), ends
         if not self.values.ndim:
-            raise DataError("the values of a Ragged are one number: they need an axis, along which rows lie")
+            raise DataError("the values of a Ragged are one number: they need an axis for the rows' entries")
         if ends.ndim != 1 or not len(ends) or ends[0] != 0 or (np.diff(ends) < 0).any():
             raise DataError(
-                f"a Ragged has the offsets {_told(ends)}: they must have one axis, begin with 0 and never fall; there "
-                "is one more of them than there are rows"
+                f"a Ragged has the offsets {_shortened(ends)}: they must have one axis, begin with 0, never decrease, "
+                "and be one more than the rows"
             )
         if ends[-1] != len(self.values):
             raise DataError(
@@ -98,14 +97,16 @@ class Ragged:
 
     @classmethod
     def of(cls, arrays: Sequence[Any]) -> Self:
-        """The rows of a sequence, at least one: arrays, or tensors, of one dtype that differ in their first axis only.
+        """Join the arrays or tensors of one row each, at least one.
+
+        They may differ in the length of their first axis only.
 
         Raises:
-            DataError: they differ otherwise, or are something else.
+            DataError: they differ in dtype or other axes, or are not arrays.
         """
         rows = list(arrays)
         if not rows:
-            raise DataError("Ragged.of() was given no arrays: of none, the dtype is not known")
+            raise DataError("Ragged.of() was given no arrays, so the dtype is unknown: give at least one")
         for number, row in enumerate(rows):
             if not (isinstance(row, np.ndarray) or is_tensor(row)) or not row.ndim:
                 raise DataError(
@@ -115,47 +116,45 @@ class Ragged:
             if not _fits(row, rows[0]):
                 raise DataError(
                     f"entry {number} of Ragged.of() is {_described(row)}, but entry 0 is {_described(rows[0])}: they "
-                    "may differ in their first axis only, also where that is empty"
+                    "may differ in the length of their first axis only, also if it is 0"
                 )
         lengths = [len(row) for row in rows]
         if is_tensor(rows[0]):
             offsets = _torch().tensor([0, *lengths], device=rows[0].device).cumsum(0)
-            return cls.of_fitting(_torch().cat(rows), offsets, max(lengths))
-        return cls.of_fitting(np.concatenate(rows), np.cumsum([0, *lengths], dtype=np.int64), max(lengths))
+            return cls.unchecked(_torch().cat(rows), offsets, max(lengths))
+        return cls.unchecked(np.concatenate(rows), np.cumsum([0, *lengths], dtype=np.int64), max(lengths))
 
     @classmethod
     def cat(cls, parts: Sequence[Ragged]) -> Self:
-        """The rows of several, one after another; at least one, of one dtype.
+        """Join the rows of several `Ragged` of one dtype, at least one.
 
         Raises:
-            DataError: they differ in more than lengths.
+            DataError: they differ in dtype or in other axes.
         """
-        first, *others = parts
-        for part in others:
+        first, *rest = parts
+        for part in rest:
             if not _fits(part.values, first.values):
                 raise DataError(
                     f"values that are {_described(part.values)} cannot follow values that are "
                     f"{_described(first.values)}"
                 )
-        before = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
-        ends = [part.offsets[1:] + count for part, count in zip(parts, before, strict=False)]
+        starts = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
+        ends = [part.offsets[1:] + count for part, count in zip(parts, starts, strict=False)]
         join = _torch().cat if is_tensor(first.values) else np.concatenate
         known = [part._longest for part in parts]
         longest = None if None in known else max(length for length in known if length is not None)
-        return cls.of_fitting(
-            join([part.values for part in parts]), join([first.offsets[:1], *ends]), longest
-        )
+        return cls.unchecked(join([part.values for part in parts]), join([first.offsets[:1], *ends]), longest)
 
     @classmethod
-    def of_fitting(cls, values: Any, offsets: Any, longest: int | None = None) -> Self:
-        """As `Ragged(values, offsets)`, of offsets that are known to fit: to look at them takes time, on a GPU a wait.
+    def unchecked(cls, values: Any, offsets: Any, longest: int | None = None) -> Self:
+        """Create a `Ragged` without checking the offsets, which takes time and waits for a GPU.
 
         Args:
-            longest: the largest length, where it is known.
+            longest: the largest length, if known.
         """
-        made = object.__new__(cls)
-        made.values, made.offsets, made._longest = values, offsets, longest
-        return made
+        ragged_rows = object.__new__(cls)
+        ragged_rows.values, ragged_rows.offsets, ragged_rows._longest = values, offsets, longest
+        return ragged_rows
 
     # --- rows ----------------------------------------------------------------------------------------
 
@@ -164,19 +163,19 @@ class Ragged:
 
     @property
     def lengths(self) -> Any:
-        """Of each row. Shape (rows,)."""
+        """Length of each row. Shape (rows,)."""
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def longest(self) -> int:
-        """The largest length; 0 where there is no row."""
+        """Largest length; 0 without rows."""
         if self._longest is not None:
             return self._longest
         return int(self.lengths.max()) if len(self) else 0
 
     @property
     def dtype(self) -> Any:
-        """Of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     def __iter__(self) -> Iterator[Any]:
@@ -184,19 +183,19 @@ class Ragged:
         return map(self.values.__getitem__, map(slice, ends[:-1], ends[1:]))
 
     def __getitem__(self, rows: Any) -> Any:
-        """A number gives that row's array, of shape (length, *rest), over the same memory. A slice, whole numbers in an
-        array, tensor or list, or a truth value for each row give a `Ragged`.
+        """Return one row for a number, and a `Ragged` for a slice, whole numbers or one boolean per row.
+
+        A row has shape (length, *rest) and shares memory.
 
         Raises:
-            IndexError: there is no such row, there are fewer or more truth values than rows, or the index has more than
-                one axis.
-            TypeError: it is something else.
+            IndexError: a row does not exist, the number of booleans is wrong, or the index has more than one axis.
+            TypeError: the index is something else.
         """
         if isinstance(rows, slice):
             begin, end, step = rows.indices(len(self))
-            return self._slice(begin, max(begin, end)) if step == 1 else self._taken(range(begin, end, step))
+            return self._slice(begin, max(begin, end)) if step == 1 else self._select(range(begin, end, step))
         if isinstance(rows, list | range | np.ndarray) or is_tensor(rows):
-            return self._taken(rows)
+            return self._select(rows)
         if not hasattr(rows, "__index__") or isinstance(rows, bool):
             raise TypeError(f"a Ragged was given {rows!r:.40} as an index, expected {_INDICES}")
         return self._row(operator.index(rows))
@@ -210,9 +209,9 @@ class Ragged:
     def _slice(self, begin: int, end: int) -> Self:
         offsets = self.offsets[begin : end + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        return self.of_fitting(self.values[first:last], offsets - first)
+        return self.unchecked(self.values[first:last], offsets - first)
 
-    def _taken(self, rows: Any) -> Any:
+    def _select(self, rows: Any) -> Any:
         index = self._index(rows)
         if not index.ndim:
             return self._row(int(index))
@@ -222,11 +221,11 @@ class Ragged:
         else:
             offsets = np.concatenate([self.offsets[:1], np.cumsum(lengths)])
         count = int(offsets[-1])
-        places = _repeated(begins - offsets[:-1], lengths, count) + _counted(count, offsets)
-        return self.of_fitting(self.values[places], offsets)
+        positions = _repeated(begins - offsets[:-1], lengths, count) + _counted(count, offsets)
+        return self.unchecked(self.values[positions], offsets)
 
     def _index(self, rows: Any) -> Any:
-        """Numbers of rows from 0, or one of them, as an array or tensor beside the offsets."""
+        """Convert an index to row numbers from 0, on the device of the offsets."""
         if is_tensor(self.offsets):
             torch, device = _torch(), self.offsets.device
             index = torch.as_tensor(list(rows) if isinstance(rows, range) else rows, device=device)
@@ -235,7 +234,7 @@ class Ragged:
             index = np.asarray(rows.cpu() if is_tensor(rows) else rows)
             is_whole = index.dtype.kind in "iub"
         if isinstance(rows, list) and not rows:
-            return _counted(0, self.offsets)  # of an empty list the dtype says nothing
+            return _counted(0, self.offsets)  # The dtype of an empty list is meaningless.
         is_mask = str(index.dtype) in ("bool", "torch.bool")
         if not is_whole or (is_mask and not index.ndim):
             raise TypeError(f"a Ragged was given {_described(index)}, as an index, expected {_INDICES}")
@@ -255,11 +254,11 @@ class Ragged:
     # --- other forms ---------------------------------------------------------------------------------
 
     def padded(self, fill: float = 0, length: int | None = None) -> Any:
-        """The rows as one array, the shorter ones filled up at their end.
+        """Return the rows as one array, with shorter rows filled up.
 
         Args:
-            fill: what comes behind a row's entries.
-            length: of all rows: longer ones are cut. By default that of the longest row.
+            fill: value after a row's entries. Default 0.
+            length: length of all rows; longer rows are cut. Default: the longest row's.
 
         Returns:
             Shape (rows, length, *rest).
@@ -268,29 +267,28 @@ class Ragged:
         shape = (len(self), size, *self.values.shape[1:])
         values, count = self.values, len(self.values)
         begins, numbers = _counted(len(self), self.offsets) * size, _counted(count, self.offsets)
-        # Where each value goes: its row's begin in the one array less that in the other, and its own number.
-        places = _repeated(begins - self.offsets[:-1], self.lengths, count) + numbers
+        # Position of each value: its row's start in the result minus its start in `values`, plus its number.
+        positions = _repeated(begins - self.offsets[:-1], self.lengths, count) + numbers
         if size < self.longest:
             is_kept = numbers - _repeated(self.offsets[:-1], self.lengths, count) < size
-            places, values = places[is_kept], values[is_kept]
+            positions, values = positions[is_kept], values[is_kept]
         if is_tensor(values):
             flat = values.new_full((shape[0] * size, *shape[2:]), fill)
         else:
             flat = np.full((shape[0] * size, *shape[2:]), fill, values.dtype)
-        flat[places] = values
+        flat[positions] = values
         return flat.reshape(shape)
 
     def mask(self, length: int | None = None) -> Any:
-        """Where `padded` has an entry of a row, and not what it was filled up with: truth values of shape (rows,
-        length)."""
+        """Return booleans of shape (rows, length): True for entries of `padded` that are not filled."""
         size = self.longest if length is None else length
         return _counted(size, self.offsets) < self.lengths[:, None]
 
     def nested(self) -> Any:
-        """The rows as one of torch's nested tensors, jagged, over the same memory.
+        """Return the rows as a jagged nested tensor of torch, over the same memory.
 
         Raises:
-            DataError: this holds NumPy's arrays.
+            DataError: the values are NumPy arrays.
         """
         if not is_tensor(self.values):
             raise DataError(
@@ -301,33 +299,32 @@ class Ragged:
         )
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
-        """The rows on a device of torch's.
+        """Return the rows on a torch device.
 
         Raises:
-            DataError: this holds NumPy's arrays.
+            DataError: the values are NumPy arrays.
         """
         if not is_tensor(self.values):
             raise DataError("a Ragged of NumPy arrays is on no device: a data loader's batches hold tensors")
-        # Known before the copy begins, so that nobody waits for its end to pad rows.
+        # Known before the copy begins, so that padding does not wait for the copy.
         moved = self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        return self.of_fitting(moved.values, moved.offsets, self.longest)
+        return self.unchecked(moved.values, moved.offsets, self.longest)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """The rows with both arrays replaced by what `function` makes of them: the same numbers in another place."""
-        return self.of_fitting(function(self.values), function(self.offsets), self._longest)
+        """Apply a function that moves or copies both arrays, without changing their numbers."""
+        return self.unchecked(function(self.values), function(self.offsets), self._longest)
 
     def with_values(self, values: Any) -> Self:
-        """Rows of the same lengths with other values, such as what a layer made of these.
+        """Return rows of the same lengths with other values, such as a layer's outputs.
 
         Raises:
-            DataError: there are more or fewer of them.
+            DataError: the number of values differs.
         """
         if len(values) != len(self.values):
             raise DataError(
-                f"a Ragged of {len(self.values)} values was given {len(values)} in their place: there must be one for "
-                "each"
+                f"a Ragged of {len(self.values)} values was given {len(values)} new values: give one for each"
             )
-        return self.of_fitting(values, self.offsets, self._longest)
+        return self.unchecked(values, self.offsets, self._longest)
 
     def __repr__(self) -> str:
         rest = "".join(f", {size}" for size in self.values.shape[1:])
@@ -335,7 +332,7 @@ class Ragged:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is one of torch's tensors; by its class's ancestry, so that torch need not be there."""
+    """Return True for a torch tensor, by the names of its classes, so that torch need not be imported."""
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
 
 
@@ -343,13 +340,13 @@ def _torch() -> Any:
     return sys.modules["torch"]
 
 
-def _counted(count: int, beside: Any) -> Any:
-    """The numbers from 0, of the kind and in the place of another array or tensor."""
-    return _torch().arange(count, device=beside.device) if is_tensor(beside) else np.arange(count)
+def _counted(count: int, like: Any) -> Any:
+    """Return 0, 1, ..., as an array, or as a tensor on the device of `like`."""
+    return _torch().arange(count, device=like.device) if is_tensor(like) else np.arange(count)
 
 
 def _repeated(of_rows: Any, lengths: Any, count: int) -> Any:
-    """What each row has, for all its entries: ``count`` of them in all, so that nobody waits for a GPU to add up."""
+    """Repeat each row's value for its entries; the total `count` avoids waiting for a GPU."""
     return (
         of_rows.repeat_interleave(lengths, output_size=count)
         if is_tensor(of_rows)
@@ -364,8 +361,8 @@ def _fits(one: Any, other: Any) -> bool:
 
 
 def _described(values: Any) -> str:
-    what = "a tensor" if is_tensor(values) else "an array"
-    return f"{what} of shape {tuple(values.shape)}, dtype {values.dtype}"
+    kind = "a tensor" if is_tensor(values) else "an array"
+    return f"{kind} of shape {tuple(values.shape)}, dtype {values.dtype}"
 
 
 def _whole_numbers(offsets: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -375,5 +372,5 @@ def _whole_numbers(offsets: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     return found.astype(np.int64, copy=False)
 
 
-def _told(offsets: Any) -> str:
+def _shortened(offsets: Any) -> str:
     return f"{offsets[:6].tolist() if offsets.ndim else offsets}" + (" ..." if offsets.size > 6 else "")

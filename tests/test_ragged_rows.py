@@ -99,7 +99,7 @@ def test_torch_has_the_same_rows_nested() -> None:
     [
         (np.arange(3), [0, 2], "3 values, but its offsets end at 2"),
         (np.arange(3), [1, 3], "begin with 0"),
-        (np.arange(3), [0, 2, 1, 3], "never fall"),
+        (np.arange(3), [0, 2, 1, 3], "never decrease"),
         (np.arange(3), [], "have dtype float64, expected whole numbers"),
         (np.arange(3), np.zeros((2, 2), int), "one axis"),
         (np.float32(3), [0], "one number"),
@@ -161,7 +161,7 @@ def test_an_index_that_means_no_rows_is_refused(kind: Any, index: Any, error: ty
     rows = Ragged.of([kind([1, 2, 3]), kind([4]), kind([5, 6])])
     for each in (index, kind(index)) if isinstance(index, list | bool) else (index,):
         with pytest.raises(
-            error, match=r"expected a number, a slice, or a list.* of one truth value for each row"
+            error, match=r"expected a number, a slice, or a list.* of one boolean for each row"
         ):
             rows[each]
     assert len(rows[[]]) == 0

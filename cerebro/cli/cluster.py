@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "status":
         _show("\n".join(actions.status_lines(site)))
         return 0
-    with site.alone():
+    with site.locked():
         try:
             if options.action == "delete":
                 actions.delete(site, lambda plan: options.yes or _confirms(plan, site.file.name))

@@ -1,6 +1,7 @@
-"""A Cerebro cluster on AWS from one file: created, paused, resumed, looked at and deleted.
+"""Cerebro clusters on AWS, from one file: create, pause, resume, show, delete.
 
-`clusterfile` reads what is asked for, `world` sees what there is, each of `steps` does what is left of its part, and
-`actions` takes them. What eksctl, CloudFormation and helm are given is ``data``, filled in by `manifests`. boto3, which
-reads, has one door (`aws`); executables, which change things, have one (`runner`). No service imports any of it.
+`clusterfile` reads the file, `world` reads the cluster's state from AWS, and `preflight` checks both. Each step in
+`steps` does what its part still needs, and `actions` runs the steps. `manifests` fills the templates in ``data`` for
+eksctl, CloudFormation and helm. boto3 is used for reading only (`aws`); executables make the changes (`runner`). No
+service imports this package.
 """

@@ -1,6 +1,6 @@
-"""The one door to boto3, which reads and waits; changes are made by the ``aws`` command line (`runner`).
+"""Reads and waits through boto3; changes are made by the ``aws`` command line (`runner`).
 
-botocore does the work: retries, pages, waiters. Every error comes out as `AwsError`.
+botocore handles retries, pages and waiters. Every error becomes an `AwsError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jmespath
 from cerebro.errors import ProvisionError
 
 Session: TypeAlias = boto3.Session
-"""Credentials, and a region."""
+"""Credentials and a region."""
 
 _CONFIGURATION = botocore.config.Config(
     connect_timeout=10, read_timeout=60, retries={"mode": "adaptive", "max_attempts": 8}
@@ -28,37 +28,37 @@ class AwsError(ProvisionError):
     """AWS refused a call, or did not answer."""
 
     def __init__(self, call: str, code: str, message: str) -> None:
-        """`code` is AWS's own, such as ``AccessDenied``; empty if there was no answer."""
+        """Create an error; `code` is AWS's, such as ``AccessDenied``, or empty without an answer."""
         self.code = code
         super().__init__(f"{call}: {code + ': ' if code else ''}{message}")
 
 
 def open_session(region: str) -> Session:
-    """With the credentials of this process's environment and files.
+    """Open a session with the credentials of this process's environment and files.
 
     Raises:
-        AwsError: AWS_PROFILE names no profile.
+        AwsError: the profile in AWS_PROFILE does not exist.
     """
     with _translated("aws"):
         return boto3.Session(region_name=region)
 
 
 class Aws:
-    """One region of one account. Clients are made when first used."""
+    """One region of one account. Clients are created at their first use."""
 
     def __init__(self, session: Session, region: str) -> None:
-        """Without effects: whether there are credentials shows at the first call."""
+        """Create without a call; missing credentials show at the first call."""
         self.region = region
         self._session = session
         self._clients: dict[str, Any] = {}
 
     def regions_known_offline(self) -> list[str]:
-        """Regions with EKS, as the installed botocore knows them."""
+        """Return the regions with EKS that the installed botocore knows."""
         parts = self._session.get_available_partitions()
         return sorted({each for part in parts for each in self._session.get_available_regions("eks", part)})
 
-    def look(self, service: str, operation: str, **arguments: Any) -> Any:
-        """What an operation that only reads answers.
+    def read(self, service: str, operation: str, **arguments: Any) -> Any:
+        """Call an operation that only reads.
 
         Raises:
             AwsError: refused, or no answer.
@@ -67,35 +67,35 @@ class Aws:
             return getattr(self._client(service), operation)(**arguments)
 
     def find(self, service: str, operation: str, expression: str, **arguments: Any) -> list[Any]:
-        """What a JMESPath expression finds in an answer, over all its pages.
+        """Return the items that a JMESPath expression selects, over all pages of an answer.
 
         Raises:
             AwsError: refused, or no answer.
         """
         if not self._client(service).can_paginate(operation):
-            return jmespath.search(expression, self.look(service, operation, **arguments)) or []
+            return jmespath.search(expression, self.read(service, operation, **arguments)) or []
         with _translated(f"{service} {operation}"):
             pages = self._client(service).get_paginator(operation).paginate(**arguments)
             return [item for item in pages.search(expression) if item is not None]
 
     def wait(self, service: str, waiter: str, **arguments: Any) -> None:
-        """Wait by one of boto3's waiters until nothing moves any more; the caller looks at what came of it.
+        """Wait with one of boto3's waiters; the caller checks the result.
 
         Raises:
-            ProvisionError: it still moves when the waiter's time is over.
+            ProvisionError: the waiter's time is over.
             AwsError: refused, or no answer.
         """
         with _translated(f"{service} {waiter}"):
-            made = self._client(service).get_waiter(waiter)
+            waiter_object = self._client(service).get_waiter(waiter)
             try:
-                made.wait(**arguments)
+                waiter_object.wait(**arguments)
             except botocore.exceptions.WaiterError as problem:
                 if "Max attempts exceeded" in str(problem):
-                    minutes = made.config.delay * made.config.max_attempts / 60
-                    what = " ".join(map(str, arguments.values()))
-                    again = "give the same command again to wait on"
+                    minutes = waiter_object.config.delay * waiter_object.config.max_attempts / 60
+                    target = " ".join(map(str, arguments.values()))
+                    advice = "give the same command again to continue waiting"
                     raise ProvisionError(
-                        f"{what}: not settled within {minutes:.0f} minutes; {again}"
+                        f"{target}: not settled within {minutes:.0f} minutes; {advice}"
                     ) from problem
                 if "terminal failure state" not in str(problem):
                     raise _refused(waiter, problem.last_response.get("Error", {}), problem) from problem
@@ -119,5 +119,5 @@ def _translated(call: str) -> Iterator[None]:
         raise AwsError(call, "", str(problem)) from problem
 
 
-def _refused(call: str, said: dict[str, Any], problem: Exception) -> AwsError:
-    return AwsError(call, str(said.get("Code", "")), str(said.get("Message", problem)))
+def _refused(call: str, error: dict[str, Any], problem: Exception) -> AwsError:
+    return AwsError(call, str(error.get("Code", "")), str(error.get("Message", problem)))

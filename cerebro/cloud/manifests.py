@@ -1,7 +1,7 @@
-"""What eksctl, CloudFormation, kubectl and helm are given: ``data``, with what the cluster file says over it. Pure.
+"""Input of eksctl, CloudFormation, kubectl and helm: templates from ``data`` and the cluster file. Pure.
 
-Stack, classes and releases carry a fingerprint of what they were made from, so that a later run sees from the cluster
-itself whether they are as the file now wants them.
+The stack, storage classes and releases carry a fingerprint of their input, so a later run sees in the cluster whether
+they match the file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cerebro.cloud.clusterfile import ClusterFile, WorkerGroup
 from cerebro.cloud.names import FINGERPRINT, GPU_PLUGIN, MONITORING, PLATFORM, ZONES_TAG
 
 STACK = Path(__file__).parent / "data" / "stack.yaml"
-"""The template of our stack, for CloudFormation."""
+"""Template of Cerebro's CloudFormation stack."""
 _GPU = "nvidia.com/gpu"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, ten times as fast, where PyYAML was built with it."""
+"""The C loader, ten times as fast, if PyYAML has it."""
 
 
 def _filled(template: str, /, **values: str) -> Any:
@@ -32,33 +32,34 @@ def _filled(template: str, /, **values: str) -> Any:
 
 
 data = cache(_filled)
-"""A file of ``data`` without anything filled in; not to be changed."""
+"""Return a file of ``data`` without values; do not change the result."""
 ADDONS = tuple(addon["name"] for part in data("eksctl.yaml")["addons"].values() for addon in part)
 
 
 def configuration(file: ClusterFile, zones: Sequence[str], *, is_whole: bool = True) -> dict[str, Any]:
-    """What ``eksctl ... -f`` is given; the nodes are in the first of the zones.
+    """Return the configuration for ``eksctl ... -f``, with the nodes in the first zone.
 
-    If not `is_whole`, without nodes, and without the addons that need nodes to run on: eksctl would wait for them.
+    Args:
+        is_whole: False omits nodes and addons that need nodes, because eksctl would wait for them.
     """
     parts = _filled("eksctl.yaml", name=file.name, region=file.region, kubernetes=file.kubernetes)
     addons = [*parts["addons"]["network"], *(parts["addons"]["workload"] if is_whole else ())]
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         **parts["cluster"],
         "availabilityZones": list(zones),
         "addons": [{**addon, "tags": file.all_tags} for addon in addons],
     }
-    made["metadata"]["tags"] = {**file.all_tags, ZONES_TAG: " ".join(zones)}
+    result["metadata"]["tags"] = {**file.all_tags, ZONES_TAG: " ".join(zones)}
     if is_whole:
         common = {**parts["group"], "availabilityZones": [zones[0]], "tags": file.all_tags}
-        own = [parts["control"], *(parts["workers"] for _ in file.workers)]
-        groups = zip(file.nodes.values(), own, strict=True)
-        made["managedNodeGroups"] = [overlaid({**common, **_group(group)}, role) for group, role in groups]
-    return made
+        roles = [parts["control"], *(parts["workers"] for _ in file.workers)]
+        groups = zip(file.nodes.values(), roles, strict=True)
+        result["managedNodeGroups"] = [overlaid({**common, **_group(group)}, role) for group, role in groups]
+    return result
 
 
 def _group(group: WorkerGroup) -> dict[str, Any]:
-    # The device plugin's own affinity asks for the label.
+    # The device plugin's affinity needs the label.
     present = {f"{_GPU}.present": "true"} if group.gpus else {}
     return {
         "name": group.name,
@@ -72,13 +73,17 @@ def _group(group: WorkerGroup) -> dict[str, Any]:
 
 
 def stack_parameters(file: ClusterFile, zones: Sequence[str], *, is_attached: bool = True) -> dict[str, str]:
-    """Parameters of our stack. Unattached, it is only the file system."""
+    """Return the parameters of Cerebro's stack.
+
+    Args:
+        is_attached: False keeps only the file system, without a network.
+    """
     special = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
     arn = f"arn:{special.get(file.region.rsplit('-', 2)[0], 'aws')}:s3:::"
     buckets = [entry.partition("/") for entry in file.s3]
     return {
         "Cluster": file.name,
-        "Attached": "yes" if is_attached else "no",  # no: what is stored outlives a network that is made anew
+        "Attached": "yes" if is_attached else "no",  # No: the data outlives a network that is created again.
         "Zones": str(len(zones)),
         "Throughput": file.storage.efs_throughput,
         "Listed": ",".join(sorted({f"{arn}{bucket}" for bucket, _, _ in buckets})),
@@ -87,25 +92,25 @@ def stack_parameters(file: ClusterFile, zones: Sequence[str], *, is_attached: bo
 
 
 def stack_fingerprint(file: ClusterFile, parameters: Mapping[str, str]) -> str:
-    """Of the stack as the file wants it."""
+    """Return the fingerprint of the stack for this file."""
     return fingerprint(STACK.read_text(encoding="utf-8"), parameters, file.all_tags)
 
 
 def storage_classes(file: ClusterFile, file_system: str) -> list[dict[str, Any]]:
-    """A class for what all share (EFS) and one for the disks of single pods (EBS)."""
-    made: list[dict[str, Any]] = _filled("storage-classes.yaml", name=file.name, file_system=file_system)
-    for each in made:
+    """Return the storage classes for the shared file system (EFS) and for disks of single pods (EBS)."""
+    result: list[dict[str, Any]] = _filled("storage-classes.yaml", name=file.name, file_system=file_system)
+    for each in result:
         each["metadata"].setdefault("annotations", {})[FINGERPRINT] = fingerprint(each)
-    return made
+    return result
 
 
 class Wanted(NamedTuple):
-    """A release of helm as the file wants it."""
+    """A helm release as the file describes it."""
 
     name: str
     namespace: str
     chart: tuple[str, ...]
-    """Arguments that name it, with its version."""
+    """Arguments that name the chart, with its version."""
     values: Mapping[str, Any]
     timeout: str
     mark: str
@@ -113,27 +118,29 @@ class Wanted(NamedTuple):
 
 
 def releases(file: ClusterFile, chart: Path) -> dict[str, Wanted]:
-    """The releases that the file asks for, in their order, by what messages call them; `chart` is the platform's."""
+    """Return title -> release, in their order; `chart` is the platform's chart."""
     parts = _filled("releases.yaml", name=file.name, region=file.region)
     named = {"GPU device plugin": GPU_PLUGIN, "monitoring": MONITORING, "platform": PLATFORM}
     if not (file.gpus and file.install.gpu_plugin):
         del named["GPU device plugin"]
     if not file.install.monitoring:
         del named["monitoring"]
-    made = {}
+    result = {}
     for title, name in named.items():
         values, arguments = parts[name]["values"], tuple(parts[name]["chart"])
         content: Any = arguments
         if name == PLATFORM:
             values, arguments, content = _platform(file, values), (str(chart),), chart_fingerprint(chart)
         mark = fingerprint(content, values)
-        made[title] = Wanted(name, parts[name]["namespace"], arguments, values, parts[name]["timeout"], mark)
-    return made
+        result[title] = Wanted(
+            name, parts[name]["namespace"], arguments, values, parts[name]["timeout"], mark
+        )
+    return result
 
 
 def _platform(file: ClusterFile, values: Mapping[str, Any]) -> dict[str, Any]:
     gpu = {"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "images": {"registry": file.images.registry, "worker": {"cuda": file.gpus > 0}},
         "worker": {
             "replicas": file.num_workers,
@@ -143,20 +150,22 @@ def _platform(file: ClusterFile, values: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     if file.images.tag is not None:
-        given["images"]["tag"] = file.images.tag
+        settings["images"]["tag"] = file.images.tag
     if file.install.monitoring:
-        given["monitoring"] = {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")}
-    return overlaid(overlaid(values, given), file.install.chart.values)
+        settings["monitoring"] = {
+            part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")
+        }
+    return overlaid(overlaid(values, settings), file.install.chart.values)
 
 
 def fingerprint(*parts: object) -> str:
-    """Of anything JSON can hold; the same for equal parts, whatever the order of their keys."""
+    """Return the fingerprint of JSON values, independent of the order of keys."""
     written = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def chart_fingerprint(chart: Path) -> str:
-    """Of a chart's content: a folder's files and their names, or an archive's bytes; empty if there is none."""
+    """Return the fingerprint of a chart's files or archive, or an empty text without a chart."""
     if not chart.exists():
         return ""
     digest = hashlib.sha256()
@@ -167,7 +176,7 @@ def chart_fingerprint(chart: Path) -> str:
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings merged key by key, as helm does; anything else in `above` replaces what is below."""
+    """Merge mappings key by key, as helm does; other values in `above` replace those in `below`."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)

@@ -1,6 +1,6 @@
-"""What would cost an hour or money is looked for before anything is made, and said at once, not one mistake per try.
+"""Checks before a creation, all reported at once: mistakes that would cost an hour or money.
 
-What eksctl or AWS refuses by itself within a minute is left to them.
+Mistakes that eksctl or AWS refuses within a minute are not checked.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from cerebro.cloud.world import World, conflicts, known_zones
 
 _SIGN_IN = "sign in: `aws configure` (keys) or `aws sso login`, or set AWS_PROFILE; look at the network"
 OF_THE_MACHINE = ("eksctl", "kubectl", "helm", "aws", "credentials")
-"""Checks that say nothing about the file."""
+"""Checks that are independent of the file."""
 _LEAST_CONTROL_MIB = 7 * 1024
-"""Pods of the control plane, of drivers and of the name service ask for about 4 GiB; TensorBoard grows."""
-_ASK = "ask for more: https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/"
+"""Pods of control plane, drivers and name service request about 4 GiB; TensorBoard grows."""
+_RAISE_QUOTA = "ask for more: https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/"
 MACHINES = """InstanceTypes[].{
     name: InstanceType, vcpus: VCpuInfo.DefaultVCpus, memory_mib: MemoryInfo.SizeInMiB,
     gpus: sum(GpuInfo.Gpus[?Manufacturer == 'NVIDIA'].Count || `[0]`),
     architectures: ProcessorInfo.SupportedArchitectures
 }"""
-"""What is looked at of EC2's description of instance types; GPUs are NVIDIA's, which CUDA needs."""
+"""Fields of EC2's instance types; GPUs are NVIDIA's, which CUDA needs."""
 _ZONES = """AvailabilityZones[?State == 'available' && ZoneType != 'local-zone' && ZoneType != 'wavelength-zone']
     .[ZoneName, ZoneId]"""
 
 
 class Verdict(StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
-    WARN = "warn"  # works, but not as one may expect
-    UNKNOWN = "?"  # could not be looked up
-    FAIL = "FAIL"  # nothing is made
+    WARN = "warn"  # Works, but perhaps not as expected.
+    UNKNOWN = "?"  # Could not be read.
+    FAIL = "FAIL"  # Nothing is created.
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: what was looked at, what is so, and what to do about it."""
+    """Result of one check, with a remedy."""
 
     verdict: Verdict
     name: str
     message: str
-    mend: str = ""
+    remedy: str = ""
 
 
 def check(site: Site) -> tuple[list[Finding], World]:
-    """Check everything; says what was found, what there is of the cluster, and sets where its nodes go.
+    """Run all checks; return findings and the cluster's state, and set the zones of the site.
 
-    What depends on AWS is left out where its answer to who we are is no; a dry run then takes nothing to exist.
+    Without valid credentials, checks on AWS are skipped; a dry run then assumes that no resource exists.
     """
     file = site.file
     site.zones = tuple(file.zones or (f"{file.region}a", f"{file.region}b"))
@@ -68,14 +68,14 @@ def check(site: Site) -> tuple[list[Finding], World]:
         findings.append(Finding(Verdict.FAIL, "install.chart.path", site.chart_problem))
     if Verdict.FAIL in (region.verdict, account.verdict):
         site.is_offline = site.is_dry
-        skipped = "not looked up: instance types, zones, versions, quotas; nothing is taken to exist yet"
+        skipped = "not checked: instance types, zones, versions, quotas; no resource is assumed to exist"
         return [*findings, Finding(Verdict.UNKNOWN, "AWS", skipped)], world
     try:
         world = site.observe()
         findings += _check_account(site, world)
     except AwsError as problem:
-        mend = "the user or role needs rights to look this up"
-        findings.append(Finding(Verdict.FAIL, "AWS", str(problem), mend))
+        remedy = "give the user or role the rights to read this"
+        findings.append(Finding(Verdict.FAIL, "AWS", str(problem), remedy))
     return findings, world
 
 
@@ -93,7 +93,7 @@ def _check_account(site: Site, world: World) -> Iterator[Finding]:
         for group in file.nodes.values():
             running = world.groups[group.name].desired if group.name in world.groups else 0
             started = max(0, group.count - running)
-            # At the worst each node is the largest of its class; that fallbacks of another class are used is rare.
+            # The worst case: each node is the largest of its class. Fallbacks of another class are rare.
             alike = [kind for kind in group.types if class_of(kind) == class_of(group.instance_type)]
             largest = max(machines[kind]["vcpus"] for kind in alike)
             vcpus[class_of(group.instance_type), group.spot] += started * largest
@@ -101,19 +101,19 @@ def _check_account(site: Site, world: World) -> Iterator[Finding]:
     clashes = [clash.partition(": ") for clash in conflicts(file, world)]
     yield from (Finding(Verdict.FAIL, name, message) for name, _, message in clashes)
     if world.cluster is not None and not clashes:
-        message = f"{file.name} exists ({world.cluster.status}); what is missing is made"
+        message = f"{file.name} exists ({world.cluster.status}); missing parts are created"
         yield Finding(Verdict.OK, "cluster", message)
 
 
 def _check_tools(runner: Runner) -> Iterator[Finding]:
     for name, tool in data("checks.yaml")["tools"].items():
-        answer = runner.look(name, *tool["asked"])
+        answer = runner.read(name, *tool["asked"])
         version, wanted = parse_version(answer.stdout or answer.stderr), ".".join(map(str, tool["oldest"]))
         text = ".".join(map(str, version))
         if runner.find(name) is None:
             yield Finding(Verdict.FAIL, name, "is not on PATH", f"install it: {tool['install']}")
         elif answer.returncode != 0 or not version:
-            yield Finding(Verdict.UNKNOWN, name, f"does not tell its version; {wanted} or newer is needed")
+            yield Finding(Verdict.UNKNOWN, name, f"does not print its version; {wanted} or newer is needed")
         elif version < tuple(tool["oldest"]):
             message = f"{text} is too old: {wanted} or newer ({tool['because']})"
             yield Finding(Verdict.FAIL, name, message, tool["install"])
@@ -122,32 +122,34 @@ def _check_tools(runner: Runner) -> Iterator[Finding]:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The first version number in what a tool says of itself; empty if there is none."""
+    """Return the first version number in a text, or an empty tuple."""
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     return () if found is None else tuple(int(part) for part in found.groups(default="0"))
 
 
 def _check_region(aws: Aws, file: ClusterFile) -> Finding:
-    """Known without asking AWS, except for regions newer than the installed botocore."""
+    """Check the region; AWS is not asked, so only regions known to botocore pass."""
     known = aws.regions_known_offline()
     if file.region in known:
         return Finding(Verdict.OK, "region", file.region)
     close = difflib.get_close_matches(file.region, known, n=1)
-    mend = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return Finding(Verdict.FAIL, "region", f"boto3 knows no region {file.region} with EKS", mend)
+    remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return Finding(Verdict.FAIL, "region", f"boto3 knows no region {file.region} with EKS", remedy)
 
 
 def check_credentials(aws: Aws) -> Finding:
-    """Whether AWS takes the credentials, and whose they are."""
+    """Check the credentials and name their owner."""
     try:
-        caller = aws.look("sts", "get_caller_identity")
+        caller = aws.read("sts", "get_caller_identity")
     except AwsError as problem:
-        return Finding(Verdict.FAIL, "credentials", f"none that AWS takes ({problem})", _SIGN_IN)
+        return Finding(
+            Verdict.FAIL, "credentials", f"AWS refuses them, or there are none ({problem})", _SIGN_IN
+        )
     return Finding(Verdict.OK, "credentials", f"account {caller['Account']}, {caller['Arn']}")
 
 
 def _check_kubernetes(aws: Aws, file: ClusterFile) -> Finding:
-    """eksctl knows versions only up to its own; this also tells what costs extra."""
+    """Check the version, which eksctl knows only up to its own; warn of additional costs."""
     expression = "clusterVersions[].[clusterVersion, versionStatus || status]"
     found = aws.find("eks", "describe_cluster_versions", expression, includeAll=True)
     offered = {version: state.upper() for version, state in found if state.upper() != "UNSUPPORTED"}
@@ -161,17 +163,19 @@ def _check_kubernetes(aws: Aws, file: ClusterFile) -> Finding:
 
 
 def check_machines(file: ClusterFile, machines: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """A finding for each instance type of the file, by the field that names it; `machines` as `MACHINES` has them."""
+    """Yield a finding for each instance type, by its field.
+
+    Args:
+        machines: instance type -> its description, as of `MACHINES`.
+    """
     for part, group in file.nodes.items():
-        for place, kind in enumerate(group.types):
-            name = f"{part}.fallbacks[{place - 1}]" if place else f"{part}.instance_type"
+        for index, kind in enumerate(group.types):
+            name = f"{part}.fallbacks[{index - 1}]" if index else f"{part}.instance_type"
             machine, first = machines.get(kind), machines.get(group.instance_type)
             if machine is None:
                 yield Finding(Verdict.FAIL, name, f"{kind} does not exist in {file.region}")
-            elif place and first is not None and (less := _less(machine, first)):
-                message = (
-                    f"{kind} has {less} than {group.instance_type}: what workers ask for must fit there, too"
-                )
+            elif index and first is not None and (smaller := _smaller(machine, first)):
+                message = f"{kind} has {smaller} than {group.instance_type}: what workers ask for must fit there, too"
                 yield _check_machine(part, name, kind, group, machine) or Finding(Verdict.WARN, name, message)
             else:
                 yield _check_machine(part, name, kind, group, machine) or _is_fit(name, kind, group, machine)
@@ -180,18 +184,20 @@ def check_machines(file: ClusterFile, machines: Mapping[str, Mapping[str, Any]])
 def _check_machine(
     part: str, name: str, kind: str, group: WorkerGroup, machine: Mapping[str, Any]
 ) -> Finding | None:
-    """What is wrong with one, if anything is."""
-    has = int(machine["gpus"])
+    """Return the problem of an instance type, or `None`."""
+    num_gpus = int(machine["gpus"])
     if "x86_64" not in machine["architectures"]:
         message = f"{kind} is {'/'.join(machine['architectures'])}, the images are built for x86_64"
         return Finding(Verdict.FAIL, name, message)
     if part == "controller" and machine["memory_mib"] < _LEAST_CONTROL_MIB:
         message = f"{kind} has {_memory(machine)} of memory, the control plane needs 8"
         return Finding(Verdict.FAIL, name, message, "take m6i.large or larger")
-    if group.gpus > has:
-        return Finding(Verdict.FAIL, f"{part}.gpus", f"{group.gpus} asked for, {kind} has {has} of NVIDIA")
-    if group.gpus < has:
-        message = f"{group.gpus} of the {has} GPUs of {kind} are used, all are paid for"
+    if group.gpus > num_gpus:
+        return Finding(
+            Verdict.FAIL, f"{part}.gpus", f"{group.gpus} asked for, {kind} has {num_gpus} of NVIDIA"
+        )
+    if group.gpus < num_gpus:
+        message = f"{group.gpus} of the {num_gpus} GPUs of {kind} are used, all are paid for"
         return Finding(Verdict.WARN, f"{part}.gpus", message)
     return None
 
@@ -202,8 +208,8 @@ def _is_fit(name: str, kind: str, group: WorkerGroup, machine: Mapping[str, Any]
     )
 
 
-def _less(machine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """What a fallback has less of than the first type of its group, in words."""
+def _smaller(machine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """Describe a fallback's smaller resources than the first type's."""
     words = {"vcpus": f"fewer vCPUs ({machine['vcpus']})", "memory_mib": f"less memory ({_memory(machine)})"}
     return " and ".join(text for field, text in words.items() if machine[field] < first[field])
 
@@ -213,34 +219,34 @@ def _memory(machine: Mapping[str, Any]) -> str:
 
 
 def _choose_zones(site: Site, known: Sequence[str]) -> Finding:
-    """Where the nodes go: the first of the zones that are decided already, or one that offers all types."""
+    """Choose the zones: the nodes' is the first one decided, or one that offers all types."""
     types, without = site.file.instance_types, data("checks.yaml")["zones_without_eks"]
     zones = site.aws.find("ec2", "describe_availability_zones", _ZONES)
     usable = {name for name, id_ in zones if id_ not in without}
-    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": types}]}
+    request = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": types}]}
     where = "InstanceTypeOfferings[].Location"
-    offers = Counter(site.aws.find("ec2", "describe_instance_type_offerings", where, **asked))
+    offers = Counter(site.aws.find("ec2", "describe_instance_type_offerings", where, **request))
     suited = sorted(zone for zone in usable if offers[zone] == len(types))
-    mend = f"zones that do: {', '.join(suited) or 'none; take other instance types'}"
+    remedy = f"zones that do: {', '.join(suited) or 'none; take other instance types'}"
     if outside := ", ".join(zone for zone in known if zone not in usable):
-        return Finding(Verdict.FAIL, "zones", f"{outside} cannot hold a control plane of EKS", mend)
+        return Finding(Verdict.FAIL, "zones", f"{outside} cannot hold a control plane of EKS", remedy)
     if not suited or (known and known[0] not in suited):
         asker = known[0] if known else f"a single zone of {site.file.region}"
-        return Finding(Verdict.FAIL, "zones", f"{asker} does not offer all instance types", mend)
+        return Finding(Verdict.FAIL, "zones", f"{asker} does not offer all instance types", remedy)
     site.zones = tuple(known) or (suited[0], min(usable - {suited[0]}))
     message = f"nodes in {site.zones[0]}, control plane in {' and '.join(site.zones)}"
     return Finding(Verdict.OK, "zones", message)
 
 
 def class_of(instance_type: str) -> str | None:
-    """The name of the class that AWS counts an instance type in; None: not one of those checked here."""
+    """Return AWS's quota class of an instance type, or `None` for a class without a check."""
     letters = re.split(r"\d", instance_type)[0]
     classes = data("checks.yaml")["quotas"].items()
     return next((name for name, each in classes if re.fullmatch(each["families"], letters)), None)
 
 
 def _check_quotas(aws: Aws, needed: Mapping[tuple[str | None, bool], int]) -> Iterator[Finding]:
-    """Of vCPUs still to be started, by (class, spot): new accounts have no GPUs, a group fails only in half an hour."""
+    """Check the quotas of vCPUs to start, by (class, is spot): new accounts have none for GPUs."""
     alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     used: Counter[tuple[str | None, bool]] = Counter()
     for instance in aws.find("ec2", "describe_instances", "Reservations[].Instances[]", Filters=alive):
@@ -248,13 +254,15 @@ def _check_quotas(aws: Aws, needed: Mapping[tuple[str | None, bool], int]) -> It
         market = (class_of(instance["InstanceType"]), instance.get("InstanceLifecycle") == "spot")
         used[market] += cores["CoreCount"] * cores["ThreadsPerCore"]
     for market, count in sorted(needed.items(), key=str):
-        what = f"quota vCPUs {market[0]}, {'spot' if market[1] else 'on demand'}"
+        quota = f"quota vCPUs {market[0]}, {'spot' if market[1] else 'on demand'}"
         try:
             code = data("checks.yaml")["quotas"][market[0]]["spot" if market[1] else "on_demand"]
-            answer = aws.look("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
+            answer = aws.read("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
         except (AwsError, KeyError) as problem:
-            yield Finding(Verdict.UNKNOWN, what, f"cannot be looked up ({problem}); {count} are needed")
+            yield Finding(Verdict.UNKNOWN, quota, f"cannot be read ({problem}); {count} are needed")
             continue
         allowed = answer["Quota"]["Value"]
         verdict = Verdict.OK if count + used[market] <= allowed else Verdict.FAIL
-        yield Finding(verdict, what, f"{count} needed, {used[market]} used of {allowed:g}", f"{_ASK}{code}")
+        yield Finding(
+            verdict, quota, f"{count} needed, {used[market]} used of {allowed:g}", f"{_RAISE_QUOTA}{code}"
+        )

@@ -1,7 +1,7 @@
-"""The one place that starts executables: eksctl, kubectl, helm, aws; and the log of what was done.
+"""Executables (eksctl, kubectl, helm, aws) and the log of their use.
 
-No shell. What commands that change something print is shown as it comes and kept in the log; answers of commands
-that only look are not shown. In a dry run, commands that change something are shown instead of run.
+No shell is used. The output of changing commands is shown as it comes and kept in the log. The output of reading
+commands is not shown. A dry run shows changing commands and does not run them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cerebro.errors import ProvisionError
 
 _LAST_LINES = 15
 _END_TIMEOUT_S = 30.0
-"""How long an executable may take to end after Ctrl-C before it is killed."""
-_LOOK_TIMEOUT_S = 120.0
+"""Seconds for an executable to end after Ctrl-C before it is killed."""
+_READ_TIMEOUT_S = 120.0
 NOT_RUN = 127
 
 
@@ -29,11 +29,11 @@ class CommandError(ProvisionError):
     """An executable ended with a status other than 0."""
 
     def __init__(self, arguments: Sequence[str], status: int, last_lines: Sequence[str]) -> None:
-        """Keep what the user has to see: command, status, last lines."""
+        """Store the command, its status and its last lines."""
         self.status = status
         self.last_lines = tuple(last_lines)
-        said = "".join(f"\n    {line}" for line in last_lines) or "\n    (it printed nothing)"
-        super().__init__(f"{shlex.join(arguments)}\n  ended with status {status}; its last lines:{said}")
+        errors = "".join(f"\n    {line}" for line in last_lines) or "\n    (it printed nothing)"
+        super().__init__(f"{shlex.join(arguments)}\n  ended with status {status}; its last lines:{errors}")
 
 
 class Runner:
@@ -42,27 +42,34 @@ class Runner:
     def __init__(
         self, *, environment: Mapping[str, str], log: Path, show: Callable[[str], None], is_dry: bool
     ) -> None:
-        """`environment` is all that executables get; its PATH is where they are looked for. A dry run keeps no log."""
+        """Create a runner.
+
+        Args:
+            environment: environment of the executables; PATH locates them.
+            log: file for the commands and their output; not written in a dry run.
+            show: receives each line for the user.
+            is_dry: True to show changing commands without running them.
+        """
         self._environment = dict(environment)
         self._log = log
         self._show = show
         self.is_dry = is_dry
         self.heading = ""
-        """Shown before the next change, once."""
+        """Line to show once, before the next change."""
         self.num_changes = 0
-        """How many changes were made; in a dry run, how many would be."""
+        """Number of changes; in a dry run, of changes shown."""
 
     def find(self, name: str) -> Path | None:
-        """Where an executable is, if it is on PATH."""
+        """Return the path of an executable on PATH, or `None`."""
         found = shutil.which(name, path=self._environment.get("PATH", ""))
         return None if found is None else Path(found)
 
     def change(self, *arguments: str) -> None:
-        """Run a command that changes something, its output shown as it comes; in a dry run only show it.
+        """Run a changing command and show its output; in a dry run show the command only.
 
         Raises:
             CommandError: it ended with a status other than 0.
-            KeyboardInterrupt: the executable has been told, and has ended.
+            KeyboardInterrupt: the user interrupted it, and it has ended.
         """
         self.num_changes += 1
         if self.heading:
@@ -75,7 +82,7 @@ class Runner:
         found = self.find(arguments[0])
         if found is None:
             raise ProvisionError(f"{arguments[0]} is not on PATH; `create --dry-run` says what to install")
-        last: deque[str] = deque(maxlen=_LAST_LINES)
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         process = subprocess.Popen(
             [str(found), *arguments[1:]], env=self._environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
@@ -84,18 +91,18 @@ class Runner:
             with process:
                 assert process.stdout is not None
                 for line in process.stdout:
-                    last.append(line.rstrip("\n"))
-                    self._show(f"  {last[-1]}")
-                    self._note(f"  {last[-1]}")
+                    last_lines.append(line.rstrip("\n"))
+                    self._show(f"  {last_lines[-1]}")
+                    self._note(f"  {last_lines[-1]}")
         except KeyboardInterrupt:
             self._end(process)
             raise
         self._note(f"  status {process.returncode}")
         if process.returncode != 0:
-            raise CommandError(arguments, process.returncode, tuple(last))
+            raise CommandError(arguments, process.returncode, tuple(last_lines))
 
-    def look(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command that only looks, in a dry run as well; its status is the caller's to judge."""
+    def read(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a reading command, also in a dry run; the caller checks the status."""
         found, ended = (
             self.find(arguments[0]),
             subprocess.CompletedProcess(arguments, NOT_RUN, "", "no answer"),
@@ -104,10 +111,10 @@ class Runner:
             with suppress(subprocess.TimeoutExpired):
                 ended = subprocess.run(
                     [str(found), *arguments[1:]], env=self._environment, stdin=subprocess.DEVNULL, capture_output=True,
-                    timeout=_LOOK_TIMEOUT_S, encoding="utf-8", errors="replace", check=False,
+                    timeout=_READ_TIMEOUT_S, encoding="utf-8", errors="replace", check=False,
                 )  # fmt: skip
-        said = ended.stderr.strip()[-500:]
-        self._note(f"? {shlex.join(arguments)} -> status {ended.returncode} {said}".rstrip())
+        errors = ended.stderr.strip()[-500:]
+        self._note(f"? {shlex.join(arguments)} -> status {ended.returncode} {errors}".rstrip())
         return ended
 
     def _note(self, line: str) -> None:
@@ -118,7 +125,7 @@ class Runner:
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
-        # A terminal has sent SIGINT to it already; when only we were told, it learns of it here.
+        # A terminal sends SIGINT to it as well; otherwise it gets the signal here.
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:

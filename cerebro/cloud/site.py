@@ -1,6 +1,6 @@
-"""One cluster and the means to change it: the file, AWS, executables, a folder for what is generated.
+"""One cluster and the means to change it: its file, AWS, executables, and a folder for generated files.
 
-The only place with a process's environment.
+Only this module reads the environment of the process.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ _CHART = Path("deploy") / "helm" / "cerebro"
 
 @dataclass(kw_only=True)
 class Site:
-    """`zones` is set once it is known where the nodes go."""
+    """One cluster and the means to change it. `zones` is set once the nodes' zone is known."""
 
     file: ClusterFile
     aws: Aws
     runner: Runner
     folder: Path
-    """Generated files, the kubeconfig and the log; it can be lost without harm."""
+    """Folder of generated files, kubeconfig and log, which can be deleted."""
     chart: Path
-    """The platform's."""
+    """The platform's chart."""
     chart_problem: str
-    """Why it cannot be used; empty if it can."""
+    """Reason why the chart cannot be used, or an empty text."""
     show: Callable[[str], None]
     zones: Sequence[str] = ()
     is_offline: bool = False
-    """Set by a dry run without credentials: nothing is taken to exist."""
+    """True in a dry run without credentials, which assumes that no resource exists."""
 
     @property
     def is_dry(self) -> bool:
-        """Whether changes are only shown."""
+        """True if changes are only shown."""
         return self.runner.is_dry
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster's own: the user's is left alone."""
+        """The cluster's own kubeconfig; the user's is not changed."""
         return self.folder / "kubeconfig"
 
     def observe(self, *, with_resources: bool = False) -> World:
-        """What there is now."""
+        """Read the present state."""
         if self.is_offline:
             return World(name=self.file.name)
         return observe(self.aws, self.file.name, with_resources=with_resources)
 
     def settled(self, world: World) -> World:
-        """The world once AWS has ended what is under way in it.
+        """Return the world after AWS has completed its changes.
 
         Raises:
-            ProvisionError: something has not ended in time.
+            ProvisionError: a change was not completed in time.
         """
         groups = [name for name, group in world.groups.items() if group.status == "UPDATING"]
         for stack in world.moving_stacks:
@@ -73,23 +73,27 @@ class Site:
         return self.observe() if world.moving_stacks or groups else world
 
     def wait_for_stack(self, world: World, stack: str) -> None:
-        """Wait until CloudFormation has ended what it is doing with a stack, if it does anything."""
+        """Wait until CloudFormation has completed a stack's change, if there is one."""
         verb, ends = world.stacks.get(stack, "").partition("_")[0], {"DELETE": "delete", "UPDATE": "update"}
         if stack in world.moving_stacks:
             self.wait("cloudformation", f"stack_{ends.get(verb, 'create')}_complete", StackName=stack)
 
     def wait(self, service: str, waiter: str, **arguments: str) -> None:
-        """Wait by one of boto3's waiters; a dry run does not.
+        """Wait with one of boto3's waiters; a dry run does not wait.
 
         Raises:
-            ProvisionError: it has not ended in time, or AWS cannot be asked.
+            ProvisionError: not completed in time, or AWS does not answer.
         """
         if not self.is_dry:
             self.show(f"  waiting for {' '.join(arguments.values())} ...")
             self.aws.wait(service, waiter, **arguments)
 
     def write(self, name: str, content: Any) -> str:
-        """A generated file (YAML; several documents if `content` is a list) and its path; a dry run only shows it."""
+        """Write a generated YAML file and return its path; a dry run shows it.
+
+        Args:
+            content: the document, or a list of documents.
+        """
         documents = content if isinstance(content, list) else [content]
         text = yaml.safe_dump_all(documents, sort_keys=False, width=100)
         path = self.folder / name
@@ -102,40 +106,38 @@ class Site:
         return str(path)
 
     def change(self, tool: str, *arguments: str) -> None:
-        """Change something by eksctl, or by aws (in the file's region), kubectl or helm (in the cluster)."""
-        inside, region = ("--kubeconfig", str(self.kubeconfig)), ("--region", self.file.region)
-        self.runner.change(tool, *arguments, *{"eksctl": (), "aws": region}.get(tool, inside))
+        """Run a changing command of eksctl, aws (in the file's region), kubectl or helm (in the cluster)."""
+        query_cluster, region = ("--kubeconfig", str(self.kubeconfig)), ("--region", self.file.region)
+        self.runner.change(tool, *arguments, *{"eksctl": (), "aws": region}.get(tool, query_cluster))
 
     def has_kubeconfig(self, world: World) -> bool:
-        """Whether it is that of the cluster there is."""
-        there, cluster = self.kubeconfig, world.cluster
-        return (
-            cluster is not None and there.is_file() and cluster.endpoint in there.read_text(encoding="utf-8")
-        )
+        """Return True if the kubeconfig is of the existing cluster."""
+        path, cluster = self.kubeconfig, world.cluster
+        return cluster is not None and path.is_file() and cluster.endpoint in path.read_text(encoding="utf-8")
 
     def write_kubeconfig(self, world: World) -> None:
-        """A kubeconfig of its own in the cluster's folder, unless it is there; the user's is not touched."""
+        """Write the cluster's kubeconfig unless it exists; the user's is not changed."""
         if not self.has_kubeconfig(world):
-            place = ("--name", world.name, "--kubeconfig", str(self.kubeconfig))
-            self.change("aws", "eks", "update-kubeconfig", *place)
+            arguments = ("--name", world.name, "--kubeconfig", str(self.kubeconfig))
+            self.change("aws", "eks", "update-kubeconfig", *arguments)
 
-    def inside(self, world: World, *arguments: str) -> Any:
-        """What kubectl or helm says in JSON of what is in the cluster; None without an answer."""
+    def query_cluster(self, world: World, *arguments: str) -> Any:
+        """Return the JSON output of kubectl or helm, or `None` without an answer."""
         if not self.has_kubeconfig(world):
             return None
         tool, *rest = arguments
-        answer = self.runner.look(tool, "--kubeconfig", str(self.kubeconfig), *rest, "-o", "json")
+        answer = self.runner.read(tool, "--kubeconfig", str(self.kubeconfig), *rest, "-o", "json")
         try:
             return json.loads(answer.stdout) if answer.returncode == 0 else None
         except json.JSONDecodeError:
             return None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keeps a second command for the same cluster out while one is at work on this machine.
+    def locked(self) -> Iterator[None]:
+        """Hold the cluster's lock on this machine.
 
         Raises:
-            ProvisionError: one is.
+            ProvisionError: another command holds it.
         """
         if self.is_dry:
             yield
@@ -145,8 +147,10 @@ class Site:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as taken:
-                say = f"another command is at work on {self.file.name}"
-                raise ProvisionError(f"{say}; its log is {self.folder / 'cluster.log'}") from taken
+                where = self.folder / "cluster.log"
+                raise ProvisionError(
+                    f"another command is at work on {self.file.name}: see its log {where}"
+                ) from taken
             yield
 
 
@@ -159,21 +163,24 @@ def open_site(
     environment: Mapping[str, str] | None = None,
     session: Session | None = None,
 ) -> Site:
-    """The site of the cluster file at `path`; environment and credentials are this process's if not given.
+    """Open the site of a cluster file.
 
-    Generated files and the log go to ``clusters/REGION.NAME`` below `home`.
+    Generated files and the log are in ``clusters/REGION.NAME`` below `home`.
+
+    Args:
+        environment, session: default: of this process.
 
     Raises:
         ClusterFileError: the file has mistakes.
     """
     file = read(path)
     folder = home / "clusters" / f"{file.region}.{file.name}"
-    given = dict(os.environ if environment is None else environment)
+    variables = dict(os.environ if environment is None else environment)
     chart, problem = _chart(file, path)
     return Site(
         file=file,
         aws=Aws(session or open_session(file.region), file.region),
-        runner=Runner(environment=given, log=folder / "cluster.log", show=show, is_dry=is_dry),
+        runner=Runner(environment=variables, log=folder / "cluster.log", show=show, is_dry=is_dry),
         folder=folder,
         chart=chart,
         chart_problem=problem,
@@ -182,8 +189,8 @@ def open_site(
 
 
 def _chart(file: ClusterFile, path: Path) -> tuple[Path, str]:
-    given = file.install.chart.path
-    chart = Path(__file__).resolve().parents[2] / _CHART if given is None else path.parent / given
+    variables = file.install.chart.path
+    chart = Path(__file__).resolve().parents[2] / _CHART if variables is None else path.parent / variables
     is_chart = (chart / "Chart.yaml").is_file() or (chart.is_file() and chart.suffix == ".tgz")
-    problem = f"{chart} is no chart, that is, a folder with Chart.yaml or a .tgz archive: name {_CHART} of a checkout"
+    problem = f"{chart} is no chart, which is a folder with Chart.yaml or a .tgz archive: name {_CHART} of a checkout"
     return chart, "" if is_chart else problem

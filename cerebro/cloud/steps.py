@@ -1,11 +1,11 @@
-"""How a cluster is made and removed: steps that look at what there is, do what is left, and may be taken twice.
+"""Steps that create and remove a cluster. Each reads the state, does what remains, and can be repeated.
 
-eksctl makes control plane, addons and node groups, one command each: so what a failed or interrupted command did not
-make is made by the same step again. One stack of CloudFormation holds the rest on AWS. What AWS has under way is waited
-for before a step is taken (`Site.settled`).
+eksctl makes control plane, addons and node groups, with one command each, so a repeated step makes what a failed
+command did not. One CloudFormation stack has the other AWS resources. Before each step `Site.settled` waits for AWS's
+own changes.
 
-Removal begins inside the cluster, so that controllers remove what they made on AWS. They may be dead by then, or
-paused, so afterwards the same things are looked for on AWS, by their tags. What holds on to the network goes first.
+Removal begins inside the cluster, so that controllers remove their AWS resources. They may be dead or paused, so the
+same resources are then searched on AWS by their tags. Resources that block the network's deletion go first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from cerebro.cloud.world import World
 from cerebro.errors import ProvisionError
 
 Step: TypeAlias = Callable[[Site, World], None]
-"""Makes or removes a part of a cluster, if anything is left to do, and returns when that is done; or raises
-ProvisionError, and goes on when taken again."""
+"""Creates or removes a part of a cluster, if needed, and returns when that is done. A ProvisionError can be resumed by
+repeating the step.
+"""
 
 DESCRIPTION = "cerebro "
-"""Begins the description of a release that we made; its fingerprint follows."""
+"""Prefix of the description of Cerebro's releases; a fingerprint follows."""
 _TIMEOUT = ("--timeout", "45m")
 _NEVER_MADE = ("CREATE_FAILED", "ROLLBACK_")
 _EKSCTL = "eksctl-"
-"""Begins the names of eksctl's stacks; the cluster's others are ours."""
+"""Prefix of eksctl's stacks; the cluster's other stacks are Cerebro's."""
 
 
 def creation(site: Site) -> dict[str, Step]:
-    """By name, in the order in which they are taken; each needs those before it."""
+    """Return name -> step of a creation, in order; each needs the steps before it."""
     releases = manifests.releases(site.file, site.chart).items()
     return {
         "control plane": make_control_plane,
@@ -48,7 +49,7 @@ def creation(site: Site) -> dict[str, Step]:
 
 
 def make_control_plane(site: Site, world: World) -> None:
-    """With the network, and the addons without which nodes never become ready."""
+    """Create control plane, network, and the addons that nodes need to become ready."""
     stack, status = names.cluster_stack(world.name), world.cluster.status if world.cluster is not None else ""
     if status in ("ACTIVE", "UPDATING") and world.is_stack_ready(stack):
         return
@@ -59,17 +60,17 @@ def make_control_plane(site: Site, world: World) -> None:
 
 
 def _clear(site: Site, world: World) -> None:
-    """Remove what a failed attempt left; a cluster that has ever run stays, and the file system in any case."""
+    """Remove a failed attempt. A cluster that ever ran and the file system stay."""
     name, cluster = world.name, world.cluster
     stack = world.stacks.get(names.cluster_stack(name), "")
     if cluster is not None and cluster.status != "FAILED" and not stack.startswith(_NEVER_MADE):
         raise ProvisionError(
             f"the control plane exists ({cluster.status}), but its stack is {stack or 'missing'}. Nothing is "
-            "removed, because there may be data in it: look with `eksctl utils describe-stacks "
-            f"--cluster {name} --region {site.file.region}`, or remove all with `cerebro cluster delete`"
+            "removed, because it may contain data: look with `eksctl utils describe-stacks "
+            f"--cluster {name} --region {site.file.region}`, or remove everything with `cerebro cluster delete`"
         )
-    site.show("  an earlier attempt has failed: removing what it left")
-    if names.own_stack(name) in world.stacks:  # mount targets would keep the network from being deleted
+    site.show("  an earlier attempt failed: removing its resources")
+    if names.own_stack(name) in world.stacks:  # Mount targets would block the deletion of the network.
         _deploy(site, manifests.stack_parameters(site.file, site.zones, is_attached=False))
     if cluster is not None:
         delete_cluster(site, world)
@@ -77,43 +78,45 @@ def _clear(site: Site, world: World) -> None:
 
 
 def make_node_groups(site: Site, world: World) -> None:
-    """Remove groups that failed, make those that are missing, scale the rest to what the file says."""
+    """Remove failed groups, create missing ones, scale the others to the file's sizes."""
     for name in site.file.counts:
-        there, stack = world.groups.get(name), names.group_stack(world.name, name)
-        if there.has_failed if there is not None else stack in world.stacks:
-            problems = there.problems if there is not None else []
-            site.show("\n    ".join([f"  node group {name} has failed before: removing it", *problems]))
+        existing, stack = world.groups.get(name), names.group_stack(world.name, name)
+        if existing.has_failed if existing is not None else stack in world.stacks:
+            problems = existing.problems if existing is not None else []
+            site.show("\n    ".join([f"  node group {name} failed earlier: removing it", *problems]))
             delete_stacks(site, [stack])
             world = site.observe()
             if name in world.groups and not site.is_dry:
                 raise ProvisionError(f"node group {name} cannot be removed: {world.groups[name].problems}")
-    if set(site.file.counts) - set(world.groups):  # eksctl leaves out those that there are
+    if set(site.file.counts) - set(world.groups):  # eksctl skips existing groups.
         path = site.write("eksctl.yaml", manifests.configuration(site.file, site.zones))
-        # The device plugin is a release of ours, with a version that we choose.
+        # Cerebro installs the device plugin, with its own version.
         site.change("eksctl", "create", "nodegroup", "-f", path, "--install-nvidia-plugin=false", *_TIMEOUT)
     scale(site, world, site.file.counts)
 
 
 def scale(site: Site, world: World, counts: Mapping[str, int]) -> None:
-    """Set the number of nodes of groups that exist, and wait until EKS has done so.
+    """Set the number of nodes of existing groups, and wait until EKS is done.
 
     Raises:
-        ProvisionError: it has not in time.
+        ProvisionError: EKS was not done in time.
     """
-    wrong = [name for name in counts if name in world.groups and world.groups[name].desired != counts[name]]
-    for name in wrong:
+    to_scale = [
+        name for name in counts if name in world.groups and world.groups[name].desired != counts[name]
+    ]
+    for name in to_scale:
         most = max(1, counts[name], site.file.counts.get(name, 0)) + (name == names.CONTROL_GROUP)
         sizes = f"minSize=0,maxSize={most},desiredSize={counts[name]}"
         group = ("--cluster-name", world.name, "--nodegroup-name", name)
         site.change("aws", "eks", "update-nodegroup-config", *group, "--scaling-config", sizes)
-    for name in wrong:
+    for name in to_scale:
         site.wait("eks", "nodegroup_active", clusterName=world.name, nodegroupName=name)
 
 
 def make_addons(site: Site, world: World) -> None:
-    """eksctl leaves out those that there are; roles whose addon is missing would be in its way."""
-    there = [name for name, status in world.addons.items() if status != "CREATE_FAILED"]
-    if missing := sorted(set(manifests.ADDONS) - set(there)):
+    """Create missing addons. eksctl skips existing ones, and fails on roles of missing ones."""
+    existing = [name for name, status in world.addons.items() if status != "CREATE_FAILED"]
+    if missing := sorted(set(manifests.ADDONS) - set(existing)):
         prefixes = tuple(names.addon_stack_prefix(world.name, name) for name in missing)
         delete_stacks(site, [stack for stack in sorted(world.stacks) if stack.startswith(prefixes)])
         path = site.write("eksctl.yaml", manifests.configuration(site.file, site.zones))
@@ -121,22 +124,22 @@ def make_addons(site: Site, world: World) -> None:
 
 
 def make_stack(site: Site, world: World) -> None:
-    """Create or update our stack."""
+    """Create or update Cerebro's stack."""
     stack = names.own_stack(world.name)
     parameters = manifests.stack_parameters(site.file, site.zones)
     if world.is_stack_ready(stack) and world.mark == manifests.stack_fingerprint(site.file, parameters):
         return
     status = world.stacks.get(stack, "")
     if status.startswith("DELETE_FAILED") and world.file_system:
-        kept = f"{world.file_system} may hold data: copy it, then run `cerebro cluster delete`"
-        raise ProvisionError(f"a deletion of the stack {stack} has failed, and its file system {kept}")
-    if status.startswith((*_NEVER_MADE, "DELETE_FAILED")):  # it can only be deleted
+        advice = f"{world.file_system} may hold data: copy it, then run `cerebro cluster delete`"
+        raise ProvisionError(f"a deletion of the stack {stack} has failed, and its file system {advice}")
+    if status.startswith((*_NEVER_MADE, "DELETE_FAILED")):  # It can only be deleted.
         delete_stacks(site, [stack])
     _deploy(site, parameters)
 
 
 def _deploy(site: Site, parameters: Mapping[str, str]) -> None:
-    """By change set; CloudFormation rolls back what fails."""
+    """Deploy by change set; CloudFormation rolls back a failure."""
     tags = {**site.file.all_tags, names.FINGERPRINT: manifests.stack_fingerprint(site.file, parameters)}
     site.change(
         "aws", "cloudformation", "deploy", "--stack-name", names.own_stack(site.file.name),
@@ -148,32 +151,38 @@ def _deploy(site: Site, parameters: Mapping[str, str]) -> None:
 
 
 def make_classes(site: Site, world: World) -> None:
-    """Replaced, not applied: parameters of a class cannot be changed. Volumes stay."""
+    """Replace storage classes whose parameters changed, because they cannot be updated. Volumes stay."""
     if not world.file_system and not site.is_dry:
         stack = names.own_stack(world.name)
         raise ProvisionError(
-            f"stack {stack} is there, its file system is not: if its data can be done without, delete the stack "
+            f"stack {stack} exists without its file system. If you don't need its data, delete the stack "
             f"(aws cloudformation delete-stack --region {site.file.region} --stack-name {stack})"
         )
-    made = manifests.storage_classes(site.file, world.file_system or "<file system>")
-    found = site.inside(world, "kubectl", "get", "storageclasses", "--request-timeout=15s") or {}
+    classes = manifests.storage_classes(site.file, world.file_system or "<file system>")
+    found = site.query_cluster(world, "kubectl", "get", "storageclasses", "--request-timeout=15s") or {}
     marks = {each["metadata"]["name"]: each["metadata"].get("annotations") for each in found.get("items", [])}
-    wanted = {each["metadata"]["name"]: each["metadata"]["annotations"][names.FINGERPRINT] for each in made}
+    wanted = {
+        each["metadata"]["name"]: each["metadata"]["annotations"][names.FINGERPRINT] for each in classes
+    }
     if any((marks.get(name) or {}).get(names.FINGERPRINT) != mark for name, mark in wanted.items()):
-        site.change("kubectl", "replace", "--force", "-f", site.write("storage.yaml", made))
+        site.change("kubectl", "replace", "--force", "-f", site.write("storage.yaml", classes))
 
 
 def make_release(wanted: manifests.Wanted, site: Site, world: World) -> None:
-    """One whose command was interrupted is locked by helm for ever: it is uninstalled or rolled back first."""
-    at = (wanted.name, "--namespace", wanted.namespace)
-    history = site.inside(world, "helm", "history", *at, "--max", "1") or [{"status": "", "description": ""}]
+    """Install or upgrade a release. Helm locks one whose command was interrupted; it is uninstalled or rolled back
+    first.
+    """
+    release = (wanted.name, "--namespace", wanted.namespace)
+    history = site.query_cluster(world, "helm", "history", *release, "--max", "1") or [
+        {"status": "", "description": ""}
+    ]
     status, mark = history[-1]["status"], f"{DESCRIPTION}{wanted.mark}"
     if status == "deployed" and history[-1].get("description") == mark:
         return
     if status in ("pending-install", "uninstalling"):
-        site.change("helm", "uninstall", *at, "--wait", "--timeout", "5m")
+        site.change("helm", "uninstall", *release, "--wait", "--timeout", "5m")
     elif status in ("pending-upgrade", "pending-rollback"):
-        site.change("helm", "rollback", *at, "--wait", "--timeout", wanted.timeout)
+        site.change("helm", "rollback", *release, "--wait", "--timeout", wanted.timeout)
     values = site.write(f"values-{wanted.name}.yaml", dict(wanted.values))
     site.change(
         "helm", "upgrade", "--install", wanted.name, *wanted.chart, "--namespace", wanted.namespace,
@@ -185,7 +194,7 @@ def make_release(wanted: manifests.Wanted, site: Site, world: World) -> None:
 
 
 def removal() -> dict[str, Step]:
-    """By name, in the order in which they are taken."""
+    """Return name -> step of a removal, in order."""
     return {
         "what is inside the cluster": _empty,
         "load balancers": _remover("load balancer", "classic load balancer"),
@@ -199,7 +208,7 @@ def removal() -> dict[str, Step]:
 
 
 def _empty(site: Site, world: World) -> None:
-    """Namespaces, not claims: the claim of a disk goes only when the pods that use it have gone."""
+    """Delete namespaces rather than volume claims, which wait for their pods."""
     if world.cluster is None or world.cluster.status != "ACTIVE":
         return
     site.write_kubeconfig(world)
@@ -214,9 +223,7 @@ def _remover(*kinds: str) -> Step:
             if resource.kind in kinds:
                 try:
                     site.runner.change(*shlex.split(resource.remove))
-                except (
-                    ProvisionError
-                ) as failed:  # gone already, or in use: the others are removed all the same
+                except ProvisionError as failed:  # It is gone or in use; remove the others.
                     problem = failed
         if problem is not None:
             raise problem
@@ -225,18 +232,18 @@ def _remover(*kinds: str) -> Step:
 
 
 def _delete_own_stacks(site: Site, world: World) -> None:
-    """Delete our stack, with the file system."""
+    """Delete Cerebro's stack, with the file system."""
     if world.file_system:
-        points = "AccessPoints[].AccessPointId"  # made by the driver; they would keep the file system
+        points = "AccessPoints[].AccessPointId"  # The driver created them, and they block the file system.
         for point in site.aws.find("efs", "describe_access_points", points, FileSystemId=world.file_system):
-            with suppress(ProvisionError):  # the driver may have been faster; one that stays keeps the stack
+            with suppress(ProvisionError):  # The driver may be faster; one that stays blocks the stack.
                 site.change("aws", "efs", "delete-access-point", "--access-point-id", point)
     for stack in sorted(stack for stack in world.stacks if not stack.startswith(_EKSCTL)):
         delete_stacks(site, [stack])
 
 
 def delete_cluster(site: Site, world: World) -> None:
-    """Delete it by eksctl, with all that eksctl made for it."""
+    """Delete the cluster and its resources with eksctl."""
     if world.cluster is None:
         return
     site.wait_for_stack(
@@ -244,31 +251,31 @@ def delete_cluster(site: Site, world: World) -> None:
     )  # EKS deletes nothing that is still being made
     site.change(
         "eksctl", "delete", "cluster", "--name", world.name, "--region", site.file.region,
-        # force: on although nodes do not drain; there is nothing left that would need them
+        # Force: continue although nodes do not drain; nothing needs them any more.
         "--wait", "--force", "--disable-nodegroup-eviction", "--timeout", "45m",
     )  # fmt: skip
 
 
 def delete_eksctl_stacks(site: Site, world: World) -> None:
-    """What eksctl left: all but the cluster's own stack, which the others need; then that one."""
+    """Delete eksctl's stacks; the cluster's own stack last, because the others need it."""
     base = names.cluster_stack(world.name)
-    left = sorted(stack for stack in world.stacks if stack.startswith(_EKSCTL))
-    delete_stacks(site, [stack for stack in left if stack != base])
-    delete_stacks(site, [stack for stack in left if stack == base])
+    remaining = sorted(stack for stack in world.stacks if stack.startswith(_EKSCTL))
+    delete_stacks(site, [stack for stack in remaining if stack != base])
+    delete_stacks(site, [stack for stack in remaining if stack == base])
 
 
 def delete_stacks(site: Site, stacks: list[str]) -> None:
     """Delete CloudFormation stacks and wait until they are gone.
 
     Raises:
-        ProvisionError: one could not be deleted; the message has CloudFormation's reason.
+        ProvisionError: a stack could not be deleted. The message has CloudFormation's reason.
     """
     for name in stacks:
         site.change("aws", "cloudformation", "delete-stack", "--stack-name", name)
     for name in stacks:
         site.wait("cloudformation", "stack_delete_complete", StackName=name)
-    left = site.observe().stacks if stacks and not site.is_dry else {}
-    for name in (name for name in stacks if name in left):
-        seen = site.aws.look("cloudformation", "describe_stacks", StackName=name)["Stacks"][0]
-        reason = seen.get("StackStatusReason", "no reason given")
-        raise ProvisionError(f"stack {name} could not be deleted ({left[name]}): {reason}")
+    remaining = site.observe().stacks if stacks and not site.is_dry else {}
+    for name in (name for name in stacks if name in remaining):
+        described = site.aws.read("cloudformation", "describe_stacks", StackName=name)["Stacks"][0]
+        reason = described.get("StackStatusReason", "no reason given")
+        raise ProvisionError(f"stack {name} could not be deleted ({remaining[name]}): {reason}")

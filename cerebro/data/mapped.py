@@ -148,7 +148,7 @@ class _RaggedColumn:
                 places = by_entry[begin:end].repeat(lengths[begin:end])
                 places += np.arange(first * step, last * step, step)
                 values = entries.gather(places)
-            return Ragged.of_fitting(values, offsets)
+            return Ragged.unchecked(values, offsets)
 
         return gather
 
@@ -352,7 +352,7 @@ def _column(column: pa.Array, field: Field) -> Array | Ragged:
     if not field.is_ragged:
         return _entries(column, field)
     offsets = np.frombuffer(column.buffers()[1], OFFSET, len(column) + 1)
-    return Ragged.of_fitting(_entries(column.values, field), offsets)
+    return Ragged.unchecked(_entries(column.values, field), offsets)
 
 
 def _entries(column: pa.Array, field: Field) -> Array:

@@ -1,5 +1,6 @@
-"""Keras models through the same hopper: `KerasSubEpochSpec`, and what makes of it the `SubEpochSpec` that is trained.
+"""Keras models for the hopper: `KerasSubEpochSpec`, and its conversion to a `SubEpochSpec`.
 
-The only room that imports Keras and TensorFlow, and only in processes that have such a spec. The rest of the platform
-sees torch's modules, whose state is named tensors (`module`), and a spec that takes them (`hopped`).
+Only this package imports Keras and TensorFlow, and only in processes with such a spec. The rest of the platform sees
+torch modules, whose state is named tensors (`module`), and a spec that takes them (`adapter`). `backend` selects
+TensorFlow or torch, and `passes` has the default training, test and prediction.
 """

@@ -1,4 +1,4 @@
-"""A Keras model as a module of torch: its state is named tensors, in the one format of all checkpoints."""
+"""A Keras model as a torch module, with its state as named tensors in the common checkpoint format."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import nn
 from cerebro.keras.backend import fixed_threads
 from cerebro.keras.stand_in import StandIn
 
-ONLY_SINGLE = "it is a Keras model, which is trained on one device: techniques are for models of torch"
+ONLY_SINGLE = "it is a Keras model, which trains on one device: techniques are for torch models"
 
 
 class KerasModule(StandIn):
-    """What the platform saves and restores of a model beside its optimizer: weights and seed generators.
+    """Weights and seed generators of a Keras model; its optimizer is tracked separately.
 
-    Names are numbers in the order of `keras.Model.variables`, with what Keras calls the variable: its paths have counts
-    of layers in them that differ from process to process.
+    A name has the variable's number in `keras.Model.variables` and its Keras name. Keras' paths count layers, so they
+    differ between processes.
 
     Args:
-        model: built.
-        beside: variables that belong to no model, such as the state of Keras' global seed generator.
+        model: a built model.
+        extra: variables of no model, such as the state of Keras' global seed generator.
     """
 
     only_single = ONLY_SINGLE
 
-    def __init__(self, model: Any, beside: Sequence[Any] = ()) -> None:
+    def __init__(self, model: Any, extra: Sequence[Any] = ()) -> None:
         super().__init__()
-        # In a list: with the torch backend it is a module, which is not to be one of this module's.
-        self._models, self._beside = [model], list(beside)
+        # In a list: with the torch backend the model is a module, which must not become a submodule.
+        self._models, self._extra = [model], list(extra)
         self.threads = fixed_threads()
 
     @property
@@ -41,19 +41,19 @@ class KerasModule(StandIn):
 
     def _variables(self) -> dict[str, Any]:
         found = {f"{number:03}.{each.name}": each for number, each in enumerate(self.model.variables)}
-        return found | {f"beside.{number}": each for number, each in enumerate(self._beside)}
+        return found | {f"beside.{number}": each for number, each in enumerate(self._extra)}
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Tensors by name: the memory of the variables where that can be, or what never changes."""
+        """Return named tensors, which share memory with the variables if possible."""
         return {name: tensor_of(variable) for name, variable in self._variables().items()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Take these values.
+        """Set the variables.
 
         Raises:
-            RuntimeError: they are not those of such a model; nothing was changed.
+            RuntimeError: the state does not fit the model. No variable was changed.
         """
         variables = self._variables()
         wrong = [f"{name} was not saved" for name in variables.keys() - state_dict.keys()]
@@ -71,7 +71,7 @@ class KerasModule(StandIn):
             assign_to(variable, state_dict[name])
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """The weights, as far as they are numbers; what needs no gradient counts as frozen."""
+        """Return the numeric variables as parameters; non-trainable ones need no gradient."""
         for name, variable in self._variables().items():
             tensor = tensor_of(variable)
             if tensor.is_floating_point():
@@ -79,29 +79,29 @@ class KerasModule(StandIn):
 
 
 class OptimizerState:
-    """What is tracked of a model's optimizer: its slots, how many steps it has taken, its learning rate.
+    """State of a model's optimizer: slots, number of steps, learning rate.
 
-    The learning rate is a plain number, so that a changed hyper-parameter changes it (`worker.training.tracking`);
-    where a schedule gives it, it follows from the number of steps.
+    The learning rate is a number, so that a changed hyperparameter changes it (`worker.training.tracking`). With a
+    schedule it follows from the number of steps.
 
     Args:
-        optimizer: built.
+        optimizer: a built optimizer.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """The learning rate, if it is a variable, and the other variables in their order."""
+        """Return the variables in order, and the learning rate unless a schedule computes it."""
         rate = self._rate()
         slots = [tensor_of(each) for each in self._optimizer.variables if each is not rate]
         return {"slots": slots} | ({} if rate is None else {"learning_rate": float(tensor_of(rate))})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Restore the state.
 
         Raises:
-            ValueError: it is the state of another kind of optimizer, or of another model's.
+            ValueError: the state is of another kind of optimizer, or of another model.
         """
         rate = self._rate()
         slots = [each for each in self._optimizer.variables if each is not rate]
@@ -114,15 +114,19 @@ class OptimizerState:
             rate.assign(state["learning_rate"])
 
     def _rate(self) -> Any:
-        """The variable of the learning rate; `None` where a schedule gives it."""
-        optimizer = getattr(self._optimizer, "inner_optimizer", self._optimizer)  # of a loss-scaling one
+        """Return the variable of the learning rate, or `None` with a schedule."""
+        optimizer = getattr(
+            self._optimizer, "inner_optimizer", self._optimizer
+        )  # Unwrap a loss-scaling optimizer.
         rate = getattr(optimizer, "_learning_rate", None)
         return rate if isinstance(rate, keras.Variable) else None
 
 
 def tensor_of(variable: Any) -> torch.Tensor:
-    """A variable's value. With TensorFlow it is not copied either: who changes the variable gives it other memory as
-    long as the tensor is there."""
+    """Return a variable's value, without a copy.
+
+    TensorFlow gives a variable new memory when it changes while the tensor exists.
+    """
     value = variable.value
     if isinstance(value, torch.Tensor):
         return value.detach()
@@ -132,7 +136,7 @@ def tensor_of(variable: Any) -> torch.Tensor:
 
 
 def assign_to(variable: Any, tensor: torch.Tensor) -> None:
-    """Give a variable a tensor's values; the tensor stays the caller's."""
+    """Copy a tensor's values to a variable."""
     if isinstance(variable.value, torch.Tensor):
         variable.assign(tensor)
         return

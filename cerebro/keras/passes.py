@@ -1,8 +1,7 @@
-"""What `KerasSubEpochSpec` does unless a user's methods do: one pass over a data loader, as `fit`, `evaluate` and
-`predict` pass over theirs.
+"""Default methods of `KerasSubEpochSpec`: one pass over a data loader, as by `fit`, `evaluate`, `predict`.
 
-Keras' own loops read ahead in threads of TensorFlow's: a sub-epoch would be told of batches before it has trained on
-them, and could be left or saved at none. Here what they call for a batch is called for each batch.
+Keras' own loops read ahead in TensorFlow's threads, so a data loader would count batches before they are trained on,
+and no savepoint would be exact. Here each batch calls the function that Keras calls for a batch.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ _Step = Callable[[Any], Mapping[str, Any]]
 
 
 def train(models: list[Any], dataloader: DataLoader) -> dict[str, float]:
-    """Train on each batch; metrics are over the whole pass, also where it goes on from a savepoint."""
+    """Train on each batch; metrics cover the whole pass, also after a savepoint."""
     model = _one(models, "train")
-    kept = dataloader.progress({"metrics": None})
+    progress = dataloader.progress({"metrics": None})
 
-    def keep() -> None:
-        kept["metrics"] = [tensor_of(variable).clone() for variable in model.metrics_variables]
+    def save_metrics() -> None:
+        progress["metrics"] = [tensor_of(variable).clone() for variable in model.metrics_variables]
 
-    dataloader.savepoint(keep)
+    dataloader.savepoint(save_metrics)
     step: _Step | None = None
     for batch in dataloader:
         if step is None:
-            step = _begun(model, "train", batch)
-            for variable, value in zip(model.metrics_variables, kept["metrics"] or (), strict=False):
+            step = _start(model, "train", batch)
+            for variable, value in zip(model.metrics_variables, progress["metrics"] or (), strict=False):
                 assign_to(variable, value)
         dataloader.report(**step(batch))
     return _metrics(model)
@@ -43,13 +42,13 @@ def test(models: list[Any], dataloader: DataLoader) -> dict[str, float]:
     model = _one(models, "test")
     step: _Step | None = None
     for batch in dataloader:
-        step = step or _begun(model, "test", batch)
+        step = step or _start(model, "test", batch)
         step(batch)
     return _metrics(model)
 
 
 def predict(models: list[Any], dataloader: DataLoader) -> Iterator[Any]:
-    """The outputs for each batch."""
+    """Yield the outputs of each batch."""
     model = _one(models, "predict")
     for inputs, _ in dataloader:
         found = model.predict_on_batch(inputs)
@@ -67,31 +66,34 @@ def _one(models: list[Any], method: str) -> Any:
     return models[0]
 
 
-def _begun(model: Any, kind: Literal["train", "test"], batch: Any) -> _Step:
-    """What is done with a batch of a pass, whose metrics count anew.
+def _start(model: Any, kind: Literal["train", "test"], batch: Any) -> _Step:
+    """Return the step for a batch, and reset the metrics.
 
-    With TensorFlow it is traced for batches of any number of rows (`_Traced`). What Keras makes is traced a second time
-    at the last, smaller batch of each sub-epoch; that is used where a model runs eagerly, or has a function of its own.
+    With TensorFlow the step is traced for batches of any size (`_Traced`). Keras' own function would be traced again
+    for the last, smaller batch of each sub-epoch; it is used for models that run eagerly or define their own.
     """
-    model._symbolic_build(data_batch=(*batch, None))  # makes the variables of metrics
+    model._symbolic_build(data_batch=(*batch, None))  # Creates the metrics' variables.
     model.reset_metrics()
-    made = f"make_{kind}_function"
-    is_own = getattr(type(model), made) is not getattr(keras.Model, made)
+    factory = f"make_{kind}_function"
+    is_own = getattr(type(model), factory) is not getattr(keras.Model, factory)
     if keras.config.backend() != "tensorflow" or model.run_eagerly or is_own:
-        getattr(model, made)()
+        getattr(model, factory)()
         function = getattr(model, f"{kind}_function")
         return lambda batch: function([batch])
     return _Traced(getattr(model, f"{kind}_step"), jit_compile=model.jit_compile)
 
 
 class _Traced:
-    """A step as a function of TensorFlow's, for batches of any number of rows. Where they differ in another axis, as
-    with texts that are padded to the longest of each batch, it is traced once more, for any length of that."""
+    """A step as a TensorFlow function for batches of any size.
+
+    If another axis changes, as with texts padded per batch, the function is traced once more for any length of that
+    axis.
+    """
 
     def __init__(self, step: _Step, *, jit_compile: Any) -> None:
         self._step, self._jit_compile = step, jit_compile
-        self._seen: list[Any] = []
-        """What the parts of the last batch were."""
+        self._last_specs: list[Any] = []
+        """Specs of the last batch's parts."""
         self._signature: list[Any] = []
         self._function: _Step = step
 
@@ -99,18 +101,18 @@ class _Traced:
         import tensorflow as tf
 
         parts = tf.nest.flatten(batch)
-        seen = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in parts]
-        if seen != self._seen:
-            self._seen = seen
-            self._trace(batch, seen)
+        specs = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in parts]
+        if specs != self._last_specs:
+            self._last_specs = specs
+            self._trace(batch, specs)
         return self._function(batch)
 
-    def _trace(self, batch: Any, seen: list[Any]) -> None:
+    def _trace(self, batch: Any, specs: list[Any]) -> None:
         import tensorflow as tf
 
-        known = self._signature if len(self._signature) == len(seen) else seen
-        wider = [one.most_specific_common_supertype([other]) for one, other in zip(known, seen, strict=True)]
-        signature = seen if None in wider else wider
+        known = self._signature if len(self._signature) == len(specs) else specs
+        wider = [one.most_specific_common_supertype([other]) for one, other in zip(known, specs, strict=True)]
+        signature = specs if None in wider else wider
         if signature != self._signature:
             self._signature = signature
             self._function = tf.function(

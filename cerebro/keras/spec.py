@@ -1,33 +1,34 @@
-"""The template for Keras models. Importing it loads neither Keras nor a backend."""
+"""Base class for specs of Keras models. Importing it imports neither Keras nor a backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cerebro.keras.backend import Backend, chosen
+from cerebro.keras.backend import Backend, select_backend
 from cerebro.spec import Checkpoint, DataLoader, Metrics, SubEpochSpec
 
 
 class KerasSubEpochSpec(SubEpochSpec):
-    """How a Keras model is made; trained, tested and asked for predictions as its `compile` says, or by methods of your
-    own with the arguments of `SubEpochSpec`.
+    """Training of a Keras model: base class of user code.
 
-    Weights, the optimizer with its number of steps, and the seed generators are saved and restored with the model.
-    Batches are NumPy arrays with the TensorFlow backend and torch's tensors with the torch backend.
+    `create_models` is required. The other methods have defaults that follow the model's `compile`; override them with
+    the arguments of `SubEpochSpec`. Weights, the optimizer with its number of steps, and the seed generators are saved
+    and restored with the model. Batches are NumPy arrays with the TensorFlow backend, and torch tensors with the torch
+    backend.
 
     Attributes:
-        keras_backend: ``"tensorflow"`` or ``"torch"``. Empty: as in the process that starts the run, where Keras was
-            imported or ``KERAS_BACKEND`` is set; else TensorFlow.
+        keras_backend: ``"tensorflow"`` or ``"torch"``. Default: the backend of the process that starts the run, if it
+            imported Keras or sets ``KERAS_BACKEND``; else TensorFlow.
     """
 
     keras_backend: str = ""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> Any:
-        """The model of one training configuration, built and compiled; seeds are set before the call.
+        """Create the built and compiled model of a configuration; seeds are set before the call.
 
         Returns:
-            A `keras.Model`, or a list of them where `train` is your own.
+            A `keras.Model`, or a list of models if you override `train`.
         """
         raise NotImplementedError
 
@@ -38,10 +39,10 @@ class KerasSubEpochSpec(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """One pass of what `fit` does with each batch.
+        """Train on each batch once, as `fit` does.
 
         Returns:
-            Loss and metrics by the names that `compile` gives them, over the rows of the sub-epoch.
+            Loss and metrics of the sub-epoch's rows, by their names in `compile`.
         """
         from cerebro.keras.passes import train
 
@@ -54,7 +55,7 @@ class KerasSubEpochSpec(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """What `evaluate` returns, by name."""
+        """Return the metrics of `evaluate`, by name."""
         from cerebro.keras.passes import test
 
         return test(models, dataloader)
@@ -66,19 +67,19 @@ class KerasSubEpochSpec(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Any | Iterable[Any]:
-        """What `predict` returns, batch by batch: one column, or one for each named output."""
+        """Return the outputs of `predict` batch by batch: one column, or one for each named output."""
         from cerebro.keras.passes import predict
 
         return predict(models, dataloader)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # What is pickled first is restored first: the class after it may import Keras.
+        # The backend is restored first, because the class may import Keras.
         reduced: Any = super().__reduce_ex__(protocol)
         make, arguments, *rest = reduced
-        return _restored, (Backend(chosen(self.keras_backend)), make, arguments), *rest
+        return _unpickle, (Backend(select_backend(self.keras_backend)), make, arguments), *rest
 
 
-def _restored(backend: Backend, make: Any, arguments: tuple[Any, ...]) -> Any:
+def _unpickle(backend: Backend, make: Any, arguments: tuple[Any, ...]) -> Any:
     spec = make(*arguments)
     spec.keras_backend = backend.name
     return spec

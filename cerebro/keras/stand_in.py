@@ -1,4 +1,4 @@
-"""What a module of torch says that stands for a model of another framework."""
+"""Base class of torch modules that represent models of other frameworks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 
 class StandIn(nn.Module):
-    """Has no parameters of its own that torch could train; all that is asked of it is the state.
+    """A module without torch parameters; only its state is used.
 
     Attributes:
-        only_single: why it is trained on one device only.
-        threads: that it is computed with in this process, for good; `None`: any number can be set.
+        only_single: reason why it trains on one device only.
+        threads: fixed number of threads in this process, or `None` if it can be set.
     """
 
     only_single: str = ""
@@ -20,5 +20,5 @@ class StandIn(nn.Module):
 
     @property
     def model(self) -> Any:
-        """What user code made, and is given."""
+        """The model that user code created."""
         raise NotImplementedError

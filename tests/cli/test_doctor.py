@@ -83,7 +83,7 @@ def test_a_failed_check_is_an_exit_status(
     assert capsys.readouterr().out.splitlines() == [
         f"fail  token        other users can read {home.token_file}",
         f"                   -> chmod 600 {home.token_file}",
-        "1 checks: 1 failed, 0 to look at.",
+        "1 checks: 1 failed, 0 with warnings.",
     ]
 
 
@@ -385,7 +385,7 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
         "but does not answer",
     )
     assert found["ports"].message.startswith(f"dispatcher {info.ports['dispatcher']}")
-    assert found["s3"].message.endswith("another AWS_REGION")
+    assert found["s3"].message.endswith("different values of AWS_REGION")
 
 
 def test_ports_that_were_taken_meanwhile_are_found(make_cluster: MakeCluster) -> None:

@@ -83,13 +83,13 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
     assert "no model 'm7'" in capsys.readouterr().err
     assert main(["stop", "one", "--model", "m00", "--model", "m01"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "m00 of fit-1 of one: asked to stop the model.",
-        "m01 of fit-1 of one: asked to stop the model.",
+        "m00 of fit-1 of one: requested to stop the model.",
+        "m01 of fit-1 of one: requested to stop the model.",
     ]
     assert main(["archive", "one"]) == main(["unarchive", "one"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "one: asked to archive the experiment.",
-        "one: asked to restore the experiment from the archive.",
+        "one: requested to archive the experiment.",
+        "one: requested to restore the experiment from the archive.",
     ]
     assert main(["resume", "one", "--model", "m01"]) == 0
     commands = [event.type for event in store.events("one") if event.type.startswith("Model")]

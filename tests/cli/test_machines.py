@@ -103,7 +103,7 @@ def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.Cap
     assert main(["quarantine", "worker-1", "--reason", " "]) == 1
     assert "--reason is empty" in capsys.readouterr().err
     assert main(["quarantine", "worker-1", "--reason", "its fan is loud"]) == 0
-    assert "`cerebro release worker-1` ends that" in capsys.readouterr().out
+    assert "Undo it with `cerebro release worker-1`" in capsys.readouterr().out
     assert store.workers_health().quarantined() == {"worker-1"}
     assert main(["quarantine", "worker-0", "--reason", "r"]) == 1
     assert "worker-0, worker-1 would be 2 of 3 workers, more than half" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_a_refusal_is_told(store: Store) -> None:
 def test_a_newer_request_wins(store: Store) -> None:
     """Who was first is told by whom it was replaced."""
     store.on_size = lambda request: store.request_size(SizeRequest(workers=5, by="bob"))
-    with pytest.raises(ClusterError, match="bob has asked for 5 workers"):
+    with pytest.raises(ClusterError, match="bob has requested 5 workers"):
         cli_scale.request_size(kvs(store), 3, by="ann")
 
 

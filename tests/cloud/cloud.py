@@ -98,7 +98,7 @@ class Cloud:
             "helm": self.kube.helm,
             "aws": self._aws,
         }[name]
-        is_change = not (self.kube.is_look(name, rest))
+        is_change = not (self.kube.is_read_only(name, rest))
         try:
             if not is_change:
                 return handler(rest)

@@ -41,7 +41,7 @@ class FakeKube:
         self.drivers_are_dead = False
 
     @staticmethod
-    def is_look(name: str, arguments: Sequence[str]) -> bool:
+    def is_read_only(name: str, arguments: Sequence[str]) -> bool:
         """Whether a call of an executable only reads."""
         return words(arguments)[0] in _LOOKS[name]
 

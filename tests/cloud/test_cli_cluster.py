@@ -40,7 +40,7 @@ def test_delete_asks_and_without_a_terminal_refuses(
     before = len(at_terminal.cloud.changes)
     assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 1
     said = capsys.readouterr().err
-    assert "nothing has been removed" in said
+    assert "nothing was deleted" in said
     assert "give --yes" in said
     assert len(at_terminal.cloud.changes) == before
 

@@ -132,7 +132,7 @@ def test_a_network_that_was_rolled_back_is_removed_and_made_again(
         terminal.create()
     terminal.cloud.set_stack("eksctl-demo-cluster", "ROLLBACK_COMPLETE")
     terminal.create()
-    assert "an earlier attempt has failed" in terminal.said
+    assert "an earlier attempt failed" in terminal.said
     assert terminal.shape() == whole[0]
 
 
@@ -192,16 +192,16 @@ def test_a_dry_run_without_credentials_says_so_and_goes_on(
 ) -> None:
     """One can look at the plan before there is an account."""
     site = terminal.site(is_dry=True)
-    monkeypatch.setattr(site.aws, "look", no_credentials)
+    monkeypatch.setattr(site.aws, "read", no_credentials)
     create(site)
-    assert "credentials: none that AWS takes" in terminal.said
+    assert "credentials: AWS refuses them, or there are none" in terminal.said
     assert "$ eksctl create cluster" in terminal.said
 
 
 def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> None:
     """An instance type with too few GPUs is seen before the first change."""
     terminal.write(workers=[{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": 4}])
-    with pytest.raises(ProvisionError, match="Nothing has been made or changed"):
+    with pytest.raises(ProvisionError, match="Nothing was created or changed"):
         terminal.create()
     assert "FAIL  workers[0].gpus: 4 asked for, g5.xlarge has 1 of NVIDIA" in terminal.said
     assert terminal.cloud.changes == []
@@ -241,8 +241,8 @@ def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -
     )
     with pytest.raises(ProvisionError):
         terminal.create()
-    assert "was not made by `cerebro cluster`" in terminal.said
-    with pytest.raises(ProvisionError, match="was not made by `cerebro cluster`"):
+    assert "`cerebro cluster` did not create" in terminal.said
+    with pytest.raises(ProvisionError, match="`cerebro cluster` did not create"):
         terminal.delete()
     assert terminal.cloud.changes == []
 
@@ -310,7 +310,7 @@ def test_a_stack_without_its_file_system_is_not_taken_for_an_empty_one(terminal:
     efs = terminal.cloud.client("efs")
     (system,) = efs.describe_file_systems()["FileSystems"]
     efs.untag_resource(ResourceId=system["FileSystemId"], TagKeys=["cerebro/cluster"])
-    with pytest.raises(ProvisionError, match="stack cerebro-demo is there, its file system is not"):
+    with pytest.raises(ProvisionError, match="stack cerebro-demo exists without its file system"):
         terminal.create()
     assert len(efs.describe_file_systems()["FileSystems"]) == 1
 
@@ -318,5 +318,5 @@ def test_a_stack_without_its_file_system_is_not_taken_for_an_empty_one(terminal:
 def test_two_commands_at_once_are_refused(terminal: Terminal) -> None:
     """The second says who is at work."""
     site = terminal.site()
-    with site.alone(), pytest.raises(ProvisionError, match="is at work on demo"), terminal.site().alone():
+    with site.locked(), pytest.raises(ProvisionError, match="is at work on demo"), terminal.site().locked():
         pass

@@ -22,7 +22,7 @@ def test_a_whole_cluster_goes(terminal: Terminal) -> None:
     """Everything is removed, said and looked for again."""
     terminal.create()
     terminal.delete()
-    assert "Looked again: nothing of demo is left" in terminal.said
+    assert "Checked again: no billed resource of demo" in terminal.said
     assert_empty(terminal)
 
 
@@ -55,7 +55,7 @@ def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
 def test_nothing_is_nothing(terminal: Terminal) -> None:
     """A cluster that never was is no error."""
     terminal.delete()
-    assert terminal.lines == ["Nothing of demo is left in us-east-1."]
+    assert terminal.lines == ["No resource of demo in us-east-1 exists."]
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_nothing_goes_unless_the_name_is_typed(terminal: Terminal) -> None:
         return False
 
     terminal.delete(confirm=no)
-    assert terminal.lines == ["Nothing has been removed."]
+    assert terminal.lines == ["Nothing was removed."]
     assert "1 x EKS cluster" in asked[0]
     assert "checkpoints" in asked[0]
     assert terminal.shape() == before
@@ -174,4 +174,4 @@ def test_what_is_left_is_named_with_the_command_that_removes_it(
     with pytest.raises(ProvisionError) as failure:
         terminal.delete()
     assert f"aws ec2 delete-volume --volume-id {volume['VolumeId']} --region us-east-1" in str(failure.value)
-    assert "Looked again" not in terminal.said
+    assert "Checked again" not in terminal.said

@@ -50,7 +50,7 @@ def test_a_cluster_that_ran_is_never_removed_by_create(existing: Terminal) -> No
     """A stack that went bad later, as in an upgrade, may hold data: creation stops and says so."""
     existing.cloud.set_stack("eksctl-demo-cluster", "UPDATE_ROLLBACK_FAILED")
     before = len(existing.cloud.changes)
-    with pytest.raises(ProvisionError, match="Nothing is removed, because there may be data in it"):
+    with pytest.raises(ProvisionError, match="Nothing is removed, because it may contain data"):
         existing.create()
     assert existing.cloud.changes[before:] == []
     existing.cloud.set_stack("eksctl-demo-cluster", "CREATE_COMPLETE")

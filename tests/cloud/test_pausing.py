@@ -16,20 +16,20 @@ def test_a_paused_cluster_can_be_deleted(terminal: Terminal) -> None:
     pause(terminal.site())
     terminal.cloud.kube.drivers_are_dead = True
     terminal.delete()
-    assert "Looked again: nothing of demo is left" in terminal.said
+    assert "Checked again: no billed resource of demo" in terminal.said
 
 
 def test_what_does_not_exist_cannot_be_paused(terminal: Terminal) -> None:
     """It can be made."""
-    with pytest.raises(ProvisionError, match="`cerebro cluster create` makes it"):
+    with pytest.raises(ProvisionError, match="create it with `cerebro cluster create`"):
         pause(terminal.site())
-    with pytest.raises(ProvisionError, match="`cerebro cluster create` makes it"):
+    with pytest.raises(ProvisionError, match="create it with `cerebro cluster create`"):
         resume(terminal.site())
 
 
 def test_status_tells_states_nodes_and_costs(terminal: Terminal) -> None:
     """Of nothing, of a half-made cluster, of a whole one."""
-    assert list(status_lines(terminal.site())) == ["There is nothing of demo in us-east-1."]
+    assert list(status_lines(terminal.site())) == ["No resource of demo exists in us-east-1."]
     terminal.cloud.eksctl_stops_after = 4
     with pytest.raises(ProvisionError):
         terminal.create()
@@ -50,4 +50,4 @@ def test_status_tells_states_nodes_and_costs(terminal: Terminal) -> None:
         "instance x 4",
     ):
         assert cost in whole, cost
-    assert "create --dry-run` shows it" in whole
+    assert "see `cerebro cluster create --dry-run`" in whole

@@ -38,7 +38,7 @@ def verdicts(found: list[Finding]) -> dict[str, Verdict]:
 def said(found: list[Finding], name: str) -> str:
     """Message and mend of a check."""
     finding = next(finding for finding in found if finding.name == name)
-    return f"{finding.message} -> {finding.mend}"
+    return f"{finding.message} -> {finding.remedy}"
 
 
 def test_a_good_file_in_a_good_account_passes(terminal: Terminal) -> None:
@@ -92,10 +92,10 @@ def test_missing_credentials_are_said_and_the_rest_is_left_out(
 ) -> None:
     """With how to sign in; one knows what was not looked up."""
     site = terminal.site()
-    monkeypatch.setattr(site.aws, "look", no_credentials)
+    monkeypatch.setattr(site.aws, "read", no_credentials)
     found, _ = check(site)
     assert "aws configure" in said(found, "credentials")
-    assert "not looked up: instance types" in said(found, "AWS")
+    assert "not checked: instance types" in said(found, "AWS")
     assert failed(found) == ["credentials"]
 
 

@@ -64,14 +64,14 @@ def test_a_dry_run_starts_nothing(bench: Bench) -> None:
 def test_looking_keeps_streams_apart(bench: Bench) -> None:
     """An answer is not mixed with warnings."""
     bench.script("tool", "echo '{}'; echo warning >&2; exit 2")
-    answer = bench.runner().look("tool")
+    answer = bench.runner().read("tool")
     assert (answer.returncode, answer.stdout, answer.stderr) == (2, "{}\n", "warning\n")
     assert bench.lines == []
 
 
 def test_what_is_not_on_path_is_said(bench: Bench) -> None:
     """Looking answers so, changing raises."""
-    assert bench.runner().look("missing").returncode == NOT_RUN
+    assert bench.runner().read("missing").returncode == NOT_RUN
     with pytest.raises(ProvisionError, match="missing is not on PATH"):
         bench.runner().change("missing")
 

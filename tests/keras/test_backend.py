@@ -12,7 +12,7 @@ import pytest
 from cerebro import KerasSubEpochSpec
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.errors import SpecError
-from cerebro.keras.backend import CORES, chosen
+from cerebro.keras.backend import CORES, select_backend
 from cerebro.techniques import ModelFacts
 from cerebro.usercode.encoding import decode, encode
 from trial_runner.inspection import offered
@@ -51,15 +51,15 @@ def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
 
 def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the spec says, as Keras was imported, as the environment says, or TensorFlow; it travels with the spec."""
-    assert chosen("") == "tensorflow"
+    assert select_backend("") == "tensorflow"
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert chosen("") == "torch"
+    assert select_backend("") == "torch"
     encoded = encode(KerasSubEpochSpec()).encoded
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     assert decode(encoded).keras_backend == "torch"
-    assert chosen("tensorflow") == "tensorflow"
+    assert select_backend("tensorflow") == "tensorflow"
     _imported(monkeypatch, "torch")
-    assert chosen("") == "torch"
+    assert select_backend("") == "torch"
 
 
 def test_a_backend_that_sub_epochs_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest
     encoded = encode(Spec()).encoded
     _imported(monkeypatch, "tensorflow")
     with pytest.raises(
-        SpecError, match=r"imported Keras with the backend 'tensorflow', and the spec wants 'torch'"
+        SpecError, match=r"imported Keras with the backend 'tensorflow', but the spec needs 'torch'"
     ):
         decode(encoded)
 

@@ -282,7 +282,7 @@ def test_a_technique_is_refused_with_the_reason() -> None:
     """By the facts that ways are ruled out by, and by the sub-epoch that is to be trained so."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
     reason = facts_of(trainee.modules, {}, hints=Hints()).only_single
-    assert "a Keras model, which is trained on one device" in reason
+    assert "a Keras model, which trains on one device" in reason
     with pytest.raises(NotApplicableError, match=f"ddp cannot train this model: {reason}"):
         prepare(Net(), trainee, resolve(ParallelPlan(technique="ddp", size=2)), {}, Alone(("cpu",)))
 

@@ -21,9 +21,9 @@ def hopped(spec: SubEpochSpec) -> SubEpochSpec:
     """
     if not isinstance(spec, KerasSubEpochSpec):
         return spec
-    from cerebro.keras.hopped import Hopped
+    from cerebro.keras.adapter import KerasAdapter
 
-    return Hopped(spec)
+    return KerasAdapter(spec)
 
 
 def users(modules: Sequence[torch.nn.Module]) -> list[Any]:

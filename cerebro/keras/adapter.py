@@ -1,4 +1,4 @@
-"""A `KerasSubEpochSpec` as the `SubEpochSpec` that the hopper trains: modules of torch outside, Keras models inside."""
+"""Adapter from a `KerasSubEpochSpec` to the `SubEpochSpec` that the hopper trains."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 import torch
 
 from cerebro.errors import SpecError
-from cerebro.keras.backend import chosen, restored
+from cerebro.keras.backend import activate, select_backend
 from cerebro.keras.spec import KerasSubEpochSpec
 from cerebro.ragged_rows import Ragged
 from cerebro.spec import Checkpoint, DataLoader, Metrics, SubEpochSpec
 
 
-class Hopped(SubEpochSpec):
-    """What it returns and takes are `KerasModule`s; what the user's methods get are their models.
+class KerasAdapter(SubEpochSpec):
+    """Adapter: the hopper sees `KerasModule`s, the user's methods see their Keras models.
 
     Args:
-        spec: the user's. Not changed; everything that lives on is in the modules.
+        spec: the user's spec. It is not changed; all state is in the modules.
 
     Raises:
-        SpecError: this process cannot have its backend.
+        SpecError: this process cannot use the spec's backend.
     """
 
     def __init__(self, spec: KerasSubEpochSpec) -> None:
         self._spec = spec
-        restored(chosen(spec.keras_backend))
+        activate(select_backend(spec.keras_backend))
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """The user's models, checked, with their optimizers' variables made."""
-        drawn = random.getstate()
-        from keras.src.random.seed_generator import global_seed_generator  # Keras shows it by no public name
+        """Create the user's models, check them, and build their optimizers."""
+        random_state = random.getstate()
+        from keras.src.random.seed_generator import global_seed_generator  # Keras has no public name for it.
 
         from cerebro.keras.module import KerasModule
 
         _seed()
         generator = global_seed_generator().state
-        # Before the models are made: what they draw by it is drawn from the model's seed.
+        # Before the models are created, so that their random weights follow the model's seed.
         generator.assign([torch.initial_seed() % 2**31, 0])
-        random.setstate(drawn)  # the first time, it took a number from there
+        random.setstate(random_state)  # The first import consumed a random number.
         models = _checked(self._spec.create_models(hyperparams), is_compiled=self._uses_compile())
         for model in models:
             optimizer = _optimizer(model)
@@ -56,7 +56,7 @@ class Hopped(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """The user's `train`, or the one pass of the template."""
+        """Train by the user's `train`, or by the default pass."""
         from cerebro.keras.module import OptimizerState
 
         for number, module in enumerate(models):
@@ -64,7 +64,7 @@ class Hopped(SubEpochSpec):
             if optimizer is not None:
                 name = f"optimizer_{number}" if len(models) > 1 else "optimizer"
                 checkpoint.track(**{name: OptimizerState(optimizer)})
-        return self._spec.train(_models(models), checkpoint, _fed(dataloader), hyperparams)
+        return self._spec.train(_models(models), checkpoint, _with_arrays(dataloader), hyperparams)
 
     def test(
         self,
@@ -73,8 +73,8 @@ class Hopped(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Metrics:
-        """The user's `test`, or that of the template."""
-        return self._spec.test(_models(models), checkpoint, _fed(dataloader), hyperparams)
+        """Test by the user's `test`, or by the default pass."""
+        return self._spec.test(_models(models), checkpoint, _with_arrays(dataloader), hyperparams)
 
     def predict(
         self,
@@ -83,35 +83,37 @@ class Hopped(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Any:
-        """The user's `predict`, or that of the template."""
-        return self._spec.predict(_models(models), checkpoint, _fed(dataloader), hyperparams)
+        """Predict by the user's `predict`, or by the default pass."""
+        return self._spec.predict(_models(models), checkpoint, _with_arrays(dataloader), hyperparams)
 
     def _uses_compile(self) -> bool:
-        """Whether a method of the template is used, which goes by what `compile` was given."""
+        """Return True if a default method is used, which needs a compiled model."""
         spec = type(self._spec)
         return spec.train is KerasSubEpochSpec.train or spec.test is KerasSubEpochSpec.test
 
 
 def _seed() -> None:
-    """Seed the backend's own generator as torch's was for this sub-epoch. Layers and `keras.random` have generators
-    that are variables, and are saved with the model."""
+    """Seed TensorFlow's generator as torch's was for this sub-epoch.
+
+    Layers and `keras.random` have generators that are variables, saved with the model.
+    """
     import keras
 
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
         tf.random.set_seed(torch.initial_seed() % 2**31)
-        # Each sub-epoch traces the functions of its model anew: what TensorFlow says of that is nothing to be mended.
-        tf.get_logger().addFilter(_is_news)
+        # Each sub-epoch traces its model's functions again, so TensorFlow's warning is expected.
+        tf.get_logger().addFilter(_is_unexpected)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_unexpected(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     return not ("retracing" in text and "TensorFlowTrainer" in text)
 
 
 def _optimizer(model: Any) -> Any:
-    """What `compile` was given; a model that was not compiled has no such attribute."""
+    """Return the optimizer of a compiled model, or `None`."""
     return getattr(model, "optimizer", None)
 
 
@@ -120,8 +122,8 @@ def _models(modules: Sequence[Any]) -> list[Any]:
     return [module.model for module in modules]
 
 
-def _fed(dataloader: Any) -> Any:
-    """The same data loader, which hands out what the backend takes."""
+def _with_arrays(dataloader: Any) -> Any:
+    """Let a data loader return the arrays that the backend takes."""
     import keras
 
     if keras.config.backend() == "tensorflow":
@@ -130,7 +132,7 @@ def _fed(dataloader: Any) -> Any:
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as NumPy arrays, in whatever holds them; on a CPU in the same memory."""
+    """Convert tensors to NumPy arrays, in any container; on a CPU they share memory."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     if isinstance(value, Ragged):
@@ -143,10 +145,10 @@ def _arrays(value: Any) -> Any:
 
 
 def _checked(returned: object, *, is_compiled: bool) -> list[Any]:
-    """The user's models.
+    """Return the user's models.
 
     Raises:
-        SpecError: they are not there, or not built, or not compiled; it names the model and says what to do.
+        SpecError: a model is missing, not built or not compiled.
     """
     import keras
 
@@ -163,24 +165,26 @@ def _checked(returned: object, *, is_compiled: bool) -> list[Any]:
             where = "" if unbuilt == model.name else f", because its layer {unbuilt!r} is not"
             raise SpecError(
                 f"create_models() returned the model {model.name!r} ({type(model).__name__}), which is not built"
-                f"{where}: it has no weights to be saved or restored before it knows what it takes. Begin a Sequential "
+                f"{where}, so it has no weights to save or restore. Begin a Sequential "
                 "model with keras.Input(shape), or call model.build((None, ...)) or the model on one batch before "
                 "returning it"
             )
         if is_compiled and not model.compiled:
             raise SpecError(
                 f"create_models() returned the model {model.name!r} ({type(model).__name__}), which is not compiled: "
-                "nothing says how it is trained. Call model.compile(optimizer=..., loss=..., metrics=[...]) before "
+                "it has no optimizer or loss. Call model.compile(optimizer=..., loss=..., metrics=[...]) before "
                 "returning it, or define train() and test()"
             )
     return models
 
 
 def _unbuilt(layer: Any) -> str:
-    """A layer in this one that may yet get weights; empty if there is none. What was called has built all that it
-    uses; `keras.Model.build` by itself builds none of the layers that a subclass holds."""
+    """Return the name of a layer that may still get weights, or an empty text.
+
+    A called layer has built all layers it uses; `keras.Model.build` alone does not build a subclass's layers.
+    """
     if not layer.built:
         return str(layer.name)
-    within = layer._flatten_layers(include_self=False, recursive=False)
-    used = [each for each in within if each.built or not layer._called]
+    inner_layers = layer._flatten_layers(include_self=False, recursive=False)
+    used = [each for each in inner_layers if each.built or not layer._called]
     return next(filter(None, map(_unbuilt, used)), "")
