@@ -64,7 +64,7 @@ def _mlflow(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("MLFLOW_TRACKING_URI", "")
     server = MlflowServer(url, os.environ)
     files = _files(options) if options.checkpoints else None
-    checkpoint = files.whole if files else None
+    checkpoint = files.merged if files else None
     if not options.registry:
         return _export(
             options, lambda projection: MlflowExport(server, projection, checkpoint), server.address
