@@ -34,7 +34,7 @@ class CommandsMixin:
         """Stop a run. Committed sub-epochs are kept; `resume` continues from them.
 
         Args:
-            run: run id. Default: the open run.
+            run: run id. Default: the open run; of several, the one that preprocesses or trains.
 
         Raises:
             ConflictError: the run has ended.

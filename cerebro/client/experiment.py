@@ -221,7 +221,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         Raises:
             SpecError: `spec` is not an `ETLSpec`, lacks a method, names unknown columns, or cannot be pickled.
             DataError: a number is out of range, or a failure rule is invalid.
-            ConflictError: another run of the experiment is open.
+            ConflictError: an open run of the experiment prevents this one.
             RunFailedError: the run failed; the message has the reason.
 
         Example::
@@ -308,9 +308,10 @@ class Experiment(CommandsMixin, RegistryMixin):
             finish_by: deadline, as a timezone-aware datetime or a timedelta from now. The autoscaler plans for it.
             budget: worker-hours before the run is paused, such as ``Budget(worker_hours=40)``. Default: no limit.
             workers: minimum and maximum number of workers for this run, such as ``(2, 12)``, on clusters that scale.
-            scheduler: dispatch policy: ``"lrptw"`` (default, longest remaining time first), ``"random"``, ``"fifo"``,
-                ``"cyclic"``, ``"monte-carlo"``; or ``"promising"``, ``"hermes"``, ``"slaq"``, ``"rr"``, which prefer
-                good models.
+            scheduler: dispatch policy. ``"lrptw"`` (default): the worker with the most remaining work takes the model
+                with the most remaining work. ``"promising"``: good models train first. To compare: ``"random"``,
+                ``"fifo"``, ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see
+                docs/scheduling.md.
             planner: True (default) to let a planner search for a better order during training. The plan is used only if
                 it is better in simulation. Has an effect with ``"lrptw"`` only.
             hang_timeout_s: time limit between batches, in seconds. An idle sub-epoch beyond it is ended and tried once
@@ -341,7 +342,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             SpecError: `spec` lacks a method or cannot be pickled, or a technique is invalid.
             MetricError: `metric` or `mode` is missing, or `spec` does not return the metric.
             DataError: no data set exists, or a number is out of range.
-            ConflictError: another run of the experiment is open.
+            ConflictError: an open run of the experiment prevents this one.
             RunFailedError: the run failed as a whole.
 
         Warns:

@@ -167,5 +167,5 @@ def _row(row: ModelSummary, names: Iterable[str], *, has_origins: bool) -> str:
     )
     cells = "".join(f"<td{_NUMBERS}>{escape(value)}</td>" for value in values)
     origin = f"<td>{escape(row.lineage)}</td>" if has_origins else ""
-    given = "".join(f"<td>{escape(figures.word(row.hyperparams.get(name)))}</td>" for name in names)
-    return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{origin}{given}</tr>"
+    hyperparams = "".join(f"<td>{escape(figures.word(row.hyperparams.get(name)))}</td>" for name in names)
+    return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{origin}{hyperparams}</tr>"

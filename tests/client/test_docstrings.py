@@ -1,0 +1,16 @@
+"""The examples in docstrings of the Python API show what the code does."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["cerebro.spec", "cerebro.client.search.space"])
+def test_the_examples_in_docstrings_run(name: str) -> None:
+    """Each example prints what it shows."""
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0
