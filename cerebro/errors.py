@@ -72,11 +72,11 @@ class InstanceError(PermanentError):
 
 
 class ScheduleError(PermanentError):
-    """A schedule that breaks an invariant, such as two sub-epochs on one device at the same time."""
+    """A schedule that breaks an invariant, such as one sub-epoch at a time per device."""
 
 
 class DataError(PermanentError):
-    """An argument or request that does not fit the data set, such as a missing split."""
+    """An argument that does not fit the data set, such as a missing split."""
 
 
 class MetricError(PermanentError):
@@ -84,11 +84,11 @@ class MetricError(PermanentError):
 
 
 class RanksDifferError(NotApplicableError, SpecError, MetricError):
-    """Ranks of one model ended with different states or metrics, so the model cannot use several."""
+    """Ranks that trained one model to different states or metrics."""
 
 
 class ArchiveError(PermanentError):
-    """A code archive that is too large, of an unknown format, or has paths outside its folder."""
+    """A code archive that is too large, malformed, or has paths outside its folder."""
 
 
 class RequirementsError(PermanentError):
@@ -100,7 +100,7 @@ class NonFiniteMetricError(PermanentError):
 
 
 class ExperimentFileError(PermanentError):
-    """An experiment file with mistakes, or with code that cannot be imported; one line for each."""
+    """An experiment file with mistakes or missing code; one line for each."""
 
 
 class ClusterFileError(PermanentError):
@@ -115,7 +115,7 @@ class UnauthorizedError(PermanentError):
 
 
 class ForbiddenError(PermanentError):
-    """A known caller without permission: its role, token scope or project does not allow the request."""
+    """A request that the caller's role, token scope or project does not allow."""
 
 
 class NotFoundError(PermanentError):
@@ -123,7 +123,7 @@ class NotFoundError(PermanentError):
 
 
 class ConflictError(PermanentError):
-    """A change that the current state does not allow, or a name that is already used."""
+    """A change that the current state does not allow, or a used name."""
 
 
 class PartlyDoneError(ConflictError):
@@ -205,7 +205,7 @@ class UnreadableError(IllegalEventError):
 
 
 class UnreadableClusterLogError(UnreadableError):
-    """An event of the cluster log that cannot be read or applied; it affects all experiments."""
+    """An unreadable event of the cluster log; it affects all experiments."""
 
     @classmethod
     def for_event(
@@ -285,7 +285,7 @@ class VolumeError(_VolumePathError):
 
 
 class ShardCorruptError(_VolumePathError):
-    """A data shard whose bytes do not match its checksum; another replica, or preprocessing, restores it."""
+    """A data shard that does not match its checksum; a replica or preprocessing restores it."""
 
 
 class CheckpointCorruptError(RetryableError):
@@ -308,7 +308,7 @@ class WorkerCrashedError(RetryableError):
 
 
 class PreemptedError(BaseException):
-    """Ends user code at a batch or row boundary because its worker must release the task.
+    """Ends user code at a batch or row boundary, to release its task.
 
     Not a `CerebroError` and not an `Exception`: nothing failed, and ``except Exception`` in user code must not catch
     it.

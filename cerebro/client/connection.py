@@ -1,4 +1,6 @@
-"""Connection of a client to a cluster: a given address, the environment's, or the local cluster.
+"""Connection of a client to a cluster.
+
+The address comes from the caller, the environment, or the local cluster.
 
 Inside the cluster, with mounted volumes, the address is kvs_api's. From anywhere else it is the dispatcher's, which
 forwards the store's API and serves files. ``/health`` distinguishes them.
@@ -46,7 +48,7 @@ class Connection:
 
     @property
     def is_outside(self) -> bool:
-        """True if the cluster is reached through its dispatcher, so local files are not visible there."""
+        """True if the cluster is reached through its dispatcher and cannot see local files."""
         return isinstance(self.files, FetchedFiles)
 
 

@@ -129,7 +129,7 @@ class PartitionRebuilder:
         )
 
     def _run(self, task: EtlTask, volumes: Volumes, cores: int) -> TaskResult:
-        """Run the task in a child process, as a worker does: the handler forks, and this process may have threads."""
+        """Run the task in a child process, because its handler forks."""
         settings = Settings(
             server="",
             token="",
@@ -155,7 +155,7 @@ class PartitionRebuilder:
 
 
 def _cores(logged: int) -> int:
-    """Return the original number of cores, which sets the number of shards, or the available one if lower."""
+    """Return the original number of cores, at most the available one; it sets the shards."""
     available = int(os.environ.get("CEREBRO_CORES") or cores.available())
     return min(logged, available) or available
 

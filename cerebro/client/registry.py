@@ -113,9 +113,9 @@ class RegistryMixin:
         epoch: int | None = None,
         alias: str | None = None,
     ) -> RegisteredModel:
-        """Register a model as a new version of `name`, and return when its files are copied.
+        """Register a model as a new version of `name`.
 
-        The version outlives the experiment.
+        It returns when the files are copied. The version outlives the experiment.
 
         Args:
             name: lower-case letters, digits and dashes, at most 50 characters.
@@ -223,7 +223,9 @@ def load_model(reference: str, *, server: str | None = None, token: str | None =
 
 
 def parse_reference(reference: str) -> tuple[str, str, int]:
-    """Split ``NAME@ALIAS`` or ``NAME/VERSION`` into name, alias and version; the missing one is empty or 0.
+    """Split ``NAME@ALIAS`` or ``NAME/VERSION`` into name, alias and version.
+
+    A missing alias is empty, a missing version 0.
 
     Raises:
         BadRequestError: the text has another form.

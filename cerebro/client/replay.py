@@ -1,4 +1,4 @@
-"""Replay: train the models of a run again and compare the final weights bit for bit.
+"""Replay: train models again and compare the final weights bit by bit.
 
 This proves that hopping does not change training: the log of sub-epochs determines the weights (seed paper, section
 3.1, "Reproducibility"). Each model trains in one process, on its partitions in the logged order, with the training code
@@ -111,7 +111,7 @@ def main(
     scratch: str | None = None,
     tolerance: float = 0.0,
 ) -> int:
-    """Run `cerebro replay`: print a line per model and return 0 if all are equal, otherwise 1.
+    """Run `cerebro replay`, print a line per model, and return the exit status.
 
     With a code archive, it starts a process with the archive's Python environment and files, as workers do.
     """
@@ -314,7 +314,7 @@ def replay(
 
 
 def writable_volumes(volumes: Volumes) -> Volumes:
-    """Return volumes for shards and code: the mounted ones if writable, otherwise in the user's cache folder."""
+    """Return the mounted volumes if writable, otherwise folders in the user's cache."""
     if all(os.access(folder, os.W_OK) for folder in (volumes.shards, volumes.code)):
         return volumes
     root = cache_folder(os.environ) / "replay"

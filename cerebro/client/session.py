@@ -403,7 +403,7 @@ def check_project(project: object) -> None:
 
 
 def author() -> str:
-    """Return the user's login name, or the numeric user id without one, as in a container."""
+    """Return the user's login name, or the numeric user id without one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

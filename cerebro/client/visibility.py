@@ -82,7 +82,7 @@ def check_outside(locators: Locators, cluster: str) -> None:
 
 
 def _private_folders() -> Iterator[Path]:
-    """Yield folders that no other pod sees, unless the shared volume is on the same file system."""
+    """Yield folders that no other pod sees, if they are not on the shared volume."""
     yield from (Path("/"), Path(tempfile.gettempdir()))
     with contextlib.suppress(RuntimeError):  # a user id without a name and without HOME, as in a container
         yield Path.home()

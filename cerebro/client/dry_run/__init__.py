@@ -1,8 +1,8 @@
-"""Dry run: user code on a few rows and one batch in the user's process, with the code of workers.
+"""Dry run: user code on a few rows and one batch, in the user's process.
 
-`rows.py` preprocesses the first rows of each split, `training.py` runs one batch through the models, `outcome.py` holds
-the result. Nothing is sent to the cluster, temporary files are deleted, and global random states are restored. torch is
-imported only if there is a `SubEpochSpec`.
+It runs the code of workers. `rows.py` preprocesses the first rows of each split, `training.py` runs one batch through
+the models, `outcome.py` holds the result. Nothing is sent to the cluster, temporary files are deleted, and global
+random states are restored. torch is imported only if there is a `SubEpochSpec`.
 """
 
 from __future__ import annotations

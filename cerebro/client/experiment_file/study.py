@@ -181,7 +181,7 @@ class Study:
 
 
 def _check_code(code: Path | None, path: Path, output: Path) -> None:
-    """Reject a code folder that contains changing files, because the code of an experiment is fixed."""
+    """Reject a code folder with changing files: an experiment's code is fixed."""
     for inner, label in ((path, "this file"), (output, "the output")):
         if code is not None and inner.resolve().is_relative_to(code.resolve()):
             raise ExperimentFileError(

@@ -1,4 +1,4 @@
-"""Progress of a run: bars in a terminal, bars and a table of models in a notebook.
+"""Progress of a run, in a terminal or a notebook.
 
 `bars.py` computes the bars from the state, `terminal.py` and `notebook.py` draw them. `Progress` limits how often.
 """

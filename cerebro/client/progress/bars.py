@@ -45,7 +45,7 @@ NOT_SHOWN = QueueDisplay()
 
 
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
-    """Yield one bar per split for ETL, otherwise one bar for all tasks; none before the run is planned."""
+    """Yield one bar per split for ETL, otherwise one for all tasks of a planned run."""
     if isinstance(run.plan, EtlPlan):
         yield from _fitting(run, run.plan, rows)
         for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
@@ -74,7 +74,7 @@ def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[Progr
 
 
 def epoch_bars(run: Run) -> list[ProgressBar]:
-    """Return one bar per epoch of a fit whose models are all known at its start.
+    """Return one bar per epoch of a fit without a search.
 
     Missing sub-epochs of failed and stopped models don't count.
     """
@@ -105,7 +105,7 @@ def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
 
 
 def outcome(run: Run) -> str:
-    """Return best model, number of failed models and stopping state of a fit; empty for other runs."""
+    """Return the best model and the number of failed models of a fit as text."""
     if not isinstance(run.request, FitRequest):
         return ""
     best = run.best_model()

@@ -16,7 +16,7 @@ _WARM_UP_S = 1.0
 
 
 class TerminalScreen:
-    """Draws a tqdm bar per progress bar, and a line for each new reason to wait.
+    """Draws tqdm bars, and a line for each new reason to wait.
 
     The share of the cluster changes with every sub-epoch, so it gets one line and then appears next to the bar. The
     reason "waits for its turn" is printed once.

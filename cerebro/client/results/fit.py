@@ -89,7 +89,7 @@ class FitResult(FitFigures):
         return self._user_code, encoded
 
     def model(self, name: str, epoch: int | None = None) -> TrainedModel:
-        """Return a model at its best epoch, or at its newest state without a best epoch.
+        """Return a model at its best epoch, or at its newest state.
 
         If the checkpoint was deleted by the search, only `load`, `path` and `modules` of the result fail.
 

@@ -165,7 +165,7 @@ class FitFigures:
         return to_plotly(self._drawings(theme).schedule(highlight=model), path)
 
     def report(self, path: Path | str) -> Path:
-        """Write a report as one HTML file with tables and figures; it works offline and prints.
+        """Write a report with tables and figures as one HTML file, which works offline.
 
         Args:
             path: file to write, ending in ``.html``.

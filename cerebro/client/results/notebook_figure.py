@@ -82,7 +82,7 @@ def bundle(figure: go.Figure, script: str = "") -> dict[str, Any]:
 
 
 def _cell() -> str:
-    """Return the id of the running cell, or an empty text if the front end sends none."""
+    """Return the id of the running cell, if the front end sends one."""
     from IPython import get_ipython
 
     shell = get_ipython()

@@ -180,7 +180,7 @@ class _LogReader:
                     yield name, None if first is None else first + offset, visit
 
     def _first(self, model: Model, epoch: int, visits: list[Visit]) -> int | None:
-        """Return the number of the first of these sub-epochs; `None` if the range is within the epoch."""
+        """Return the number of the first sub-epoch; `None` if the range is within the epoch."""
         first, last = max(model.visits_until(epoch - 1), model.inherited), model.visits_until(epoch)
         if len(visits) == last - first or _end_of(model, epoch - 1) >= self.since:
             return first

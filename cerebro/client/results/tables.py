@@ -34,7 +34,7 @@ def test_table(run: Run) -> pd.DataFrame:
 
 
 def prediction_table(run: Run, files: Files) -> pd.DataFrame:
-    """Return the predictions of a run, indexed by row id; by model and id for several models."""
+    """Return the predictions of a run, indexed by row id, or by model and id."""
     assert isinstance(run.plan, EvaluatePlan)
     frames = []
     for task in run.tasks.values():

@@ -61,7 +61,7 @@ def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
     author: str = "",
 ) -> SearchRequest | None:
-    """Build the search request of a fit; `None` if all models are listed and train for all epochs.
+    """Build the search request of a fit; `None` for listed models without stop rules.
 
     Args:
         space: search space. Without `search`, any form that `configurations` accepts.

@@ -182,7 +182,7 @@ def has_distributions(space: SearchSpace) -> bool:
 
 
 def space_data(space: Mapping[str, Any]) -> Space:
-    """Convert a search space into distributions: a list becomes a choice, a value a choice of one.
+    """Convert a search space into distributions; lists and values become choices.
 
     Raises:
         SearchSpaceError: as `configurations`, or a value contains a distribution.

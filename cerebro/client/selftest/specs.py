@@ -1,4 +1,4 @@
-"""User code of the self-test: noisy pictures with one bright quarter, and a classifier of the quarter.
+"""User code of the self-test: pictures with one bright quarter, and its classifier.
 
 Workers import it from their own installation.
 """
@@ -21,7 +21,7 @@ SEARCH_SPACE = {"lr": [0.003, 0.01], "width": [8, 16], "batch_size": [BATCH_SIZE
 
 
 def picture(label: int, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return a picture of class `label`: float32 noise of shape (SIDE, SIDE), with one quarter 0.9 brighter."""
+    """Return float32 noise of shape (SIDE, SIDE) with one quarter 0.9 brighter."""
     pixels = generator.normal(size=(SIDE, SIDE)).astype(np.float32)
     half = SIDE // 2
     row, column = divmod(label, 2)
