@@ -1,6 +1,6 @@
 """Connection of a client to a cluster.
 
-The address comes from the caller, the environment, or the local cluster.
+The caller, the environment or the local cluster provides the address.
 
 Inside the cluster, with mounted volumes, the address is kvs_api's. From anywhere else it is the dispatcher's, which
 forwards the store's API and serves files. ``/health`` distinguishes them.

@@ -1,4 +1,4 @@
-"""The examples in docstrings of the Python API show what the code does."""
+"""Examples in docstrings of the Python API run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.parametrize("name", ["cerebro.spec", "cerebro.client.search.space"])
 def test_the_examples_in_docstrings_run(name: str) -> None:
-    """Each example prints what it shows."""
+    """Their output is correct."""
     results = doctest.testmod(importlib.import_module(name))
     assert results.attempted > 0
     assert results.failed == 0
