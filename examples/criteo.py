@@ -1,4 +1,4 @@
-"""Criteo's click logs: 13 counts and 26 categories a row, an MLP of 1000 + 500 sub-epochs, 16 configurations.
+"""Criteo's click logs: 13 counts and 26 categories a row, an MLP of 1000 + 500 units, 16 configurations.
 
 The workload of Nakandala et al. (PVLDB 2020, tables 4 and 5). Nothing is downloaded: rows of the same form, whose
 clicks depend on some of their values, are written as Criteo ships them, a text file with tabs. ``--data train.txt``
@@ -248,7 +248,7 @@ def main() -> int:
     """Run on the cluster that this process is in, or on the local one, started if need be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--small", action="store_true", help="fewer rows, sub-epochs and configurations, for a laptop"
+        "--small", action="store_true", help="fewer rows, units and configurations, for a laptop"
     )
     parser.add_argument("--rows", type=int, help="another number of rows to write")
     parser.add_argument("--data", type=Path, help="Criteo's own train.txt")

@@ -153,7 +153,7 @@ THREADS = NumericSetting(
 _AUTOSCALER = "CEREBRO_AUTOSCALER"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
 _MOST_MEMORY = "CEREBRO_MOST_MEMORY"
-_SUB_EPOCHS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
@@ -210,7 +210,7 @@ def _size(name: str, environment: Mapping[str, str]) -> int | None:
     if not text:
         return None
     found = _SIZE.fullmatch(text)
-    size = round(float(found[1]) * _SUB_EPOCHS[found[2] or ""]) if found else 0
+    size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
     if size < 1:
         raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
     return size

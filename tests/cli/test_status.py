@@ -276,17 +276,16 @@ def test_a_lost_worker_is_not_called_idle() -> None:
     assert line.endswith("lost: it does not report")
 
 
-def test_the_words_of_the_newest_log_tell_why_a_worker_was_lost() -> None:
-    """Of all experiments' logs that are read, whatever their order."""
-    clock = [0.0]
-    store = VirtualStore(lambda: clock[0])
+def test_the_cluster_log_tells_why_a_worker_was_lost() -> None:
+    """Every experiment's log is read with the cluster's events."""
+    store = VirtualStore(lambda: 9.0)
     kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
     joined = WorkerJoined(worker="w-0", incarnation="a", weight=1, kinds=("train",))
-    for name, why, clock[0] in (("one", "evicted", 9.0), ("two", "OOMKilled", 5.0)):
-        store.create_experiment(_summary(name, 0, ()).experiment)
-        for seq, event in enumerate((joined, WorkerLost(worker="w-0", incarnation="a", reason=why))):
-            step = api.Note.model_validate({"event": event})
-            store.decide(name, api.DecideRequest(term=term, after=seq, steps=(step,)))
+    lost_event = WorkerLost(worker="w-0", incarnation="a", reason="evicted")
+    store.create_experiment(_summary("one", 0, ()).experiment)
+    store.write_cluster_log(api.ClusterLogRequest(term=term, after=0, events=(joined, lost_event)))
+    request = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
+    store.append("one", RunRequested(run="etl-1", request=request))
     lost: dict[str, Worker] = {}
     cli_status.states_of(kvs, store.experiments(), lost)
     assert {name: worker.lost for name, worker in lost.items()} == {"w-0": "evicted"}

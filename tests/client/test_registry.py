@@ -192,7 +192,7 @@ def test_a_checkpoint_that_is_gone_or_damaged_becomes_no_version(trained: Traine
             path.symlink_to("/etc/passwd")
         case "fitted":
             shutil.rmtree(trained.volumes.shared / "datasets")
-    told = r"version 1 of digits could not be made: (one|datasets)/.*(is gone|was damaged).*register"
+    told = r"version 1 of digits could not be created: (one|datasets)/.*(is gone|was damaged).*register"
     with pytest.raises(CheckpointCorruptError, match=told):
         trained.register("digits", "m00", alias="champion")
     left = list(trained.volumes.checkpoints.glob(".registry/*/*/*"))
@@ -210,7 +210,9 @@ def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
     copy = trained.volumes.checkpoint(".registry/digits/v1/model.pt")
     copy.write_bytes(copy.read_bytes()[:-1])
     model = load_model("digits/1")
-    told = r"version 1 of the registered model 'digits' cannot be loaded: .*Bring .registry/digits/v1/model.pt back"
+    told = (
+        r"version 1 of the registered model 'digits' cannot be loaded: .*Restore .registry/digits/v1/model.pt"
+    )
     with pytest.raises(CheckpointCorruptError, match=told):
         model.load()
     copy.unlink()
@@ -294,9 +296,9 @@ def test_a_text_that_names_no_version_is_refused(trained: Trained, which: str) -
 @pytest.mark.parametrize("name", ["Digits", "a b", "x" * 51, ""])
 def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(trained: Trained, name: str) -> None:
     """With what was expected."""
-    with pytest.raises(BadRequestError, match=r"expected lower-case letters, digits and dashes"):
+    with pytest.raises(BadRequestError, match=r"use at most 50 lower-case letters, digits and dashes"):
         trained.register(name, "m00")
-    with pytest.raises(BadRequestError, match=r"expected a letter, then lower-case letters"):
+    with pytest.raises(BadRequestError, match=r"use a letter, then lower-case letters"):
         trained.register("digits", "m00", alias=f"3{name}")
     assert trained.kvs.registry() == ()
 

@@ -91,7 +91,7 @@ def starts(
 
     Args:
         order: sub-epochs; those of a model and those of a worker are run in this order.
-        lengths: of the sub-epochs, in any sub-epoch of time; so are both `ready`.
+        lengths: of the sub-epochs, in any unit of time; so are both `ready`.
         gpu_ready: of each worker, when each of its GPUs is free, ascending.
     """
     model_free = list(model_ready)

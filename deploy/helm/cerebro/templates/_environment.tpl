@@ -4,18 +4,18 @@
 {{/* How pods find services: "dns", or "environment" by the variables that the kubelet sets. Of a cluster that serves DNS,
      some system service has port 53. */}}
 {{- define "cerebro.discovery" -}}
-{{- $parallel_plan := .Values.serviceDiscovery -}}
-{{- if eq $parallel_plan "auto" -}}
-{{- $parallel_plan = "dns" -}}
+{{- $mode := .Values.serviceDiscovery -}}
+{{- if eq $mode "auto" -}}
+{{- $mode = "dns" -}}
 {{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) -}}
 {{- $ports := list -}}
 {{- range concat (lookup "v1" "Service" "kube-system" "").items (dig "items" list (lookup "v1" "Service" "openshift-dns" "")) -}}
 {{- range .spec.ports }}{{ $ports = append $ports (int .port) }}{{ end -}}
 {{- end -}}
-{{- if not (has 53 $ports) }}{{ $parallel_plan = "environment" }}{{ end -}}
+{{- if not (has 53 $ports) }}{{ $mode = "environment" }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- $parallel_plan -}}
+{{- $mode -}}
 {{- end -}}
 
 {{/* A service's host. Of: (dict "root" $ "component" "kvs-api"). */}}

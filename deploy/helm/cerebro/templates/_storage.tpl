@@ -109,8 +109,8 @@ microk8s.io/hostpath
 {{- end -}}
 {{- if and (not $problem) (not .found) (or $isOneNode $isFolder) (eq $mode "ReadWriteMany") -}}
 {{- $fault := ternary "makes folders on one node" "offers only ReadWriteOnce" $isFolder -}}
-{{- $parallel_plan := ternary "ReadWriteOnce, which does the same on this cluster's one node" "auto on a cluster of one node" (eq $nodes 1) -}}
-{{- $problem = printf "%s.accessMode (or storage.accessMode) comes to ReadWriteMany, and StorageClass %q (%s) %s: set %s to a class that many nodes can mount (EFS, NFS, CephFS), or accessMode to %s" .field $actual $provisioner $fault .commonField $parallel_plan -}}
+{{- $advice := ternary "ReadWriteOnce, which does the same on this cluster's one node" "auto on a cluster of one node" (eq $nodes 1) -}}
+{{- $problem = printf "%s.accessMode (or storage.accessMode) comes to ReadWriteMany, and StorageClass %q (%s) %s: set %s to a class that many nodes can mount (EFS, NFS, CephFS), or accessMode to %s" .field $actual $provisioner $fault .commonField $advice -}}
 {{- end -}}
 {{- dict "class" $class "mode" $mode "problem" $problem "provisioner" $provisioner | toJson -}}
 {{- end -}}
@@ -220,8 +220,8 @@ initContainers:
 {{/* Not empty where a volume belongs to root and no driver gives it to the pods' user (fsGroup): the host-path provisioner of
      Kubernetes itself makes such folders. Of: (dict "root" $ "decision" DECISION). */}}
 {{- define "cerebro.storage.isRoots" -}}
-{{- $parallel_plan := .root.Values.storage.handOver -}}
-{{- if or (eq $parallel_plan "always") (and (eq $parallel_plan "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) }}yes{{ end -}}
+{{- $handOver := .root.Values.storage.handOver -}}
+{{- if or (eq $handOver "always") (and (eq $handOver "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* Makes the two folders of the metrics claim as the user who writes to them, without any right. Left to itself, the kubelet
