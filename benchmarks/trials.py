@@ -10,7 +10,6 @@ Times are by the clock of the wall, so other work on the machine shows in them.
 
 from __future__ import annotations
 
-import logging
 import os
 import statistics
 import tempfile
@@ -162,9 +161,6 @@ def _worker() -> Iterator[_Worker]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cerebro-bench-")))
         (folder / "store").mkdir()
         database = stack.enter_context(Database(folder / "store"))
-        logging.getLogger("waitress").setLevel(
-            logging.CRITICAL
-        )  # of connections that are left open at the end
         service = stack.enter_context(Service(database))
         kvs = service.client()
         stack.callback(kvs.close)

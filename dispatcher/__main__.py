@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
 
 from cerebro.contract.identity import ACTS_FOR, warning_of
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
-from cerebro.runtime.draining import Draining, run
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.serving import create_server
+from cerebro.runtime.serving import Threads, WebServer
+from cerebro.runtime.wsgi import WsgiOnAsgi
 from dispatcher.access.guard import MAX_UPLOAD_BYTES, acts_for
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
@@ -38,26 +37,19 @@ def main() -> None:
         pool=settings.threads,
         write_headers=lambda: {ACTS_FOR: somebody} if (somebody := acts_for()) else {},
     )
-    sockets: dict[int, Any] = {}
     app = create_app(settings, store)
+    threads = Threads(settings.threads)
+    # The server reads a body before the app sees it, and refuses without a page: leave room for the page's refusal.
+    served = WsgiOnAsgi(app, threads, max_body_bytes=2 * MAX_UPLOAD_BYTES)
     try:
-        server = create_server(
-            app,
-            sockets=sockets,
-            host=settings.host,
-            port=settings.port,
-            threads=settings.threads,
-            # The server reads a body before the application sees it, and refuses larger ones without a page. Leave
-            # room for the page's own refusal, but less than the default of 1 GiB.
-            max_body_bytes=2 * MAX_UPLOAD_BYTES,
-        )
+        server = WebServer(served, host=settings.host, port=settings.port, threads=threads)
         if settings.health_bind:
             exposition = app.extensions["cerebro-metrics"].exposition if settings.tells_metrics else None
             health.serve(settings.health_bind, ready=server.hung, live=server.hung, metrics=exposition)
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
     app.extensions["cerebro-background"].start()
-    run(server, sockets, Draining())
+    server.run_process()
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
 
 from cerebro.contract.identity import warning_of
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
-from cerebro.runtime.draining import Draining, run
-from cerebro.runtime.serving import create_server
-from kvs_api.app import create_app
+from cerebro.runtime.serving import ConnectionLimits, Threads, WebServer
+from kvs_api.app import App
 from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings
 
@@ -27,7 +25,6 @@ def main() -> None:
     # threads that are interrupted in the middle of theirs only make each other wait: Python does that every 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     metrics = Metrics()
-    draining, sockets = Draining(), dict[int, Any]()
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("kvs-api", os.environ, secrets=settings.secrets)
@@ -37,17 +34,17 @@ def main() -> None:
         metrics.watch(store)
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
-    app = create_app(settings, store)
-    metrics.install(app)
+    threads = Threads(settings.threads)
+    limits = ConnectionLimits.of_this_process(settings.threads)
+    app = App(settings, store, threads, metrics=metrics, most_waiting=limits.waiting)
     try:
-        server = create_server(
+        server = WebServer(
             app,
-            sockets=sockets,
             host=settings.host,
             port=settings.port,
-            threads=settings.threads,
-            # Before the token is looked at: nobody may make us keep more than the largest honest request.
-            max_body_bytes=settings.max_body_bytes,
+            threads=threads,
+            limits=limits,
+            before_drain=app.answer_waiting,
         )
         if settings.health_bind:
             health.serve(
@@ -58,7 +55,7 @@ def main() -> None:
             )
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
-    run(server, sockets, draining)
+    server.run_process()
 
 
 if __name__ == "__main__":

@@ -102,11 +102,6 @@ class Access:
         caller = self._bearer(authorization)
         return self._represented(caller, acts_for) if acts_for else caller
 
-    def still(self, principal: Principal | None) -> None:
-        """Raises: UnauthorizedError: the token that one came with has ended since."""
-        if principal is not None and principal.token:
-            self._of_token(principal.token)
-
     def _bearer(self, authorization: str) -> Principal:
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():

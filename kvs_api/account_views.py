@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from flask import Response, g
+from starlette.responses import Response
 
 from cerebro import errors
 from cerebro.contract import api
 from cerebro.contract.identity import Principal, Scope, TokenRequest
 from cerebro.contract.quotas import Quota
 from cerebro.contract.records import ExperimentRecord
-from kvs_api.answering import answer, body, checked_name
+from kvs_api.call import Call, answer, checked_name, done
 from kvs_api.store import Store
 
 _NO_USERS = "this cluster has no users: whoever has its token may do anything (auth.mode: token)"
-
-
-def caller() -> Principal | None:
-    """Who asks; `None` where there are no users."""
-    found: Principal | None = g.get("principal")
-    return found
 
 
 class AccountViews:
@@ -27,72 +21,72 @@ class AccountViews:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def whoami(self) -> Response:
+    def whoami(self, call: Call) -> Response:
         """Who asks."""
-        return answer(_known())
+        return answer(_known(call))
 
-    def tokens(self) -> Response:
+    def tokens(self, call: Call) -> Response:
         """The caller's tokens."""
-        return answer(api.TokensAnswer(tokens=self._store.tokens(_known())))
+        return answer(api.TokensAnswer(tokens=self._store.tokens(_known(call))))
 
-    def make_token(self) -> Response:
+    def make_token(self, call: Call) -> Response:
         """Make a token."""
-        asked = body(TokenRequest)
-        return answer(self._store.make_token(asked, _known()))
+        asked = call.body(TokenRequest)
+        return answer(self._store.make_token(asked, _known(call)))
 
-    def revoke_token(self, token: str) -> Response:
+    def revoke_token(self, call: Call, token: str) -> Response:
         """Revoke a token."""
-        self._store.revoke_token(token, _known())
-        return Response(status=204)
+        self._store.revoke_token(token, _known(call))
+        return done()
 
-    def quotas(self) -> Response:
+    def quotas(self, call: Call) -> Response:
         """Quotas, and what is used."""
         return answer(api.QuotasAnswer(usages=self._store.usages()))
 
-    def set_quota(self, name: str) -> Response:
+    def set_quota(self, call: Call, name: str) -> Response:
         """What a project may have from now on."""
-        quota, who = body(Quota), _known()
+        quota, who = call.body(Quota), _known(call)
         self._store.set_quota(checked_name(name), quota)
         told = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
         self._store.note(who.name, f"set the quota of {name}: {told or 'none'}")
         return answer(quota)
 
-    def note_bytes(self) -> Response:
+    def note_bytes(self, call: Call) -> Response:
         """What experiments have on volumes; counted where there are users."""
-        asked = body(api.BytesRequest)
+        asked = call.body(api.BytesRequest)
         if not self._store.has_users:
             return answer(api.BytesAnswer(is_counted=False))
         known = self._store.note_bytes({each.name: each.bytes for each in asked.measured})
         return answer(api.BytesAnswer(is_counted=True, known=known))
 
-    def note_audit(self) -> Response:
+    def note_audit(self, call: Call) -> Response:
         """Note what somebody did at the dispatcher."""
-        asked, who = body(api.AuditRequest), caller()
+        asked, who = call.body(api.AuditRequest), call.principal
         self._store.note(who.name if who is not None else "", asked.what)
-        return Response(status=204)
+        return done()
 
-    def session(self, name: str) -> Response:
+    def session(self, call: Call, name: str) -> Response:
         """Whether a sign-in session has ended."""
         return answer(api.SessionAnswer(has_ended=self._store.has_session_ended(checked_name(name))))
 
-    def end_session(self, name: str) -> Response:
+    def end_session(self, call: Call, name: str) -> Response:
         """End a sign-in session."""
         self._store.end_session(checked_name(name))
-        return Response(status=204)
+        return done()
 
-    def _note(self, what: str) -> None:
+    def _note(self, call: Call, what: str) -> None:
         """Put what somebody did into the audit list, where there is somebody."""
-        if (who := caller()) is not None:
+        if (who := call.principal) is not None:
             self._store.note(who.name, what)
 
-    def _to_steer(self, name: str) -> ExperimentRecord | None:
+    def _to_steer(self, call: Call, name: str) -> ExperimentRecord | None:
         """The record of an experiment that the caller may steer; `None` where that makes no difference.
 
         Raises:
             ForbiddenError: it may not.
             NotFoundError: there is no such experiment.
         """
-        who = caller()
+        who = call.principal
         if who is None:
             return None
         try:
@@ -106,8 +100,8 @@ class AccountViews:
         return record
 
 
-def _known() -> Principal:
-    who = caller()
+def _known(call: Call) -> Principal:
+    who = call.principal
     if who is None:
         raise errors.NotFoundError(_NO_USERS)
     return who

@@ -1,24 +1,43 @@
-"""The WSGI application: who is let in, which errors are answered how, and which view answers which request."""
+"""The ASGI application: authentication, errors as answers, and which view answers which request.
+
+Views and the store block, so each call of a view runs in a thread. A request that waits for news holds none
+(`kvs_api.long_polls`).
+"""
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
-from flask import Flask, Response, g, request
 from pydantic import ValidationError
-from werkzeug.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.contract.identity import ACTS_FOR, Scope
+from cerebro.contract.identity import ACTS_FOR, Principal, Scope
 from cerebro.contract.routes import STORE
-from kvs_api.access import FRESH_S, Access
+from cerebro.runtime.bodies import DisconnectedError, TooLargeError, declared_length, read_body
+from cerebro.runtime.health import EXPOSITION_TYPE
+from cerebro.runtime.serving import ConnectionLimits, Threads
+from kvs_api.access import Access
+from kvs_api.call import Call
+from kvs_api.long_polls import LongPoll, LongPolls
+from kvs_api.metrics import Metrics
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 from kvs_api.views import Views
 
 View = Callable[..., Response]
+
+_log = logging.getLogger(__name__)
+
+_BODY_OF_STRANGERS = 64 * 1024
+"""Bytes of a body that are read before the token is checked."""
 
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
@@ -31,79 +50,179 @@ _STATUS: dict[type[errors.CerebroError], int] = {
 }
 
 
-def create_app(settings: Settings, store: Store) -> Flask:
-    """The WSGI application; `store` is shared by all its threads."""
-    app = Flask("kvs_api", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    access = Access(settings, store)
-    store.has_users = settings.has_users
+class App:
+    """The ASGI application of kvs_api.
 
-    @app.before_request
-    def authenticate() -> None:
-        store.fence.set(_term())
-        scope = scope_of(request.endpoint)
-        if scope is Scope.OPEN:
-            return
-        token, acts_for = request.headers.get("Authorization", ""), request.headers.get(ACTS_FOR, "")
-        g.principal = access.who(token, acts_for)
-        g.checked = time.monotonic()
-        # What is the dispatcher's to do is so for whomever it asks.
-        who = access.who(token) if acts_for and scope is Scope.ACT else g.principal
-        if who is not None and not who.may(scope):
-            raise errors.ForbiddenError(who.lacks(scope))
+    Args:
+        store: shared by all threads.
+        threads: run views.
+        metrics: count requests; ``GET /metrics`` tells them.
+        most_waiting: requests that may wait for news at once.
+    """
 
-    @app.after_request
-    def check_again(response: Response) -> Response:
-        """A read may have waited for half a minute: who has no token any more is given nothing."""
-        if "checked" in g and time.monotonic() > g.checked + FRESH_S:
-            try:
-                access.still(g.principal)
-            except errors.CerebroError as error:
-                return _problem(error)
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        threads: Threads,
+        *,
+        metrics: Metrics | None = None,
+        most_waiting: int = ConnectionLimits().waiting,
+    ) -> None:
+        store.has_users = settings.has_users
+        self._max_body_bytes = settings.max_body_bytes
+        self._access, self._store, self._threads = Access(settings, store), store, threads
+        self._metrics = metrics or Metrics()
+        self._polls = LongPolls(most_waiting)
+        views = Views(store)
+        resources: dict[str, dict[str, tuple[View, Scope]]] = {
+            "/metrics": {
+                "GET": (
+                    lambda _: Response(self._metrics.exposition(), media_type=EXPOSITION_TYPE),
+                    Scope.READ,
+                )
+            }
+        }
+        for key, operation in STORE.items():
+            method, path = key.split(" ", 1)
+            view = getattr(views, operation.name), operation.scope or Scope.NONE
+            resources.setdefault(path, {})[method] = view
+        self._router = Router(
+            [Route(path, _Resource(self, path, found)) for path, found in resources.items()],
+            redirect_slashes=False,
+            default=_Resource(self, "", {}),
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        await self._router(scope, receive, send)
+
+    def answer_waiting(self) -> None:
+        """Answer all waiting requests, and let no request wait any more. In the event loop."""
+        self._polls.end()
+
+    async def answer(
+        self, request: Request, path: str, views: dict[str, tuple[View, Scope]]
+    ) -> Response | None:
+        """Answer a request for one path, and count it.
+
+        Returns:
+            `None` if the caller left before its request had arrived, or while it waited for news.
+        """
+        began = time.perf_counter()
+        method = "GET" if request.method == "HEAD" else request.method  # uvicorn sends no body for HEAD
+        view, scope = views.get(method, (_refuse_method if views else _refuse_path, Scope.KNOWN))
+        # Callers may send any method: methods without a view share one label.
+        route, method = (path, method) if method in views else ("none", "any")
+        try:
+            response = await self._content_and_answer(request, view, scope)
+        except TooLargeError:
+            response = problem(
+                errors.BadRequestError(
+                    f"{request.method} {request.url.path}: the body has more than {self._max_body_bytes:,} bytes"
+                ),
+                413,
+            )
+        except DisconnectedError:
+            return None
+        self._metrics.answered(route, method, response.status_code, time.perf_counter() - began)
         return response
 
-    @app.errorhandler(errors.CerebroError)
-    def on_error(error: errors.CerebroError) -> Response:
-        return _problem(error)
+    async def _content_and_answer(self, request: Request, view: View, scope: Scope) -> Response:
+        length = declared_length(request.scope["headers"])
+        if length is not None and length > self._max_body_bytes:
+            raise TooLargeError
+        call = Call(request)
+        if length is None or length > _BODY_OF_STRANGERS:
+            refusal = await self._threads.run(self._answered, call, _let_in, scope)
+            if refusal.status_code >= 400:
+                return refusal
+        if length != 0:
+            content = io.BytesIO()
+            await read_body(request.receive, content, self._max_body_bytes)
+            call.content = content.getvalue()
+        poll = LongPoll()
+        while True:
+            response = await self._threads.run(self._answered, call, view, scope, poll)
+            if poll.is_waiting and await self._polls.news(poll, request.receive):
+                continue
+            self._polls.forget(poll)
+            if poll.is_waiting:
+                self._store.forget(poll)
+                raise DisconnectedError
+            return response
 
-    @app.errorhandler(ValidationError)
-    def on_invalid(error: ValidationError) -> Response:
-        found = errors.validation_summary(error.errors())
-        return _problem(errors.BadRequestError(f"{request.method} {request.path}: {found}"))
+    def _answered(self, call: Call, view: View, scope: Scope, poll: LongPoll | None = None) -> Response:
+        """Authenticate the caller and call the view. Runs in a thread."""
+        request = call.request
+        try:
+            self._store.fence.set(call.term())
+            self._store.poll.set(poll)
+            if poll is not None:
+                poll.is_waiting = False
+            call.principal = self._principal(request, scope)
+            return view(call, **request.path_params)
+        except errors.CerebroError as error:
+            return problem(error)
+        except ValidationError as error:
+            found = errors.validation_summary(error.errors())
+            return problem(errors.BadRequestError(f"{request.method} {request.url.path}: {found}"))
+        except _RefusedError as refused:
+            message = f"{request.method} {request.url.path}: {refused}"
+            return problem(errors.BadRequestError(message), refused.status)
+        except Exception:  # noqa: BLE001 - answered as 500, and logged
+            # A bug of kvs_api is no refusal: the caller may try again.
+            _log.exception("%s %s failed", request.method, request.url.path)
+            return problem(
+                errors.ServerError(f"{request.method} {request.url.path} failed: see the log of kvs_api"), 500
+            )
 
-    @app.errorhandler(HTTPException)
-    def on_http(error: HTTPException) -> Response:
-        status = error.code or 500
-        # Our own mistake is not the caller's: it may try again, and must not take it for a refusal.
-        name = "ServerError" if status >= 500 else "BadRequestError"
-        answer = api.Problem(error=name, message=f"{request.method} {request.path}: {error.description}")
-        return Response(answer.model_dump_json(), status, mimetype="application/json")
-
-    views = Views(store)
-    for key, operation in STORE.items():
-        method, rule = key.replace("{", "<").replace("}", ">").split(" ", 1)
-        view: View = getattr(views, operation.name)
-        app.add_url_rule(rule, endpoint=key, view_func=view, methods=[method])
-    return app
+    def _principal(self, request: Request, scope: Scope) -> Principal | None:
+        if scope is Scope.OPEN:
+            return None
+        token, acts_for = request.headers.get("authorization", ""), request.headers.get(ACTS_FOR, "")
+        principal = self._access.who(token, acts_for)
+        # The scope `ACT` is the dispatcher's own, also when it acts for a user.
+        who = self._access.who(token) if acts_for and scope is Scope.ACT else principal
+        if who is not None and not who.may(scope):
+            raise errors.ForbiddenError(who.lacks(scope))
+        return principal
 
 
-def _term() -> int:
-    text = request.headers.get(api.TERM, "0")
-    if not (text.isascii() and text.isdecimal()):
-        raise errors.BadRequestError(f"header {api.TERM}: expected a whole number, got {text!r}")
-    return int(text)
+class _Resource:
+    """One path, with a view for each method. An ASGI application, so that the router passes it all methods."""
+
+    def __init__(self, app: App, path: str, views: dict[str, tuple[View, Scope]]) -> None:
+        self._app, self._path, self._views = app, path, views
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        response = await self._app.answer(Request(scope, receive), self._path, self._views)
+        if response is not None:
+            await response(scope, receive, send)
 
 
-def scope_of(endpoint: str | None) -> Scope:
-    """What a caller needs. Whoever is known is told of no such route; one that says nothing is nobody's."""
-    if endpoint is None:
-        return Scope.KNOWN
-    if endpoint in STORE:
-        return STORE[endpoint].scope or Scope.NONE
-    return Scope.READ if endpoint == "metrics" else Scope.NONE
+class _RefusedError(Exception):
+    """A request that no view answers."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
-def _problem(error: errors.CerebroError) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+def _refuse_method(_: Call, **__: str) -> Response:
+    raise _RefusedError(405, "the path has no such method")
+
+
+def _refuse_path(_: Call) -> Response:
+    raise _RefusedError(404, "there is no such path")
+
+
+def _let_in(_: Call, **__: str) -> Response:
+    return Response(status_code=204)
+
+
+def problem(error: errors.CerebroError, status: int = 0) -> Response:
+    """Return an error as an answer, by default with the status of its type."""
+    status = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     body = api.Problem(error=type(error).__name__, message=str(error))
-    return Response(body.model_dump_json(), status, mimetype="application/json")
+    return Response(body.model_dump_json(), status, media_type="application/json")

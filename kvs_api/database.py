@@ -21,9 +21,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cerebro import errors
-from cerebro.runtime import long_polls
 from kvs_api import keys
 from kvs_api.clock import Clock
+from kvs_api.long_polls import LongPoll
 from kvs_api.news import News
 
 _SCRIPT = (
@@ -58,6 +58,8 @@ class Database:
         self._clock = Clock(self._join, elapsed)
         self.fence = ContextVar("fence", default=0)
         """Term that the present request names: the script refuses its writes in any other term. 0: none."""
+        self.poll: ContextVar[LongPoll | None] = ContextVar("poll", default=None)
+        """The present request, if it may wait for news."""
         # No retries: a repeated call is the client's business, and it waits between two of them.
         options: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options)
@@ -95,26 +97,28 @@ class Database:
         except redis.RedisError as error:  # a user of Redis may lack the right, and nothing is lost
             _log.debug("the append-only file was not written anew: %s", error)
 
-    def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
-        """Entries after the cursors, of all of them at one moment; waits for one up to `wait_s` seconds.
+    def forget(self, poll: LongPoll) -> None:
+        """Wake a request no more."""
+        self._news.forget(poll)
 
-        While it waits, the request is given back to the server, and this is called anew (`cerebro.runtime.long_polls`).
+    def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
+        """Return entries after the cursors, of all streams at one moment.
+
+        If there are none and the request may wait, it is woken once there are (`kvs_api.long_polls`).
         """
-        if wait_s <= 0:
+        poll = self.poll.get()
+        if wait_s <= 0 or poll is None:
             return self._read(cursors)
-        poll = long_polls.current() or long_polls.InThread()
-        while True:
-            if not poll.is_over:
-                self._news.expect(poll, cursors)
-            try:
-                found = self._read(cursors)
-            except errors.StoreUnavailableError:
+        if poll.begin(wait_s):
+            self._news.expect(poll, cursors)  # first: an entry appended after the read wakes it
+        found = None
+        try:
+            found = self._read(cursors)
+        finally:
+            poll.is_waiting = poll.is_waiting and found == []
+            if not poll.is_waiting:
                 self._news.forget(poll)
-                raise
-            if found or poll.is_over:
-                self._news.forget(poll)
-                return found
-            poll.park(wait_s)
+        return found
 
     def _read(self, cursors: Mapping[str, int]) -> list[tuple[bytes, Entries]]:
         streams: Any = {key: f"{after}-0" for key, after in cursors.items()}

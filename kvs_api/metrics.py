@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import redis
-from flask import Flask, Response, g, request
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from cerebro.contract import api
-from cerebro.runtime import long_polls
-from cerebro.runtime.health import EXPOSITION_TYPE, registry
+from cerebro.runtime.health import registry
 from kvs_api import keys
 from kvs_api.store import Store
 
@@ -60,11 +58,10 @@ class Metrics:
             registry=self.registry,
         )
 
-    def install(self, app: Flask) -> None:
-        """Count every request from now on, refused ones included; answer ``GET /metrics`` to those with the token."""
-        app.before_request_funcs.setdefault(None, []).insert(0, _begin)
-        app.after_request(self._end)
-        app.add_url_rule("/metrics", "metrics", self._answer)
+    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request, and note how long its answer took. Refused ones count, too."""
+        self._requests.labels(route, method, f"{status // 100}xx").inc()
+        self._seconds.labels(route).observe(seconds)
 
     def watch(self, store: MeteredStore) -> None:
         """Ask `store` how it is whenever metrics are asked for."""
@@ -86,22 +83,6 @@ class Metrics:
     def wrote(self) -> None:
         """Redis confirmed a change, which is on its disk then (``appendfsync always``)."""
         self._written.set(time.time())
-
-    def _answer(self) -> Response:
-        return Response(self.exposition(), content_type=EXPOSITION_TYPE)
-
-    def _end(self, response: Response) -> Response:
-        rule = request.url_rule
-        # A method is whatever the caller sends: what no route takes is one word.
-        route, method = (rule.rule, request.method) if rule else ("none", "any")
-        self._requests.labels(route, method, f"{response.status_code // 100}xx").inc()
-        self._seconds.labels(route).observe(time.perf_counter() - g.began)
-        return response
-
-
-def _begin() -> None:
-    poll = long_polls.current()
-    g.began = poll.began if poll is not None else time.perf_counter()
 
 
 class MeteredStore(Store):

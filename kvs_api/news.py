@@ -16,8 +16,8 @@ from typing import Any
 
 import redis
 
-from cerebro.runtime.long_polls import LongPoll
 from kvs_api import keys
+from kvs_api.long_polls import LongPoll
 
 _SWEEP_S = 5.0
 _PAUSE_S = 0.2

@@ -5,53 +5,55 @@ from __future__ import annotations
 
 import uuid
 
-from flask import Response, request
+from starlette.responses import Response
 
 from cerebro import errors
 from cerebro.contract.identity import Scope
 from cerebro.contract.registry import AliasRequest, Registration, RegistryAnswer, VersionOutcome
-from kvs_api.account_views import AccountViews, caller
-from kvs_api.answering import answer, body, checked_name, identity
+from kvs_api.account_views import AccountViews
+from kvs_api.call import Call, answer, checked_name
 
 
 class RegistryViews(AccountViews):
     """One method for each of its entries of `STORE`."""
 
-    def registry(self) -> Response:
+    def registry(self, call: Call) -> Response:
         """All registered models, or those with versions whose files are to be copied."""
-        copying = request.args.get("copying") == "1"
+        copying = call.args.get("copying") == "1"
         return answer(RegistryAnswer(models=self._store.registry(copying=copying)))
 
-    def registered_model(self, name: str) -> Response:
+    def registered_model(self, call: Call, name: str) -> Response:
         """One of them."""
         return answer(self._store.registered_model(checked_name(name)))
 
-    def register_model(self, name: str) -> Response:
+    def register_model(self, call: Call, name: str) -> Response:
         """A new version."""
-        asked, who = body(Registration), caller()
-        self._to_steer(asked.experiment)
-        self._to_add_to(checked_name(name))
+        asked, who = call.body(Registration), call.principal
+        self._to_steer(call, asked.experiment)
+        self._to_add_to(call, checked_name(name))
         if who is not None:
             asked = asked.model_copy(update={"author": who.name})
-        once = identity() or uuid.uuid4().hex  # without one, each call counts
+        once = call.identity() or uuid.uuid4().hex  # without one, each call counts
         made = self._store.register_model(name, asked, once)
-        self._note(f"registered {asked.model} of {asked.run} of {asked.experiment} as {name}/{made.version}")
+        self._note(
+            call, f"registered {asked.model} of {asked.run} of {asked.experiment} as {name}/{made.version}"
+        )
         return answer(made)
 
-    def settle_version(self, name: str) -> Response:
+    def settle_version(self, call: Call, name: str) -> Response:
         """What became of a version's files."""
-        return answer(self._store.settle_version(checked_name(name), body(VersionOutcome)))
+        return answer(self._store.settle_version(checked_name(name), call.body(VersionOutcome)))
 
-    def move_alias(self, name: str) -> Response:
+    def move_alias(self, call: Call, name: str) -> Response:
         """Have an alias mean another version."""
-        asked = body(AliasRequest)
-        self._to_add_to(checked_name(name))
+        asked = call.body(AliasRequest)
+        self._to_add_to(call, checked_name(name))
         moved = self._store.move_alias(name, asked)
-        self._note(f"moved {name}@{asked.alias} to version {asked.version or 'none'}")
+        self._note(call, f"moved {name}@{asked.alias} to version {asked.version or 'none'}")
         return answer(moved)
 
-    def _to_add_to(self, name: str) -> None:
-        who = caller()
+    def _to_add_to(self, call: Call, name: str) -> None:
+        who = call.principal
         if who is None or who.may(Scope.ADMINISTER):
             return
         try:

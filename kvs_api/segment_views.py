@@ -2,72 +2,72 @@
 
 from __future__ import annotations
 
-from flask import Response, request
+from starlette.responses import Response
 
 from cerebro import errors
 from cerebro.contract.segments import SegmentRequest
 from kvs_api import keys
-from kvs_api.answering import answer, body, checked_name, whole_number
+from kvs_api.call import Call, answer, bytes_answer, checked_name
 from kvs_api.history_views import HistoryViews
 
 
 class SegmentViews(HistoryViews):
     """One method for each of its entries of `STORE`."""
 
-    def cut(self, name: str) -> Response:
+    def cut(self, call: Call, name: str) -> Response:
         """Move the older part of an experiment's log into a file."""
-        asked = body(SegmentRequest)
+        asked = call.body(SegmentRequest)
         self._store.require(checked_name(name))
         return answer(self._store.cut(name, asked))
 
-    def cut_cluster_log(self) -> Response:
+    def cut_cluster_log(self, call: Call) -> Response:
         """The same of the cluster's log."""
-        return answer(self._store.cut(keys.CLUSTER_LOG, body(SegmentRequest)))
+        return answer(self._store.cut(keys.CLUSTER_LOG, call.body(SegmentRequest)))
 
-    def segments(self, name: str) -> Response:
+    def segments(self, call: Call, name: str) -> Response:
         """What of an experiment's log is in files."""
         self._store.require(checked_name(name))
         return answer(self._store.segments(name))
 
-    def cluster_log_segments(self) -> Response:
+    def cluster_log_segments(self, call: Call) -> Response:
         """The same of the cluster's log."""
         return answer(self._store.segments(keys.CLUSTER_LOG))
 
-    def keep_snapshot(self, name: str) -> Response:
+    def keep_snapshot(self, call: Call, name: str) -> Response:
         """Keep the fold of an experiment's log."""
-        return self._keep(checked_name(name))
+        return self._keep(call, checked_name(name))
 
-    def keep_cluster_log_snapshot(self) -> Response:
+    def keep_cluster_log_snapshot(self, call: Call) -> Response:
         """The same of the cluster's log."""
-        return self._keep(keys.CLUSTER_LOG)
+        return self._keep(call, keys.CLUSTER_LOG)
 
-    def snapshot(self, name: str) -> Response:
+    def snapshot(self, call: Call, name: str) -> Response:
         """The newest fold of an experiment's log of a format."""
-        return self._found(checked_name(name))
+        return self._found(call, checked_name(name))
 
-    def cluster_log_snapshot(self) -> Response:
+    def cluster_log_snapshot(self, call: Call) -> Response:
         """The same of the cluster's log."""
-        return self._found(keys.CLUSTER_LOG)
+        return self._found(call, keys.CLUSTER_LOG)
 
-    def _keep(self, name: str) -> Response:
-        seq = whole_number("seq", "the number of the newest event in it")
-        term = whole_number("term", "the controller's leadership")
+    def _keep(self, call: Call, name: str) -> Response:
+        seq = call.whole_number("seq", "the number of the newest event in it")
+        term = call.whole_number("term", "the controller's leadership")
         try:
-            created = float(request.args.get("created", "0"))
+            created = float(call.args.get("created", "0"))
         except ValueError as cause:
             raise errors.BadRequestError(f"created must be a number: {cause}") from cause
-        found = self._store.keep_snapshot(name, seq, _format(), term, request.get_data(), created=created)
+        found = self._store.keep_snapshot(name, seq, _format(call), term, call.content, created=created)
         return answer(found)
 
-    def _found(self, name: str) -> Response:
-        found = self._store.snapshot(name, _format())
+    def _found(self, call: Call, name: str) -> Response:
+        found = self._store.snapshot(name, _format(call))
         if found is None:
             raise errors.NotFoundError("there is no snapshot of this format: fold the log")
-        return Response(found[1], mimetype="application/octet-stream")
+        return bytes_answer(found[1])
 
 
-def _format() -> str:
-    found = request.args.get("format", "")
+def _format(call: Call) -> str:
+    found = call.args.get("format", "")
     if not found or len(found) > 64:
         raise errors.BadRequestError(f"format is {found[:80]!r}, expected 1 to 64 characters")
     return found

@@ -10,8 +10,8 @@ import json
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from flask import Response, request
 from pydantic import TypeAdapter
+from starlette.responses import Response
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api, health
@@ -20,8 +20,7 @@ from cerebro.contract.openapi import document
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
 from cerebro.contract.routes import STORE
 from cerebro.contract.trials import TrialRecord
-from kvs_api.account_views import caller
-from kvs_api.answering import answer, body, checked_name, cursor, identity, json_answer, spliced, whole_number
+from kvs_api.call import Call, answer, bytes_answer, checked_name, done, json_answer, spliced
 from kvs_api.database import PAGE
 from kvs_api.segment_views import SegmentViews
 from kvs_api.stamping import stamped_code, stamped_event, stamped_health, stamped_record, stamped_size
@@ -32,7 +31,7 @@ _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 class Views(SegmentViews):
     """The answer to each request: one method for each entry of `STORE`, by its name."""
 
-    def health(self) -> Response:
+    def health(self, call: Call) -> Response:
         """Whether Redis answers, and which schema and version this is."""
         ok = self._store.ping()
         found = api.Health(
@@ -40,265 +39,273 @@ class Views(SegmentViews):
             schema_version=SCHEMA_VERSION,
             version=package_version(),
         )
-        return Response(found.model_dump_json(), 200 if ok else 503, mimetype="application/json")
+        return json_answer(found.model_dump_json(), 200 if ok else 503)
 
-    def live(self) -> Response:
+    def live(self, call: Call) -> Response:
         """A constant: the process answers requests, whatever Redis does."""
-        return Response("ok\n", mimetype="text/plain")
+        return Response("ok\n", media_type="text/plain")
 
-    def openapi(self) -> Response:
+    def openapi(self, call: Call) -> Response:
         """The OpenAPI document of this API."""
-        return Response(openapi_document(package_version()), mimetype="application/json")
+        return json_answer(openapi_document(package_version()))
 
-    def lead(self) -> Response:
+    def lead(self, call: Call) -> Response:
         """Take the controller's leadership, or keep it."""
-        return answer(self._store.lead(body(api.LeaderRequest)))
+        return answer(self._store.lead(call.body(api.LeaderRequest)))
 
-    def experiments(self) -> Response:
+    def experiments(self, call: Call) -> Response:
         """All experiments, newest event first."""
         return answer(api.ExperimentsAnswer(experiments=self._store.experiments()))
 
-    def create_experiment(self, name: str) -> Response:
+    def create_experiment(self, call: Call, name: str) -> Response:
         """Create an experiment, or find the same one again."""
-        record = body(ExperimentRecord)
+        record = call.body(ExperimentRecord)
         if record.name != name:
             raise errors.BadRequestError(
                 f"the path names the experiment {name!r}, the body names {record.name!r}: give one name"
             )
-        return answer(self._store.create_experiment(stamped_record(record, caller())))
+        return answer(self._store.create_experiment(stamped_record(record, call.principal)))
 
-    def experiment(self, name: str) -> Response:
+    def experiment(self, call: Call, name: str) -> Response:
         """The record of one experiment."""
         return answer(self._store.experiment(checked_name(name)))
 
-    def append(self, name: str) -> Response:
+    def append(self, call: Call, name: str) -> Response:
         """Append a client's event to a log, once for each call's identity."""
-        event = _CLIENT_EVENT.validate_json(request.get_data())
-        record = self._to_steer(checked_name(name))
-        event = stamped_event(event, caller(), record)
-        seq = self._store.append(name, event, once=identity(), is_unread=request.args.get("unread") == "1")
+        event = _CLIENT_EVENT.validate_json(call.content)
+        record = self._to_steer(call, checked_name(name))
+        event = stamped_event(event, call.principal, record)
+        seq = self._store.append(name, event, once=call.identity(), is_unread=call.args.get("unread") == "1")
         return answer(api.AppendAnswer(seq=seq))
 
-    def delete_experiment(self, name: str) -> Response:
+    def delete_experiment(self, call: Call, name: str) -> Response:
         """Forget an experiment that a user asked to delete."""
-        self._store.delete_experiment(checked_name(name), whole_number("term", "the controller's leadership"))
-        return Response(status=204)
+        self._store.delete_experiment(
+            checked_name(name), call.whole_number("term", "the controller's leadership")
+        )
+        return done()
 
-    def events(self, name: str) -> Response:
+    def events(self, call: Call, name: str) -> Response:
         """A log after a cursor; waits for news if asked to."""
         self._store.require(checked_name(name))
-        is_checked = request.args.get("check") == "1"
-        return spliced("events", self._store.read_log(checked_name(name), *cursor(), is_checked=is_checked))
+        is_checked = call.args.get("check") == "1"
+        return spliced(
+            "events", self._store.read_log(checked_name(name), *call.cursor(), is_checked=is_checked)
+        )
 
-    def quarantine(self, name: str) -> Response:
+    def quarantine(self, call: Call, name: str) -> Response:
         """Quarantine an experiment that cannot be read."""
-        asked = body(api.QuarantineRequest)
+        asked = call.body(api.QuarantineRequest)
         self._store.quarantine(checked_name(name), asked.problem, asked.term)
-        return Response(status=204)
+        return done()
 
-    def restore(self, name: str) -> Response:
+    def restore(self, call: Call, name: str) -> Response:
         """Take an experiment out of quarantine."""
         self._store.restore(checked_name(name))
-        self._note(f"restored experiment {name}")
-        return Response(status=204)
+        self._note(call, f"restored experiment {name}")
+        return done()
 
-    def points(self, name: str) -> Response:
+    def points(self, call: Call, name: str) -> Response:
         """Live points after a cursor; waits for news if asked to."""
         self._store.require(checked_name(name))
-        return spliced("points", self._store.live(checked_name(name), *cursor()))
+        return spliced("points", self._store.live(checked_name(name), *call.cursor()))
 
-    def watch(self) -> Response:
+    def watch(self, call: Call) -> Response:
         """Wait until one of several logs, or the cluster, has news."""
-        found, cluster = self._store.watch(body(api.WatchRequest))
+        found, cluster = self._store.watch(call.body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
-    def cluster_log(self) -> Response:
+    def cluster_log(self, call: Call) -> Response:
         """The cluster's log after a cursor; waits for news if asked to."""
-        return spliced("events", self._store.cluster_log(*cursor()))
+        return spliced("events", self._store.cluster_log(*call.cursor()))
 
-    def write_cluster_log(self) -> Response:
+    def write_cluster_log(self, call: Call) -> Response:
         """Append the controller's events of the cluster, and return the cluster's log after its cursor."""
-        asked = body(api.ClusterLogRequest)
+        asked = call.body(api.ClusterLogRequest)
         is_written = json.dumps(self._store.write_cluster_log(asked))
         events = ",".join(self._store.cluster_log(asked.after, 0))
         return json_answer(f'{{"is_written":{is_written},"events":[{events}]}}')
 
-    def decide(self, name: str) -> Response:
+    def decide(self, call: Call, name: str) -> Response:
         """Apply the controller's steps, and return the events since its cursor."""
-        outcomes, found = self._store.decide(checked_name(name), body(api.DecideRequest))
+        outcomes, found = self._store.decide(checked_name(name), call.body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
         return json_answer(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
-    def queue(self) -> Response:
+    def queue(self, call: Call) -> Response:
         """Open runs, oldest first, and experiments to delete."""
         return answer(self._store.queue())
 
-    def audit(self) -> Response:
+    def audit(self, call: Call) -> Response:
         """The newest entries of the audit list, oldest first."""
-        last = whole_number("last", "how many entries") if "last" in request.args else PAGE
+        last = call.whole_number("last", "how many entries") if "last" in call.args else PAGE
         return answer(api.AuditAnswer(entries=self._store.audit(last)))
 
-    def reclaim(self) -> Response:
+    def reclaim(self, call: Call) -> Response:
         """Data sets that no experiment uses any more."""
         return answer(self._store.reclaim())
 
-    def workers(self) -> Response:
+    def workers(self, call: Call) -> Response:
         """The status of each registered worker."""
         return spliced("workers", self._store.told_workers())
 
-    def register(self, name: str) -> Response:
+    def register(self, call: Call, name: str) -> Response:
         """Register a new incarnation of a worker."""
-        record = body(WorkerRecord)
+        record = call.body(WorkerRecord)
         if record.worker != name:
             raise errors.BadRequestError(
                 f"the path names the worker {name!r}, the body names {record.worker!r}: give one name"
             )
         return answer(self._store.register(record))
 
-    def remove_worker(self, name: str) -> Response:
+    def remove_worker(self, call: Call, name: str) -> Response:
         """Forget a worker that is gone for good."""
-        self._store.remove_worker(checked_name(name), request.args.get("incarnation"))
-        self._note(f"removed worker {name}")
-        return Response(status=204)
+        self._store.remove_worker(checked_name(name), call.args.get("incarnation"))
+        self._note(call, f"removed worker {name}")
+        return done()
 
-    def size_request(self) -> Response:
+    def size_request(self, call: Call) -> Response:
         """The pending size request, if there is one."""
         return answer(api.SizeAnswer(request=self._store.size_request()))
 
-    def request_size(self) -> Response:
+    def request_size(self, call: Call) -> Response:
         """Make a size request, or answer one with a problem."""
-        size_request = stamped_size(body(SizeRequest), caller())
+        size_request = stamped_size(call.body(SizeRequest), call.principal)
         self._store.request_size(size_request)
-        if caller() is not None and not size_request.problem:
+        if call.principal is not None and not size_request.problem:
             self._store.note(size_request.by, f"asked for {size_request.workers} workers")
         return answer(size_request)
 
-    def withdraw_size_request(self) -> Response:
+    def withdraw_size_request(self, call: Call) -> Response:
         """Withdraw a size request."""
-        self._store.withdraw_size_request(whole_number("workers", "the number that was asked for"))
-        return Response(status=204)
+        self._store.withdraw_size_request(call.whole_number("workers", "the number that was asked for"))
+        return done()
 
-    def troubles(self) -> Response:
+    def troubles(self, call: Call) -> Response:
         """Why workers do not start."""
         return answer(self._store.troubles())
 
-    def set_troubles(self) -> Response:
+    def set_troubles(self, call: Call) -> Response:
         """Replace the reasons why workers do not start."""
-        troubles = body(Troubles)
+        troubles = call.body(Troubles)
         self._store.set_troubles(troubles)
         return answer(troubles)
 
-    def usage(self, name: str) -> Response:
+    def usage(self, call: Call, name: str) -> Response:
         """What a worker used over the last day."""
         return answer(api.UsageAnswer(samples=self._store.usage(checked_name(name))))
 
-    def report(self, name: str) -> Response:
+    def report(self, call: Call, name: str) -> Response:
         """Apply a worker's steps, and renew its leases."""
         return answer(
-            api.ReportAnswer.model_validate(self._store.report(checked_name(name), body(api.ReportRequest)))
+            api.ReportAnswer.model_validate(
+                self._store.report(checked_name(name), call.body(api.ReportRequest))
+            )
         )
 
-    def ask_stacks(self, name: str) -> Response:
+    def ask_stacks(self, call: Call, name: str) -> Response:
         """Ask the worker that runs a task where its process is."""
-        self._to_steer(checked_name(name))
-        return answer(self._store.ask_stacks(name, body(api.StacksRequest)))
+        self._to_steer(call, checked_name(name))
+        return answer(self._store.ask_stacks(name, call.body(api.StacksRequest)))
 
-    def stacks(self, name: str) -> Response:
+    def stacks(self, call: Call, name: str) -> Response:
         """What it has answered."""
-        asked = api.StacksRequest(task="", question=request.args.get("question", ""))
+        asked = api.StacksRequest(task="", question=call.args.get("question", ""))
         return answer(self._store.stacks(checked_name(name), asked.question))
 
-    def tell_stacks(self, name: str) -> Response:
+    def tell_stacks(self, call: Call, name: str) -> Response:
         """A worker answers."""
         checked_name(name)
-        self._store.tell_stacks(body(api.StacksReport))
-        return Response(status=204)
+        self._store.tell_stacks(call.body(api.StacksReport))
+        return done()
 
-    def workers_health(self) -> Response:
+    def workers_health(self, call: Call) -> Response:
         """What is known of workers' machines."""
         return answer(self._store.workers_health())
 
-    def tell_incident(self) -> Response:
+    def tell_incident(self, call: Call) -> Response:
         """Something that people are to know of a worker's machine."""
-        self._store.tell_incident(body(health.IncidentRequest))
-        return Response(status=204)
+        self._store.tell_incident(call.body(health.IncidentRequest))
+        return done()
 
-    def tell_pace(self, name: str) -> Response:
+    def tell_pace(self, call: Call, name: str) -> Response:
         """How long a worker's sub-epochs take, against the others'."""
-        self._store.tell_pace(checked_name(name), body(health.PaceRequest))
-        return Response(status=204)
+        self._store.tell_pace(checked_name(name), call.body(health.PaceRequest))
+        return done()
 
-    def quarantine_worker(self, name: str) -> Response:
+    def quarantine_worker(self, call: Call, name: str) -> Response:
         """Give a worker nothing more."""
-        asked = stamped_health(body(health.QuarantineWorkerRequest), caller())
+        asked = stamped_health(call.body(health.QuarantineWorkerRequest), call.principal)
         found = self._store.quarantine_worker(checked_name(name), asked)
-        self._note_of_person(asked.term, f"quarantined worker {name}: {asked.reason}")
+        self._note_of_person(call, asked.term, f"quarantined worker {name}: {asked.reason}")
         return answer(found)
 
-    def release_worker(self, name: str) -> Response:
+    def release_worker(self, call: Call, name: str) -> Response:
         """Give a worker tasks again."""
-        asked = stamped_health(body(health.ReleaseRequest), caller())
+        asked = stamped_health(call.body(health.ReleaseRequest), call.principal)
         found = self._store.release_worker(checked_name(name), asked)
-        self._note_of_person(asked.term, f"released worker {name}")
+        self._note_of_person(call, asked.term, f"released worker {name}")
         return answer(found)
 
-    def ask_check(self, name: str) -> Response:
+    def ask_check(self, call: Call, name: str) -> Response:
         """Have a worker check its machine."""
-        asked = stamped_health(body(health.CheckRequest), caller())
+        asked = stamped_health(call.body(health.CheckRequest), call.principal)
         found = self._store.ask_check(checked_name(name), asked)
-        self._note_of_person(asked.term, f"had worker {name} check its machine")
+        self._note_of_person(call, asked.term, f"had worker {name} check its machine")
         return answer(found)
 
-    def _note_of_person(self, term: int | None, what: str) -> None:
+    def _note_of_person(self, call: Call, term: int | None, what: str) -> None:
         if term is None:  # what the controller does is told as incidents
-            self._note(what)
+            self._note(call, what)
 
-    def tell_check(self, name: str) -> Response:
+    def tell_check(self, call: Call, name: str) -> Response:
         """What a worker found of its machine."""
-        self._store.tell_check(checked_name(name), body(health.CheckResult))
-        return Response(status=204)
+        self._store.tell_check(checked_name(name), call.body(health.CheckResult))
+        return done()
 
-    def inbox(self, name: str) -> Response:
+    def inbox(self, call: Call, name: str) -> Response:
         """A worker's inbox after a cursor; waits for an entry if asked to."""
-        items = self._store.inbox(checked_name(name), request.args.get("incarnation", ""), *cursor())
+        items = self._store.inbox(checked_name(name), call.args.get("incarnation", ""), *call.cursor())
         return spliced("items", items)
 
-    def trials(self) -> Response:
+    def trials(self, call: Call) -> Response:
         """Outcomes of earlier trials."""
-        return answer(api.TrialsAnswer(records=self._store.trials(body(api.TrialsRequest).keys)))
+        return answer(api.TrialsAnswer(records=self._store.trials(call.body(api.TrialsRequest).keys)))
 
-    def keep_trial(self) -> Response:
+    def keep_trial(self, call: Call) -> Response:
         """Keep the outcome of a trial."""
-        record = body(TrialRecord)
+        record = call.body(TrialRecord)
         self._store.keep_trial(record)
         return answer(record)
 
-    def forget_trials(self) -> Response:
+    def forget_trials(self, call: Call) -> Response:
         """Remove outcomes of trials."""
-        return answer(api.ForgottenAnswer(forgotten=self._store.forget_trials(body(api.TrialsRequest).keys)))
+        return answer(
+            api.ForgottenAnswer(forgotten=self._store.forget_trials(call.body(api.TrialsRequest).keys))
+        )
 
-    def put_code(self, sha256: str) -> Response:
+    def put_code(self, call: Call, sha256: str) -> Response:
         """Store user code under its hash."""
-        record = body(CodeRecord)
+        record = call.body(CodeRecord)
         if record.sha256 != sha256:
             raise errors.BadRequestError(
                 f"the path names the hash {sha256}, the body names {record.sha256}: give one hash"
             )
-        return answer(self._store.put_code(stamped_code(record, caller())))
+        return answer(self._store.put_code(stamped_code(record, call.principal)))
 
-    def code(self, sha256: str) -> Response:
+    def code(self, call: Call, sha256: str) -> Response:
         """User code by its hash."""
         return answer(self._store.code(sha256))
 
-    def put_archive(self, sha256: str) -> Response:
+    def put_archive(self, call: Call, sha256: str) -> Response:
         """Store a code archive under its hash."""
-        self._store.put_archive(sha256, request.get_data())
-        return Response(status=204)
+        self._store.put_archive(sha256, call.content)
+        return done()
 
-    def archive(self, sha256: str) -> Response:
+    def archive(self, call: Call, sha256: str) -> Response:
         """A code archive by its hash."""
-        return Response(self._store.archive(sha256), mimetype="application/octet-stream")
+        return bytes_answer(self._store.archive(sha256))
 
 
 @cache

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hmac
-import logging
 import os
 import socket
 import sys
@@ -115,14 +114,12 @@ class _Server:
 
     def serve_forever(self) -> None:
         """Answer, within the limits of the other services."""
-        from cerebro.runtime.serving import (
-            create_server,
-        )  # the list of services, which imports this module, needs none
+        # The list of services imports this module and serves nothing.
+        from cerebro.runtime.serving import Threads, WebServer
+        from cerebro.runtime.wsgi import WsgiOnAsgi
 
-        host, port = self._listener.getsockname()[:2]
-        # A browser asks for more at once than there are threads, with every page.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        create_server(self._app, host=host, port=port, threads=_THREADS, listener=self._listener).run()
+        threads = Threads(_THREADS)
+        WebServer(WsgiOnAsgi(self._app, threads), threads=threads, listening=[self._listener]).run_process()
 
 
 def main() -> None:

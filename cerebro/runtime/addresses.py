@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 EVERYWHERE = frozenset({"*", "::"})
@@ -74,14 +72,29 @@ def listener(host: str, port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def usable(places: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Filter results of `socket.getaddrinfo`: drop families that the kernel lacks."""
-    for place in places:
-        family, host = place[0], place[-1][0]
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((host, 0))
-        except OSError as error:
-            if error.errno in _NO_SUCH_FAMILY:
-                continue
-        yield place
+def listeners(host: str, port: int) -> list[socket.socket]:
+    """Return a socket that listens for each address of a host; for all addresses, one for each family.
+
+    With one socket for both families, callers by IPv4 would have addresses of IPv6.
+
+    Raises:
+        OSError: one of the addresses cannot be listened on.
+    """
+    found: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(
+            None if host in EVERYWHERE else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, place in dict.fromkeys(places):
+            try:
+                found.append(socket.create_server(place[:2], family=family))
+            except OSError as error:
+                if host not in EVERYWHERE or error.errno not in _NO_SUCH_FAMILY:
+                    raise
+        if not found:
+            raise OSError(errno.EADDRNOTAVAIL, "no address of this name")
+    except OSError:
+        for each in found:
+            each.close()
+        raise
+    return found

@@ -1,79 +1,70 @@
-"""The web server of kvs_api and dispatcher: waitress, with limits that idle connections cannot use up.
+"""The web server of kvs_api and dispatcher: uvicorn, with limits on slow and idle connections.
 
-Anybody who reaches the port can open connections and send half a request. Three rules keep the server answering: there
-are fewer connections than the process may have open files, a request has to arrive in time, and when all connections
-are taken, the one that has waited longest for a request is closed for the next caller. A request that has arrived whole
-is never cut off here, however long its answer takes: blocking reads take half a minute. Nor is an answer whose reader
-takes some of it now and then.
+Anybody who reaches the port can open connections and send half a request. uvicorn alone waits for the other half
+forever. `_Connection` adds three rules: a process opens fewer connections than it may have open files, a request must
+arrive in time, and when all connections are taken, the server closes the oldest that waits for a request.
+No rule closes a connection while its request is being answered, or while its peer takes the answer.
 
-A request that waits for news holds a connection, and no thread (`cerebro.runtime.long_polls`). An idle connection costs
-no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody. A quarter of the connections is kept for
-others than those that wait.
-
-The only importer of waitress. It extends `TcpWSGIServer`, `HTTPChannel`, `HTTPRequestParser`, `WSGITask` and
-`ThreadedTaskDispatcher`, because waitress has a timeout for silent connections only, stops accepting at its limit,
-polls every connection in each turn of its loop, and answers requests that a proxy may delimit differently. This module
-knows no application.
+The only importer of uvicorn. Knows no application: `cerebro.runtime.wsgi` runs Flask applications on it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
+import os
 import resource
-import select
+import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
-from waitress import wasyncore
-from waitress.adjustments import Adjustments
-from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.server import TcpWSGIServer
-from waitress.task import ThreadedTaskDispatcher, WSGITask
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.addresses import EVERYWHERE, in_url, usable
-from cerebro.runtime.event_loop import EventLoop
-from cerebro.runtime.long_polls import LongPoll, Parked, ParkedRequests, answering
+from cerebro.runtime.addresses import in_url, listeners
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+App = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
+
 MOST_CONNECTIONS = 4000
-"""Of one service, where the limit of open files allows it. A worker, the controller or a viewer needs two or three."""
+"""Connections of one service if the limit of open files allows it. A worker, the controller or a viewer needs three."""
+GRACE_S = 8.0
+"""Longest time for open requests after SIGTERM. Kubernetes gives a pod 30 s by default; clients try again elsewhere."""
 HUNG_S = 60.0
-"""A loop that has not turned for so long will not turn again: its longest turn moves one piece of one answer."""
-
+"""A loop that has not turned for this long does not recover: no callback takes more than milliseconds."""
 STUCK_S = 90.0
-"""Threads that have moved nothing for so long while requests wait will not move again: blocking reads take 30 s."""
+"""Threads without progress for this long do not recover if requests wait: a call to the store takes at most 15 s."""
 
-_TURN_S = 1.0
-"""Longest turn of the loop, in which it looks for connections that are overdue."""
-
+_BACKLOG = 128
+"""Connections that asyncio accepts at once, before `_Connection` can close any."""
 _OTHER_FILES = 128
 _LEAST = 16
-_ACCEPTED_AT_ONCE = 32
+_HEAD_BYTES = 256 * 1024
+_TICKS = 2
+"""uvicorn ticks every 0.1 s. Every second tick looks for overdue connections."""
 _WARN_EVERY_S = 60.0
-_BODY_IN_MEMORY = 64 * 1024
-_JUST_S = 0.5
-"""For so long after it was accepted, a connection whose request has not come is closed for nobody else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections there may be, and how long one may go without a whole request.
+    """Limits on the connections of a server and on the time that a request may take.
 
     Attributes:
-        connections: so many at once.
-        head_s: from the first byte of a request, or the opening of a connection, to the end of the headers; and
-            without a byte taken of an answer, when all connections are taken.
-        body_s, body_bytes_per_s: for the body `body_s`, and a second more for every so many bytes of it that came.
-        idle_s: between an answer and the next request.
-        stalled_s: without a byte taken of an answer.
+        connections: open connections.
+        head_s: seconds from the first byte of a request, or from the opening of a connection, to the headers' end.
+            If all connections are taken, a peer that takes nothing of an answer for as long is closed.
+        body_s, body_bytes_per_s: seconds for a body, plus one second for each `body_bytes_per_s` bytes that arrived.
+        idle_s: seconds between an answer and the next request.
+        stalled_s: seconds without a byte of an answer taken.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -84,27 +75,29 @@ class ConnectionLimits:
     stalled_s: float = 60.0
 
     @property
-    def parked(self) -> int:
-        """How many may wait for news. Without the rest, readers alone would keep all others out."""
+    def waiting(self) -> int:
+        """Requests that may wait for news. Without the rest, they would keep all other callers out."""
         return self.connections * 3 // 4
 
     @classmethod
     def of_this_process(cls, threads: int) -> ConnectionLimits:
-        """What fits below the limit of open files, which is raised as far as it is needed and may be raised."""
+        """Raise the limit of open files if allowed, and return limits that fit it."""
         return cls(
             connections=most_connections(_raise_open_files(open_files(MOST_CONNECTIONS, threads)), threads)
         )
 
 
 def open_files(connections: int, threads: int) -> int:
-    """How many files a server has open at most. A large body or answer lies in a file beside its connection; a thread
-    has a connection to the store and reads a file; the rest is the process's own."""
-    return 2 * connections + 2 * threads + _OTHER_FILES
+    """Return the most files that a server opens.
+
+    A large body needs a file besides its connection. A thread has a connection to the store and reads a file.
+    """
+    return 2 * connections + 2 * threads + _BACKLOG + _OTHER_FILES
 
 
 def most_connections(files: int, threads: int) -> int:
-    """How many connections a process with so many open files may have: the inverse of `open_files`."""
-    return max(_LEAST, min(MOST_CONNECTIONS, (files - 2 * threads - _OTHER_FILES) // 2))
+    """Return the connections that a process with `files` open files may have: the inverse of `open_files`."""
+    return max(_LEAST, min(MOST_CONNECTIONS, (files - open_files(0, threads)) // 2))
 
 
 def _raise_open_files(wanted: int) -> int:
@@ -115,396 +108,273 @@ def _raise_open_files(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else soft
 
 
-class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
-    """Those that answer, and the requests that wait for one of them."""
+class Threads:
+    """Threads that run blocking code for an event loop. Call `run` in the loop."""
 
-    moved = 0.0
-    """When a request last began to wait with none before it, was taken or answered, or some of an answer was taken, as
-    `time.monotonic`."""
+    def __init__(self, count: int) -> None:
+        self.count, self._pending, self._progress = count, 0, 0.0
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix="request")
 
-    def add_task(self, task: Any) -> None:
-        """The first one that waits has all the time from now on. Of a queue waitress would write a line for each
-        request, when there is least time for that."""
-        with self.lock:
-            if not self.queue:
-                self.moved = time.monotonic()
-            self.queue.append(task)
-            self.queue_cv.notify()
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call `function` in a thread and return its result."""
+        if self._pending == self.count:
+            self.note_progress()  # the first waiting call starts the clock
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._call, function, arguments
+            )
+        finally:
+            self._pending -= 1
+
+    def close(self) -> None:
+        """End the threads once they have done their present work. Safe in any thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _call(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        self.note_progress()
+        try:
+            return function(*arguments)
+        finally:
+            self.note_progress()
+
+    def note_progress(self) -> None:
+        """Note that a thread is not stuck. Safe in any thread."""
+        self._progress = time.monotonic()
 
     def hung(self) -> str:
-        """What is wrong; empty if nothing is. From any thread."""
-        still_s = time.monotonic() - self.moved
-        waiting = len(self.queue)
-        return (
-            f"{waiting} requests wait, and no thread has answered one for {still_s:.0f} s"
-            if waiting and still_s > STUCK_S
-            else ""
-        )
+        """Return a line about stuck threads, or an empty string. Safe in any thread."""
+        still_s, waiting = time.monotonic() - self._progress, self._pending - self.count
+        if waiting <= 0 or still_s < STUCK_S:
+            return ""
+        return f"{waiting} requests wait, and no thread has answered one for {still_s:.0f} s"
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]
-    """A request that arrives. If its end or its host is ambiguous, the server refuses it and closes the connection.
+class _Connection(HttpToolsProtocol):
+    """One connection. Used in the event loop only. Times are from `time.monotonic`."""
 
-    A proxy that sees the end elsewhere would take the rest of one caller's request for the begin of another's (request
-    smuggling; RFC 9112, sections 3.2, 5.2 and 6.3).
-    """
-
-    def parse_header(self, header_plus: bytes) -> None:
-        """Raises: ParsingError: answered with 400, and the connection is closed."""
-        super().parse_header(header_plus)
-        lines = header_plus.split(b"\r\n")[1:]
-        names = [line.partition(b":")[0].lower() for line in lines]
-        if any(line[:1] in (b" ", b"\t") for line in lines):
-            raise ParsingError("A header goes on in the next line")
-        if b"transfer-encoding" in names:
-            if b"content-length" in names:
-                raise ParsingError("Both Content-Length and Transfer-Encoding are set")
-            if names.count(b"transfer-encoding") > 1 or not self.chunked:
-                raise ParsingError("Transfer-Encoding is invalid")
-        if names.count(b"host") > 1:
-            raise ParsingError("Host is set twice")
-
-
-class _Task(WSGITask):  # type: ignore[misc]
-    """A request being answered, perhaps not for the first time."""
-
-    def get_environment(self) -> dict[str, Any]:
-        """With a body that nothing was read of yet."""
-        environ: dict[str, Any] = super().get_environment()
-        environ["wsgi.input"].seek(0)
-        return environ
-
-
-class _Thread(threading.local):
-    channel: Any = None
-    """Whose request this thread answers, or has answered last."""
-
-
-class _Channel(HTTPChannel):  # type: ignore[misc]
-    """One connection. Belongs to the server's loop, but for `service`, which runs in a thread."""
-
-    limits = ConnectionLimits()
-    parser_class = _Parser
-    task_class = _Task
-    _thread: _Thread
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._accepted = self._since = time.monotonic()
-        """Since when it has waited for the request that is to come."""
-        self._headed: float | None = None
-        """When the headers of the request that is arriving were complete."""
-        self._is_rested = False
-        """Whether nothing has arrived since the last answer."""
-        self._is_answering = False
-        self._taken = time.monotonic()
-        """When the peer last took some of an answer, or the first of one was given to it."""
-        self._poll: LongPoll | None = None
-        """Of the request that has its turn, once it has had one."""
-        self._polled: Any = None
-        """That request."""
-        self._is_parked = False
+    def __init__(self, *arguments: Any, limits: ConnectionLimits, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._limits = limits
+        self.since = time.monotonic()
+        """When the connection was opened, the peer had taken the last answer, or the present request began."""
+        self._is_idle = False
+        """True from an answer to the first byte of the next request."""
+        self._head_bytes = 0
+        self._body_since: float | None = None
+        """When the headers of a request were complete whose body is not."""
+        self._body_bytes = 0
+        self._unsent, self._taken = 0, self.since
+        """Bytes of answers that the peer has not taken yet, and when that number changed last."""
 
-    def add_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
-        """It is there from now on."""
-        super().add_channel(map)
-        self.server.loop.begin(self._fileno)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close another connection if there are too many now."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            _make_room(self)
 
-    def del_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
-        """It is about to be closed."""
-        self.server.loop.forget(self._fileno)
-        super().del_channel(map)
+    def data_received(self, data: bytes) -> None:
+        """Note when a request begins, and refuse one whose headers have no end."""
+        if self._is_idle:
+            self.since, self._is_idle = time.monotonic(), False
+        if self._body_since is None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The headers are too large")
 
-    def handle_close(self) -> None:
-        """Whoever waited here waits no more."""
-        super().handle_close()
-        if self._poll is not None:
-            self._poll.end()
+    def on_headers_complete(self) -> None:
+        """Refuse a request whose end or host another server could see elsewhere (request smuggling).
 
-    @property
-    def awaits_end(self) -> bool:
-        """Whether nothing is to come but news, or the end of its peer."""
-        return self._is_parked
+        RFC 9112, sections 3.2 and 6.3. llhttp, which parses requests, refuses further cases.
+        """
+        names = [name for name, _ in self.headers]
+        if b"transfer-encoding" in names and (
+            b"content-length" in names or names.count(b"transfer-encoding") > 1 or not self._is_chunked()
+        ):
+            raise ValueError("the end of the body is ambiguous")
+        if names.count(b"host") > 1 or names.count(b"content-length") > 1:
+            raise ValueError("a header is set twice")
+        self._head_bytes, self._body_since, self._body_bytes = 0, time.monotonic(), 0
+        super().on_headers_complete()
 
-    @property
-    def since(self) -> float:
-        """Since when it has waited for a whole request, or for its peer to take an answer, as `time.monotonic`. Blank
-        lines do not begin a request anew."""
-        return self._taken if self.total_outbufs_len else self._since
+    def _is_chunked(self) -> bool:
+        (coding,) = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return bool(coding.strip().lower() == b"chunked" and self.parser.get_http_version() == "1.1")
+
+    def on_body(self, body: bytes) -> None:
+        """Count the body's bytes."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that the request has arrived."""
+        self._body_since = None
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self.since, self._is_idle = time.monotonic(), True
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self.since, self._is_idle = time.monotonic(), True
+        if self._body_since is not None:
+            self._body_since = self.since
+        super().on_response_complete()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody works on a request of it, and nothing of an answer is left to send."""
-        return not (self.requests or self._is_answering or self.will_close or self.total_outbufs_len)
-
-    def is_spare(self, now: float) -> bool:
-        """Whether it may be closed for another caller, when all connections are taken. `now` as `time.monotonic`."""
-        # Without the second, thousands of answers that nobody takes would keep all others out.
-        is_new = self._since == self._accepted and now - self._accepted < _JUST_S
-        return (self.is_waiting and not is_new) or self.is_stalled(now, self.limits.head_s)
-
-    def received(self, data: bytes) -> bool:
-        """Note when a request began, and when its headers were complete."""
-        if self._is_rested:
-            self._since, self._is_rested = time.monotonic(), False
-        found = bool(super().received(data))
-        if self.request is None:
-            self._headed = None
-        elif self._headed is None and self.request.headers_finished:
-            self._headed = time.monotonic()
-        return found
-
-    def service(self) -> None:
-        """Answer, or park. The next request has its own time: waitress takes this one off its list before it is done
-        here."""
-        request, poll = self._begin()
-        self._is_answering, self.server.task_dispatcher.moved = True, time.monotonic()
-        self._thread.channel, self._is_parked = self, False
-        try:
-            with answering(poll):
-                super().service()
-        except Parked:
-            self._rest()
-            self._park(poll)
-        except BaseException:
-            self._rest()
-            self.server.parked.forget(poll)
-            raise
-        else:
-            self._rest()
-            self.server.parked.forget(poll)
-            with self.requests_lock:
-                if self._polled is request:
-                    self._poll = self._polled = None
-
-    def _begin(self) -> tuple[Any, LongPoll]:
-        """The request that has its turn, and its poll. Another thread may not be done yet with the one before, whose
-        time is over."""
-        with self.requests_lock:
-            request = self.requests[0]
-            if self._poll is None or self._polled is not request:
-                self._poll, self._polled = LongPoll(self._resume), request
-            return request, self._poll
-
-    def _rest(self) -> None:
-        self._since, self._headed, self._is_rested = time.monotonic(), None, self.request is None
-        self._is_answering, self.server.task_dispatcher.moved = False, self._since
-
-    def _park(self, poll: LongPoll) -> None:
-        is_first = self.server.parked.add(poll)
-        self._is_parked = True
-        self.server.loop.look(self._fileno)
-        if not poll.settle():
-            self._resume()
-        elif is_first and poll.until is not None and poll.until < self.server.loop.wakes_at:
-            self.server.pull_trigger()
-
-    def _resume(self) -> None:
-        self._is_parked = False
-        self.server.add_task(self)
-
-    def write_soon(self, data: Any) -> int:
-        """Called in a thread, with a piece of an answer; waits while too much of it has not been taken."""
-        if not self.total_outbufs_len:
-            self._taken = time.monotonic()
-        return int(super().write_soon(data))
-
-    def send(self, data: bytes, do_close: bool = True) -> int:
-        """Note when something was taken. A thread that waits for a slow reader is not stuck."""
-        sent = int(super().send(data, do_close=do_close))
-        if sent:
-            self._taken = time.monotonic()
-            if self._is_answering:
-                self.server.task_dispatcher.moved = self._taken
-        return sent
-
-    def is_overdue(self, now: float) -> bool:
-        """Whether it has had its time. `now` as `time.monotonic`."""
-        if self.total_outbufs_len:
-            return self.is_stalled(now, self.limits.stalled_s)
-        if not self.is_waiting:
-            return False
-        if self._headed is not None and self.request is not None:
-            granted_s = self.limits.body_s + self.request.body_bytes_received / self.limits.body_bytes_per_s
-            return bool(now - self._headed > granted_s)
-        return now - self._since > (self.limits.idle_s if self._is_rested else self.limits.head_s)
+        """True if the peer's next bytes are awaited: no request is being answered, and all of the answer was taken."""
+        cycle: Any = self.cycle  # `None` before the first request
+        is_answering = cycle is not None and not cycle.response_complete
+        has_arrived = self._body_since is None or bool(self.pipeline)
+        return not (is_answering and has_arrived) and not self.transport.get_write_buffer_size()
 
     def is_stalled(self, now: float, for_s: float) -> bool:
-        """Whether its peer has taken nothing of an answer for so long, and it is not given up yet."""
-        return bool(self.total_outbufs_len) and not self.will_close and now - self._taken > for_s
+        """Return whether the peer has taken nothing of an answer for `for_s` seconds."""
+        return bool(self._unsent) and now - self._taken > for_s
 
-    def give_up(self) -> None:
-        """Have it closed in this turn of the loop, or the next. In the loop only.
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the peer is too slow. Call it every few ticks: it observes the peer's progress."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._taken = unsent, now
+            if not unsent:
+                self.since = now
+        if not self.is_waiting:
+            return self.is_stalled(now, self._limits.stalled_s)
+        if self._body_since is not None:
+            granted_s = self._limits.body_s + self._body_bytes / self._limits.body_bytes_per_s
+            return now - self._body_since > granted_s
+        return now - self.since > (self._limits.idle_s if self._is_idle else self._limits.head_s)
 
-        It is only marked: a closed one's number could be given away anew while the loop still has news of the old one.
-        """
-        self.will_close = True
-        self.server.loop.look(self._fileno)
-        if self.total_outbufs_len:
-            with contextlib.suppress(OSError):  # its peer has just left
-                self.socket.shutdown(socket.SHUT_RDWR)  # the loop has no news of a peer that takes nothing
-
-
-class WebServer(TcpWSGIServer):  # type: ignore[misc]
-    """Serves on one address. Made by `create_server`. Those of one service share the loop, the threads and the
-    connections, so that any one of them can be asked."""
-
-    channel_class = _Channel
-    limits = ConnectionLimits()
-    loop: EventLoop
-    parked: ParkedRequests
-    _thread: _Thread
-    turned = 0.0
-    """When its loop last turned, as `time.monotonic`; 0 before the first turn."""
-    _warned = 0.0
-
-    def run(self) -> None:
-        """Answer until nothing is listened on."""
-        try:
-            self.loop.run(self._turn_s)
-        except (SystemExit, KeyboardInterrupt):
-            self.task_dispatcher.shutdown()
-
-    def _turn_s(self) -> float:
-        """How long a turn may wait, once those whose wait is over are being answered."""
-        left_s = self.parked.wake_due()
-        return min(_TURN_S, _TURN_S if left_s is None else left_s)
-
-    def answer_waiting(self) -> None:
-        """Have those who wait for news answered with what there is, now and from now on. From any thread."""
-        self.parked.end()
-
-    def pull_trigger(self) -> None:
-        """Wake the loop, which is to look at the connection that this thread serves."""
-        if self._thread.channel is not None:
-            self.loop.look(self._thread.channel._fileno)
-        super().pull_trigger()
-
-    def hung(self) -> str:
-        """What is wrong with the loop or with all threads; empty if nothing is. From any thread."""
-        still_s = time.monotonic() - self.turned
-        if self.turned and still_s > HUNG_S:
-            return f"the server's loop has not turned for {still_s:.0f} s"
-        return str(self.task_dispatcher.hung())
-
-    def readable(self) -> bool:
-        """Whether to accept: asked once in every turn of the loop, before it waits."""
-        self.turned = time.monotonic()
-        return bool(super().readable()) and (self._has_free_connection() or self._closed_one())
-
-    def handle_accept(self) -> None:
-        """Take in all who wait, some at a time: a turn of the loop looks at every connection, and waitress would take
-        in one caller in each."""
-        for _ in range(_ACCEPTED_AT_ONCE):
-            before = len(self.active_channels)
-            super().handle_accept()
-            if len(self.active_channels) == before or not (self._has_free_connection() or self._closed_one()):
-                return
-
-    def maintenance(self, now: float) -> None:
-        """Close what is overdue; waitress calls this every `cleanup_interval`."""
-        for channel in self.active_channels.values():
-            if channel.is_overdue(time.monotonic()):
-                channel.give_up()
-
-    def _has_free_connection(self) -> bool:
-        over = len(self.active_channels) - self.limits.connections
-        # What is about to be closed is free in a moment: nobody else is closed for the same caller.
-        return over < 0 or sum(each.will_close for each in self.active_channels.values()) > over
-
-    def _closed_one(self) -> bool:
-        channels, now = list(self.active_channels.values()), time.monotonic()
-        spare = [each for each in channels if each.is_spare(now)]
-        if not spare:
-            return False
-        min(spare, key=lambda channel: channel.since).give_up()
-        if self.turned - self._warned > _WARN_EVERY_S:
-            self._warned = self.turned
-            log.warning(
-                "all %s connections are taken, %s of them idle: those that are for the longest time are closed",
-                len(channels),
-                len(spare),
-            )
-        return True
+    def is_spare(self, now: float) -> bool:
+        """Return whether the server may close it for another caller."""
+        return self.is_waiting or self.is_stalled(now, self._limits.head_s)
 
 
-def _handle(one: Any, events: int) -> None:
-    """Do what the events of a socket ask for."""
-    if events & select.EPOLLRDHUP and one.awaits_end:
-        one.handle_close()
-    else:
-        wasyncore.readwrite(one, events)
+_warned = float("-inf")
 
 
-def create_server(
-    app: Callable[..., Any],
-    *,
-    host: str,
-    port: int,
-    threads: int,
-    max_body_bytes: int = 1 << 30,
-    sockets: MutableMapping[int, Any] | None = None,
-    limits: ConnectionLimits | None = None,
-    listener: socket.socket | None = None,
-) -> WebServer:
-    """A server that listens from now on and answers in `run`.
+def _make_room(newcomer: _Connection) -> None:
+    """Close the oldest connection that waits for its peer, or else the newcomer."""
+    global _warned
+    now = time.monotonic()
+    found: list[Any] = [each for each in newcomer.connections if not each.transport.is_closing()]
+    if len(found) <= newcomer._limits.connections:
+        return  # others are about to close
+    spare = [each for each in found if each.is_spare(now) and each is not newcomer]
+    min(spare, key=lambda each: each.since, default=newcomer).transport.abort()
+    if now - _warned > _WARN_EVERY_S:
+        _warned = now
+        log.warning(
+            "all %s connections are taken, %s of them idle: closed the oldest", len(found), len(spare)
+        )
+
+
+class WebServer(uvicorn.Server):
+    """Serves an ASGI application on all addresses of a host. Listens at once, and answers in `run`.
 
     Args:
-        app: the WSGI application.
-        host, port: one loop serves every address of the name. ``::`` stands for all addresses, of IPv4 and IPv6.
-        threads: requests answered at once.
-        max_body_bytes: larger bodies are refused before `app` sees them.
-        sockets: all sockets of the server by descriptor, for `cerebro.runtime.draining`; touched by its loop only.
-        limits: of connections; by default as many as the limit of open files allows, which is raised for it.
-        listener: a socket that is bound to `host` and `port` already.
+        app: the application.
+        host, port: where to listen. ``::`` stands for all addresses, of IPv4 and IPv6.
+        threads: threads of the application; `run` closes them. They count towards the limit of open files.
+        limits: limits on connections; the default fits the limit of open files.
+        listening: sockets that are bound already, instead of `host` and `port`.
+        before_drain: called in the event loop when the server begins to end, to have waiting requests answered.
 
     Raises:
-        ClusterError: the address cannot be listened on.
+        ClusterError: the address is in use, or another machine has it.
     """
-    limits = limits or ConnectionLimits.of_this_process(threads)
-    sockets = {} if sockets is None else sockets
-    is_everywhere = host in EVERYWHERE
-    adjustments = Adjustments(
-        host="*" if is_everywhere else host,
-        port=port,
-        threads=threads,
-        max_request_body_size=max_body_bytes,
-        cleanup_interval=min(1.0, limits.head_s / 2),
-        # Ours comes first: at its own limit waitress would stop accepting.
-        connection_limit=open_files(limits.connections, threads),
-        channel_request_lookahead=0,
-        # A body is taken in before anybody looks at the token: of 2,000 that arrive slowly, little lies in memory.
-        inbuf_overflow=_BODY_IN_MEMORY,
-        ident=None,
-    )
-    dispatcher = _Threads()
-    dispatcher.set_thread_count(threads)
-    thread = _Thread()
-    channel = type("Channel", (_Channel,), {"limits": limits, "_thread": thread})
-    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(limits.parked), "_thread": thread}
-    kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel, **shared})
-    if listener is not None:
-        own = (listener.family, listener.type, listener.proto, listener.getsockname())
-        bound: WebServer = kind(
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        host: str = "",
+        port: int = 0,
+        threads: Threads,
+        limits: ConnectionLimits | None = None,
+        listening: list[socket.socket] | None = None,
+        before_drain: Callable[[], None] = lambda: None,
+    ) -> None:
+        limits = limits or ConnectionLimits.of_this_process(threads.count)
+        self._threads = threads
+        self._before_drain = before_drain
+        self._turned = 0.0
+        try:
+            self.sockets = listening or listeners(host, port)
+        except OSError as cause:
+            raise ClusterError(
+                f"cannot listen on {in_url(host)}:{port} ({cause.strerror}): set CEREBRO_BIND to a free address"
+            ) from cause
+        for each in self.sockets:
+            # uvicorn sends headers and body in two packets. Nagle's algorithm would delay the second by 40 ms.
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        config = uvicorn.Config(
             app,
-            sockets,
-            _sock=listener,
-            dispatcher=dispatcher,
-            adj=adjustments,
-            sockinfo=own,
-            bind_socket=False,
+            http=partial(_Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            # Peers can cause warnings ("Invalid HTTP request received") as often as they like.
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=round(limits.idle_s) + 1,  # `_Connection` closes idle connections before
+            timeout_graceful_shutdown=round(GRACE_S),
         )
-        return bound
-    try:
-        servers: list[WebServer] = [
-            kind(app, sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=address)
-            # A socket for each family: of one for both, callers by IPv4 would have addresses of IPv6.
-            for address in (usable(adjustments.listen) if is_everywhere else adjustments.listen)
-        ]
-    except OSError as cause:
-        raise ClusterError(
-            f"cannot listen on {in_url(host)}:{port} ({cause.strerror}): set CEREBRO_BIND to a free address"
-        ) from cause
-    for other in servers[1:]:
-        other.active_channels = servers[0].active_channels
-    return servers[0]
+        super().__init__(config)
+
+    @property
+    def port(self) -> int:
+        """Port of the first address."""
+        return int(self.sockets[0].getsockname()[1])
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer until SIGTERM, SIGINT or `stop`, then answer open requests for up to `GRACE_S` seconds."""
+        try:
+            super().run(sockets or self.sockets)
+        finally:
+            self._threads.close()
+
+    def run_process(self) -> NoReturn:
+        """Answer until SIGTERM or SIGINT as `run` does, then end the process with status 0.
+
+        Threads that still wait for the store are not waited for.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn replaces these handlers while it runs. When it has ended, it raises the signal again.
+            signal.signal(number, lambda *_: self.stop())
+        self.run()
+        logging.shutdown()
+        os._exit(0)
+
+    def stop(self) -> None:
+        """End `run`. Safe in any thread; calling twice is safe."""
+        self.should_exit = True
+
+    def hung(self) -> str:
+        """Return a line about a stuck event loop or stuck threads, or an empty string. Safe in any thread."""
+        still_s = time.monotonic() - self._turned
+        if self._turned and still_s > HUNG_S:
+            return f"the server's loop has not turned for {still_s:.0f} s"
+        return self._threads.hung()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close overdue connections."""
+        now = self._turned = time.monotonic()
+        if counter % _TICKS == 0:
+            connections: list[Any] = list(self.server_state.connections)
+            for connection in connections:
+                if connection.is_overdue(now):
+                    connection.transport.abort()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Have waiting requests answered, then end as uvicorn does."""
+        self._before_drain()
+        await super().shutdown(sockets)

@@ -27,7 +27,7 @@ _SERVER_ERROR, _SERVER_ERROR_TRIES = 500, 3
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
 _NO_CONTENT = 204
-"""Flask gives such an answer the type of HTML, though it has no body."""
+"""Flask, in the dispatcher, gives such an answer the type of HTML, though it has no body."""
 _TOO_LARGE = 413
 _CONNECT_S = 5.0
 _BEGIN = 100

@@ -123,7 +123,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
 def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
     """The control image has the services' libraries, the worker's torch and what examples/digits.py needs there."""
     control, worker = required("control"), required("worker")
-    assert {"flask", "waitress", "redis", "pyarrow", "boto3", "kubernetes", "optuna"} <= control
+    assert {"flask", "uvicorn", "redis", "pyarrow", "boto3", "kubernetes", "optuna"} <= control
     assert not {"torch", "pandas", "ortools"} & control
     assert {"torch", "numpy", "pyarrow", "pillow", "boto3", "cloudpickle"} <= worker
     assert "scikit-learn" not in worker

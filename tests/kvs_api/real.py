@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +15,13 @@ import urllib3
 
 from cerebro.local.database import server_command
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.serving import create_server
-from kvs_api.app import create_app
+from cerebro.runtime.serving import ConnectionLimits, Threads, WebServer
+from kvs_api.app import App
 from kvs_api.settings import Settings
 from kvs_api.store import Store
-from tests.dispatcher.serving import end
+from tests.dispatcher.serving import end, start
 from tests.forking import Forked, Forks
+from tests.kvs_api.in_process import wait_for_news
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "test-token"
@@ -90,25 +92,33 @@ def _answers(client: redis.Redis) -> bool:
 class Service:
     """kvs_api over a database, served by threads of this process. A context: at its end it answers no more."""
 
-    def __init__(self, database: Database, *, max_body_bytes: int = 1 << 20, **changes: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_body_bytes: int = 1 << 20,
+        limits: ConnectionLimits | None = None,
+        **changes: Any,
+    ) -> None:
         self.database = database
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
         own = {"token": TOKEN, "max_body_bytes": max_body_bytes, "log_files": database.log_files, **changes}
-        self.settings = Settings(host="127.0.0.1", port=self.port, redis_url=database.url, **own)
+        self.settings = Settings(host="127.0.0.1", port=0, redis_url=database.url, **own)
         self._store = Store(database.url, log_files=self.settings.log_files)
-        self._sockets = dict[int, Any]()
-        self._server = create_server(
-            create_app(self.settings, self._store),
+        threads, limits = Threads(8), limits or ConnectionLimits()
+        self._app = App(self.settings, self._store, threads, most_waiting=limits.waiting)
+        self._server = WebServer(
+            self._app,
             host="127.0.0.1",
-            port=self.port,
-            threads=8,
-            sockets=self._sockets,
+            threads=threads,
+            limits=limits,
+            before_drain=self._app.answer_waiting,
         )
-        self._store._block({"nothing": 0}, 1e-6)  # its thread begins here, not in the first test that waits
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
+        self.port = self._server.port
+        self._loop = start(self._server)
+        # Threads begin here, not in the first tests that need them.
+        everybody = threading.Barrier(threads.count)
+        wait([threads._executor.submit(everybody.wait) for _ in range(threads.count)])
+        wait_for_news(self._store, lambda: self._store._block({"nothing": 0}, 0.01))
 
     def __enter__(self) -> Self:
         return self
@@ -130,10 +140,19 @@ class Service:
         """Readers that wait for news."""
         return self._store.waiting
 
+    @property
+    def connections(self) -> list[Any]:
+        """Open connections."""
+        return list(self._server.server_state.connections)
+
+    def answer_waiting(self) -> None:
+        """Have requests that wait answered, as at the end."""
+        (connection, *_) = self.connections
+        connection.loop.call_soon_threadsafe(self._app.answer_waiting)
+
     def close(self) -> None:
         """Answer no more. Twice is safe."""
-        if self._thread.is_alive():
-            end(self._server, self._sockets, self._thread)
+        end(self._server, self._loop)
         self._store.close()
 
 

@@ -12,12 +12,13 @@ import pytest
 import redis
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.runtime.long_polls import LongPoll
 from kvs_api import keys, news
 from kvs_api.database import Entries
+from kvs_api.long_polls import LongPoll
 from kvs_api.news import News
 from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, requested
+from tests.kvs_api.in_process import wait_for_news
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_blocking_reads import Reader
 from tests.waiting import HANG_S, until
@@ -57,12 +58,17 @@ class World:
         made._thread = threading.Thread()
 
         class Reader(LongPoll):
+            until = None
+
+            def __init__(self) -> None:
+                """Without an event loop."""
+
             def wake(self) -> None:
                 world.woken += 1
                 made.expect(self, {KEY: 0})
 
         world = self
-        made.expect(Reader(lambda: None), {KEY: 0})
+        made.expect(Reader(), {KEY: 0})
         return made
 
     # --- the listener's connection ---------------------------------------------------------------
@@ -193,7 +199,7 @@ def listeners(client: redis.Redis) -> int:
 
 def tell(store: Store, after: int) -> None:
     """Write the next event while a reader waits, and return once the reader has it."""
-    reader = Reader(lambda: store.read_log("one", after, HANG_S))
+    reader = Reader(lambda: wait_for_news(store, lambda: store.read_log("one", after, HANG_S)))
     until(lambda: store.waiting, "a reader waits")
     store.append("one", requested(f"etl-{after + 1}"))
     assert len(reader.result()) == 1
@@ -222,7 +228,7 @@ def test_a_user_without_the_channel_writes_and_gets_its_news(
             return read(cursors)
 
         monkeypatch.setattr(store, "_read", counted)
-        assert store.read_log("one", 1, 0.3) == []
+        assert wait_for_news(store, lambda: store.read_log("one", 1, 0.3)) == []
         assert next(reads) <= 4
         tell(store, 1)
         assert len(lines(caplog)) == 1

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.long_polls import InThread
 from kvs_api import keys, news
-from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import TOKEN, Replica, Service
 from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S
 
 READERS = 60
 LIMIT_S = HANG_S
 NEVER_S = 1e6
 _PATH = "/v1/experiments/one/events?after=0&wait_s=25"
-_READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
 
 
 @contextmanager
@@ -35,7 +32,7 @@ def readers(port: int, count: int) -> Iterator[list[socket.socket]]:
         found = []
         for _ in range(count):
             each = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
-            each.sendall(_READ)
+            each.sendall(READ)
             found.append(each)
         yield found
 
@@ -51,7 +48,7 @@ def answer(reader: socket.socket) -> bytes:
 
 
 def _length(told: bytes) -> int:
-    return int(told.partition(b"Content-Length: ")[2].split(b"\r\n", 1)[0])
+    return int(told.partition(b"content-length: ")[2].split(b"\r\n", 1)[0])
 
 
 def test_one_thread_serves_any_number_of_readers(replica: Replica) -> None:
@@ -122,25 +119,3 @@ def test_news_that_nobody_published_are_found(
         event = requested("etl-1").model_dump_json(exclude={"seq", "time"})
         client.xadd(keys.log("one"), {"t": 1, "e": event}, id="1-0")
     assert [event.type for event in reader.result()] == ["RunRequested"]
-
-
-def test_a_store_without_a_server_waits_in_the_thread_that_asks(kvs: KvsClient, service: Service) -> None:
-    """Until there is news; one that has found some waits no more."""
-    kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-    with closing(Store(service.database.url)) as store:
-        reader = Reader(lambda: store.read_log("one", 0, HANG_S))
-        until(lambda: store.waiting, "it waits")
-        kvs.append("one", requested("etl-1"))
-        assert len(reader.result()) == 1
-        assert store.waiting == 0
-        assert store.read_log("one", 1, 0.05) == []
-
-
-def test_one_wakes_once_for_each_time_that_it_waits() -> None:
-    """A wake between the look and the wait is not lost, nor does it count twice."""
-    poll = InThread()
-    poll.wake()
-    poll.park(NEVER_S)
-    poll.until = time.monotonic() + 0.05
-    poll.park(NEVER_S)
-    assert poll.is_over

@@ -7,17 +7,17 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from cerebro.runtime import addresses, health
-from cerebro.runtime.serving import WebServer, create_server
+from cerebro.runtime.serving import Threads, WebServer
 from cerebro.runtime.transport import Transport
+from cerebro.runtime.wsgi import WsgiOnAsgi
 from dispatcher.settings import Settings as PageSettings
 from kvs_api.settings import Settings as StoreSettings
-from tests.dispatcher.serving import end
+from tests.dispatcher.serving import running
 
 BOTH = ("127.0.0.1", "::1")
 
@@ -118,21 +118,16 @@ def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.Mo
 @needs_ipv6
 def test_store_and_page_are_served_on_both_families() -> None:
     """Each family has a socket, so a caller by IPv4 keeps its IPv4 address, and the list of proxies matches."""
-    sockets: dict[int, Any] = {}
-    server = create_server(who, host="::", port=0, threads=1, sockets=sockets)
-    loop = Thread(target=server.run, daemon=True)
-    loop.start()
-    try:
-        servers = [each for each in sockets.values() if isinstance(each, WebServer)]
-        assert {each.family for each in servers} == {socket.AF_INET, socket.AF_INET6}
-        for each in servers:
+    threads = Threads(1)
+    server = WebServer(WsgiOnAsgi(who, threads), host="::", threads=threads)
+    with running(server):
+        assert {each.family for each in server.sockets} == {socket.AF_INET, socket.AF_INET6}
+        for each in server.sockets:
             host = "::1" if each.family == socket.AF_INET6 else "127.0.0.1"
-            connection = HTTPConnection(host, int(each.effective_port), timeout=10)
+            connection = HTTPConnection(host, each.getsockname()[1], timeout=10)
             connection.request("GET", "/")
             assert connection.getresponse().read().decode() == host
             connection.close()
-    finally:
-        end(server, sockets, loop)
 
 
 def who(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:

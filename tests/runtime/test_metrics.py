@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from flask import Flask
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,8 +36,11 @@ from controller.loop.open_runs import Overview
 from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
 from controller.scaling.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from kvs_api.app import App
 from kvs_api.metrics import Metrics as KvsMetrics
+from kvs_api.settings import Settings as StoreSettings
 from kvs_api.store import Store
+from tests.kvs_api.in_process import InThisThread, ask
 from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, sub_epoch
 from tests.waiting import HANG_S
@@ -96,44 +100,37 @@ def value(metrics: Any, name: str, **labels: str) -> float | None:
 
 
 @pytest.fixture
-def served() -> tuple[Flask, KvsMetrics]:
-    """A small application with a route for everybody, and one that refuses."""
-    app, metrics = Flask("served"), KvsMetrics()
-
-    @app.before_request
-    def authenticate() -> tuple[str, int] | None:
-        from flask import request
-
-        return None if request.headers.get("Authorization") else ("who?", 401)
-
-    @app.get("/v1/things/<name>")
-    def thing(name: str) -> str:
-        return name
-
-    metrics.install(app)
-    return app, metrics
+def served() -> Iterator[tuple[App, KvsMetrics]]:
+    """kvs_api, whose Redis is away."""
+    metrics = KvsMetrics()
+    settings = StoreSettings(host="127.0.0.1", port=0, redis_url="redis://127.0.0.1:1", token="t")
+    with closing(Store(settings.redis_url)) as store:
+        yield App(settings, store, InThisThread(), metrics=metrics), metrics
 
 
-def test_requests_are_counted_by_route_and_class(served: tuple[Flask, KvsMetrics]) -> None:
+def test_requests_are_counted_by_route_and_class(served: tuple[App, KvsMetrics]) -> None:
     """Refused ones as well; an address that is no route is one word, whatever it is and however it is asked."""
     app, metrics = served
-    client, token = app.test_client(), {"Authorization": "Bearer t"}
-    for path in ("/v1/things/a", "/v1/things/b"):
-        assert client.get(path, headers=token).status_code == 200
-    client.get("/v1/things/a")
-    client.open("/nowhere", method="BREW", headers=token)
-    name = "cerebro_kvs_api_requests_total"
-    assert value(metrics, name, route="/v1/things/<name>", method="GET", status="2xx") == 2
-    assert value(metrics, name, route="/v1/things/<name>", method="GET", status="4xx") == 1
-    assert value(metrics, name, route="none", method="any", status="4xx") == 1
-    assert value(metrics, "cerebro_kvs_api_request_seconds_count", route="/v1/things/<name>") == 3
+    token = {"Authorization": "Bearer t"}
+    for path in ("/v1/code/a", "/v1/code/b"):
+        assert ask(app, "GET", path, None, token).status_code == 503
+    assert ask(app, "GET", "/v1/code/a", None, {}).status_code == 401
+    assert ask(app, "BREW", "/nowhere", None, token).status_code == 404
+    assert ask(app, "BREW", "/v1/code/a", None, token).status_code == 405
+    name, route = "cerebro_kvs_api_requests_total", "/v1/code/{sha256}"
+    assert value(metrics, name, route=route, method="GET", status="5xx") == 2
+    assert value(metrics, name, route=route, method="GET", status="4xx") == 1
+    assert value(metrics, name, route="none", method="any", status="4xx") == 2
+    assert value(metrics, "cerebro_kvs_api_request_seconds_count", route=route) == 3
 
 
-def test_metrics_need_the_token_on_the_public_port(served: tuple[Flask, KvsMetrics]) -> None:
+def test_metrics_need_the_token_on_the_public_port(served: tuple[App, KvsMetrics]) -> None:
     """They come through the application's own checks."""
-    client = served[0].test_client()
-    assert client.get("/metrics").status_code == 401
-    assert b"cerebro_kvs_api_requests" in client.get("/metrics", headers={"Authorization": "x"}).data
+    app, _ = served
+    assert ask(app, "GET", "/metrics", None, {}).status_code == 401
+    assert (
+        b"cerebro_kvs_api_requests" in ask(app, "GET", "/metrics", None, {"Authorization": "Bearer t"}).data
+    )
 
 
 @pytest.mark.parametrize(

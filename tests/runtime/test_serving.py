@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from cerebro.runtime.serving import (
     MOST_CONNECTIONS,
     ConnectionLimits,
+    Threads,
     WebServer,
-    create_server,
     most_connections,
     open_files,
 )
-from tests.dispatcher.serving import end
+from cerebro.runtime.wsgi import WsgiOnAsgi
+from tests.dispatcher.serving import end, start
 from tests.waiting import HANG_S, until
 
 LIMIT_S = HANG_S
@@ -35,16 +36,24 @@ BODY = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
 class Served:
     """An app that answers, once it may, with the length of what it was sent or as many bytes as it is asked for."""
 
-    def __init__(self, limits: ConnectionLimits, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        host: str = "127.0.0.1",
+        before_drain: Callable[[], None] = lambda: None,
+    ) -> None:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.asked = threading.Semaphore(0)
-        self._sockets: dict[int, Any] = {}
-        self.server: WebServer = create_server(
-            self._app, host=host, port=0, threads=2, sockets=self._sockets, limits=limits
+        self.threads = Threads(2)
+        self.server = WebServer(
+            WsgiOnAsgi(self._app, self.threads),
+            host=host,
+            threads=self.threads,
+            limits=limits,
+            before_drain=before_drain,
         )
-        self._loop = threading.Thread(target=self.server.run, daemon=True)
-        self._loop.start()
+        self._loop = start(self.server)
 
     def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
         self.asked.release()
@@ -55,16 +64,13 @@ class Served:
         return [body]
 
     @property
-    def servers(self) -> list[WebServer]:
-        """One for each address."""
-        return [one for one in self._sockets.values() if isinstance(one, WebServer)]
+    def connections(self) -> list[Any]:
+        """The open ones."""
+        return list(self.server.server_state.connections)
 
-    def connect(self, content: bytes = b"", server: WebServer | None = None) -> socket.socket:
+    def connect(self, content: bytes = b"", address: tuple[str, int] | None = None) -> socket.socket:
         """A connection that has sent `content`."""
-        chosen = server or self.server
-        connection = socket.create_connection(
-            (chosen.effective_host, int(chosen.effective_port)), timeout=LIMIT_S
-        )
+        connection = socket.create_connection(address or self.address, timeout=LIMIT_S)
         connection.sendall(content)
         return connection
 
@@ -73,14 +79,20 @@ class Served:
         connection = socket.socket()
         connection.settimeout(LIMIT_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
-        connection.connect((self.server.effective_host, int(self.server.effective_port)))
+        connection.connect(self.address)
         connection.sendall(content)
         return connection
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self.server.sockets[0].getsockname()[:2]
+        return host, port
 
     def close(self) -> None:
         """Answer no more."""
         self.may_answer.set()
-        end(self.server, self._sockets, self._loop)
+        end(self.server, self._loop)
 
 
 Serve = Callable[..., Served]
@@ -111,7 +123,7 @@ def answered(connection: socket.socket) -> bool:
     """Whether the next thing that comes is an answer, which is read to its end."""
     head, _, body = _until(connection, b"\r\n\r\n").partition(b"\r\n\r\n")
     (length,) = [
-        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length")
+        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
     ]
     while len(body) < length:
         body += connection.recv(1 << 16)
@@ -180,6 +192,25 @@ def test_a_long_answer_is_waited_for(serve: Serve) -> None:
         assert answered(reader)
 
 
+def test_the_body_of_an_answer_is_not_delayed(serve: Serve) -> None:
+    """It is sent after the headers, without Nagle's algorithm."""
+    served = serve()
+    with served.connect(WHOLE) as caller:
+        assert answered(caller)
+        (connection,) = served.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_headers_without_end_are_refused(serve: Serve) -> None:
+    """Nobody may fill the memory with one request."""
+    served = serve()
+    with served.connect(HALF) as caller, suppress(ConnectionResetError, BrokenPipeError):
+        for _ in range(100):
+            caller.sendall(b"x" * (1 << 16))
+        assert b"400 " in _until(caller, b"\r\n\r\n")
+
+
 def test_who_waited_longest_makes_room(serve: Serve) -> None:
     """All connections are taken by halves of requests: the next caller is answered at once, the newest halves stay."""
     served = serve(connections=8, head_s=LIMIT_S, idle_s=LIMIT_S)
@@ -207,6 +238,12 @@ def test_a_kept_connection_begins_anew_with_each_answer(serve: Serve) -> None:
 def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The health server, which has a thread of its own, asks for it."""
     served = serve()
+    with served.connect(WHOLE) as caller:
+        assert answered(caller)
+        _stick(served, monkeypatch)
+
+
+def _stick(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert served.server.hung() == ""
     monkeypatch.setattr("cerebro.runtime.serving.HUNG_S", 0.05)
     is_stuck, may_go_on = threading.Event(), threading.Event()
@@ -215,7 +252,8 @@ def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.Monk
         is_stuck.set()
         may_go_on.wait(LIMIT_S)
 
-    served.server.trigger.pull_trigger(stick)
+    (connection,) = served.connections
+    connection.loop.call_soon_threadsafe(stick)
     assert is_stuck.wait(LIMIT_S)
     threading.Event().wait(0.1)
     assert "has not turned for" in served.server.hung()
@@ -234,10 +272,10 @@ def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest
             short.setattr("cerebro.runtime.serving.STUCK_S", -1.0)
             assert served.server.hung() == ""
         readers.append(stack.enter_context(served.connect(WHOLE)))
-        until(lambda: served.server.task_dispatcher.queue, "a request waits for a thread")
+        until(lambda: served.threads._pending == 3, "a request waits for a thread")
         assert served.server.hung() == ""
         monkeypatch.setattr("cerebro.runtime.serving.STUCK_S", 0.05)
-        until(served.server.hung, "the server hangs")
+        until(served.server.hung, "the threads hang")
         assert "1 requests wait, and no thread has answered one" in served.server.hung()
         served.may_answer.set()
         assert all(answered(each) for each in readers)
@@ -252,7 +290,7 @@ def taken(reader: socket.socket) -> int:
     content = _until(reader, b"\r\n\r\n")
     head, _, body = content.partition(b"\r\n\r\n")
     (length,) = [
-        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length")
+        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
     ]
     size = len(body)
     with suppress(ConnectionResetError):
@@ -266,7 +304,7 @@ def test_an_answer_that_is_still_taken_makes_no_room(serve: Serve) -> None:
     served = serve(connections=4, head_s=LIMIT_S)
     with served.connect_slowly(BIG % (14 * MIB)) as slow, ExitStack() as stack:
         assert served.asked.acquire(timeout=LIMIT_S)
-        until(lambda: served.server.task_dispatcher.active_count == 0, "all threads rest")
+        until(lambda: not served.threads._pending, "all threads rest")
         half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
         assert is_closed(half[0])
         assert taken(slow) == 14 * MIB
@@ -278,7 +316,7 @@ def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> Non
     served = serve(stalled_s=0.1)
     with served.connect(BIG % size), served.connect(BIG % size), served.connect(WHOLE) as caller:
         assert answered(caller)
-        until(lambda: len(served.server.active_channels) == 1, "one connection is left")
+        until(lambda: len(served.connections) == 1, "one connection is left")
 
 
 def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
@@ -288,8 +326,10 @@ def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
         for _ in range(3):
             stack.enter_context(served.connect(BIG % (14 * MIB)))
             assert served.asked.acquire(timeout=LIMIT_S)
-        readers = served.server.active_channels.values()
-        until(lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in readers), "all readers stall")
+        until(
+            lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in served.connections),
+            "all readers stall",
+        )
         for _ in range(2):
             assert answered(stack.enter_context(served.connect(WHOLE)))
 
@@ -301,7 +341,7 @@ def test_a_clock_that_is_set_forward_cuts_no_answer_off(
     served = serve()
     with served.connect_slowly(BIG % (14 * MIB)) as slow:
         assert served.asked.acquire(timeout=LIMIT_S)
-        until(lambda: served.server.task_dispatcher.active_count == 0, "all threads rest")
+        until(lambda: not served.threads._pending, "all threads rest")
         now = time.time()
         monkeypatch.setattr("time.time", lambda: now + 1e6)
         for _ in range(2):  # turns of the loop, which look for what is overdue
@@ -316,9 +356,9 @@ def test_all_addresses_of_a_name_share_the_connections(serve: Serve, monkeypatch
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.1", "127.0.0.2")
     ]
     with monkeypatch.context() as names:
-        names.setattr("socket.getaddrinfo", lambda *_: addresses)
+        names.setattr("socket.getaddrinfo", lambda *_, **__: addresses)
         served = serve("two.example", connections=4, head_s=LIMIT_S)
-    first, second = served.servers
+    first, second = (each.getsockname() for each in served.server.sockets)
     with ExitStack() as stack:
         half = [stack.enter_context(served.connect(HALF, first)) for _ in range(3)]
         caller = stack.enter_context(served.connect(WHOLE, second))
@@ -326,7 +366,6 @@ def test_all_addresses_of_a_name_share_the_connections(serve: Serve, monkeypatch
         half += [stack.enter_context(served.connect(HALF, second)) for _ in range(2)]
         half[0].settimeout(HANG_S)
         assert is_closed(half[0])
-        assert first.hung() == second.hung() == ""
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 200))

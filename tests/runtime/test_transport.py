@@ -140,7 +140,7 @@ def test_a_refusal_is_not_asked_again(client: Made) -> None:
 
 
 def test_an_answer_without_content_is_no_page(client: Made) -> None:
-    """kvs_api answers writes with 204, which Flask gives the type of HTML."""
+    """The dispatcher hands on the 204 of kvs_api, to which Flask adds the type of HTML."""
     kvs, service = client((204, HTML, b""), retry_for_s=0.0)
     kvs.send("POST", "/v1/cluster/health", b"{}", 0.0)
     assert service.asked == 1

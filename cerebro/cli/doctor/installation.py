@@ -20,8 +20,8 @@ _INSTALL = f"{sys.executable} -m pip install 'cerebro-platform[local]'"
 
 _SERVICES = ("cerebro.worker.agent", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
 _PACKAGES = (
-    "pydantic", "urllib3", "flask", "waitress", "redis", "numpy", "pyarrow", "tensorboard", "google_crc32c", "torch",
-    "xxhash", "cloudpickle", "pandas", "tqdm", "plotly",
+    "pydantic", "urllib3", "flask", "starlette", "uvicorn", "redis", "numpy", "pyarrow", "tensorboard", "google_crc32c",
+    "torch", "xxhash", "cloudpickle", "pandas", "tqdm", "plotly",
 )  # fmt: skip
 
 _ASK_TORCH = """

@@ -198,7 +198,7 @@ def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> 
 @pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
 def test_services_pause_before_they_end_and_have_time_to_drain(name: str) -> None:
     """preStop covers the time until nobody is sent here; then requests in hand are answered within the grace period."""
-    from cerebro.runtime.draining import GRACE_S
+    from cerebro.runtime.serving import GRACE_S
 
     spec = render("defaults").pod(name)["spec"]
     (command,) = [container["lifecycle"]["preStop"]["exec"]["command"] for container in spec["containers"]]

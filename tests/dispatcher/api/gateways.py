@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import urllib3
-import waitress
 
 from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.serving import Threads, WebServer
 from cerebro.runtime.volumes import Volumes
+from cerebro.runtime.wsgi import WsgiOnAsgi
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
-from tests.dispatcher.serving import end
+from tests.dispatcher.serving import end, start
 from tests.kvs_api.real import TOKEN, Service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -26,15 +24,12 @@ class Served:
     """The dispatcher over a store, on volumes in a folder, served by threads of this process."""
 
     def __init__(self, server: str, folder: Path, *, blocked_reads: int = 4, sent_files: int = 2) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
         for root in (self.volumes.shared, self.volumes.checkpoints, self.volumes.metrics, self.volumes.logs):
             root.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             host="127.0.0.1",
-            port=port,
+            port=0,
             server=server,
             token=TOKEN,
             volumes=self.volumes,
@@ -45,13 +40,10 @@ class Served:
             retry_for_s=1.0,
         )
         app = create_app(settings, KvsClient(server, TOKEN, retry_for_s=1.0))
-        self._sockets: dict[int, Any] = {}
-        self._web: Any = waitress.create_server(
-            app, map=self._sockets, host="127.0.0.1", port=port, threads=8
-        )
-        self._loop = threading.Thread(target=self._web.run, daemon=True)
-        self._loop.start()
-        self.address = f"http://127.0.0.1:{port}"
+        threads = Threads(8)
+        self._web = WebServer(WsgiOnAsgi(app, threads), host="127.0.0.1", threads=threads)
+        self._loop = start(self._web)
+        self.address = f"http://127.0.0.1:{self._web.port}"
 
     def client(self) -> KvsClient:
         """The store's client, through the gateway."""
@@ -67,7 +59,7 @@ class Served:
 
     def close(self) -> None:
         """Answer no more."""
-        end(self._web, self._sockets, self._loop)
+        end(self._web, self._loop)
 
 
 @pytest.fixture

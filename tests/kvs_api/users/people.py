@@ -6,17 +6,16 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from flask import Flask
 from pydantic import BaseModel
-from werkzeug.test import TestResponse
 
 from cerebro.contract.identity import ACTS_FOR, MadeToken, Principal, Role, Scope, TokenRequest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from kvs_api.access import Access
-from kvs_api.app import create_app
+from kvs_api.app import App
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 from tests.dispatcher.fakes import Clock
+from tests.kvs_api.in_process import Answer, InThisThread, ask
 from tests.kvs_api.real import Database
 
 OPERATOR = "the-token-of-the-cluster"
@@ -36,13 +35,13 @@ def users(url: str, **changes: Any) -> Settings:
 class Place:
     """A store with users, and who asks it."""
 
-    app: Flask
+    app: App
     store: Store
     tokens: dict[str, str] = field(default_factory=dict)
 
     def ask(
         self, secret: str, route: str, content: object = None, *, acts_for: Principal | str = ""
-    ) -> TestResponse:
+    ) -> Answer:
         """A request with a token. `content`: a model, bytes, or what JSON can say."""
         method, path = route.split(" ", 1)
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
@@ -51,7 +50,7 @@ class Place:
         if isinstance(content, BaseModel):
             content = content.model_dump_json().encode()
         data = content if isinstance(content, bytes) or content is None else json.dumps(content).encode()
-        return self.app.test_client().open(path, method=method, data=data, headers=headers)
+        return ask(self.app, method, path, data, headers)
 
     def made(self, secret: str = OPERATOR, **asked: Any) -> MadeToken:
         """A new token, made with another one."""
@@ -63,12 +62,12 @@ class Place:
         """The token of a new person."""
         return self.made(name=name, role=role, projects=projects, **asked).token
 
-    def create(self, secret: str, name: str = "one", **fields: Any) -> TestResponse:
+    def create(self, secret: str, name: str = "one", **fields: Any) -> Answer:
         """Create an experiment."""
         record = ExperimentRecord(name=name, locators=LOCATORS, **fields)
         return self.ask(secret, f"PUT /v1/experiments/{name}", record)
 
-    def append(self, secret: str, event: BaseModel, name: str = "one", **more: Any) -> TestResponse:
+    def append(self, secret: str, event: BaseModel, name: str = "one", **more: Any) -> Answer:
         """Append an event."""
         return self.ask(secret, f"POST /v1/experiments/{name}/events", event, **more)
 
@@ -86,7 +85,7 @@ class Place:
 def opened(database: Database, **changes: Any) -> Place:
     """A place over an empty database."""
     store = Store(database.url)
-    return Place(app=create_app(users(database.url, **changes), store), store=store)
+    return Place(app=App(users(database.url, **changes), store, InThisThread()), store=store)
 
 
 @dataclass(kw_only=True)

@@ -155,9 +155,9 @@ def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> Non
 
 def test_sizes_and_code_say_who_sent_them(place: Place, ada: str) -> None:
     """A size request that the controller answers stays whose it was."""
-    assert place.ask(OPERATOR, "PUT /v1/cluster/size", SizeRequest(workers=3, by=LIE)).json["by"] == "admin"  # type: ignore[index]
+    assert place.ask(OPERATOR, "PUT /v1/cluster/size", SizeRequest(workers=3, by=LIE)).json["by"] == "admin"
     answered = SizeRequest(workers=3, by="admin", problem="no room")
-    assert place.ask(SERVICES[Role.CONTROLLER], "PUT /v1/cluster/size", answered).json["by"] == "admin"  # type: ignore[index]
+    assert place.ask(SERVICES[Role.CONTROLLER], "PUT /v1/cluster/size", answered).json["by"] == "admin"
     assert ("admin", "asked for 3 workers") in place.audited()
     sha256 = hashlib.sha256(b"x").hexdigest()
     code = CodeRecord(sha256=sha256, fingerprint=sha256, class_name="S", source="", encoded="x", author=LIE)

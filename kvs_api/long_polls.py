@@ -1,0 +1,124 @@
+"""Requests that wait for news without a thread.
+
+A view that finds no news returns an empty answer and sets `LongPoll.is_waiting`. The application then waits in the
+event loop until `wake`, or until the wait is over, and calls the view again. So a waiting request holds a connection
+only, and the token is checked again before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_WARN_EVERY_S = 60.0
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+class LongPoll:
+    """One request that may wait for news, once or several times. Made in the event loop of its server."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Future[None] | None = None
+        self._is_woken = False
+        self.until: float | None = None
+        """When it is answered at the latest, as `time.monotonic`; `None` before it has waited."""
+        self.is_waiting = False
+        """True if the view's answer is empty and may be discarded. Set by the view's thread."""
+
+    def begin(self, wait_s: float) -> bool:
+        """Return whether the request may wait: from the first call on for at most `wait_s` seconds."""
+        if self.until is None:
+            self.until = time.monotonic() + wait_s
+        self.is_waiting = not self.is_over
+        return self.is_waiting
+
+    @property
+    def is_over(self) -> bool:
+        """True if the request is to be answered now."""
+        return self.until is not None and time.monotonic() >= self.until
+
+    def wake(self) -> None:
+        """Have the view called again. Safe in any thread, at any time, and any number of times."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def end(self) -> None:
+        """Have the request answered now. In the event loop only."""
+        self.until = 0.0
+        self._wake()
+
+    async def news(self, receive: Receive) -> bool:
+        """Wait until `wake`, or until the wait is over; return `False` if the caller has left."""
+        self._news = self._loop.create_future()
+        leaving = self._loop.create_task(_leave(receive))
+        try:
+            if not self._is_woken:
+                left_s = max(0.0, (self.until or 0.0) - time.monotonic())
+                await asyncio.wait((self._news, leaving), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            return not leaving.done()
+        finally:
+            leaving.cancel()
+            self._news, self._is_woken = None, False
+
+
+async def _leave(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class LongPolls:
+    """The requests of one server that wait. Used in its event loop only.
+
+    Args:
+        most: requests that may wait. For each further one, the oldest is answered early.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[LongPoll, None] = {}
+        self._has_ended = False
+        self._warned = float("-inf")
+
+    async def news(self, poll: LongPoll, receive: Receive) -> bool:
+        """Wait as `LongPoll.news` does; call `forget` after the last wait."""
+        if self._has_ended:
+            poll.end()
+        elif not poll.is_over:  # it may have been ended while a thread called its view
+            self._waiting[poll] = None
+        if len(self._waiting) > self._most:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.end()
+            self._warn()
+        return await poll.news(receive)
+
+    def forget(self, poll: LongPoll) -> None:
+        """Note that a request is answered."""
+        self._waiting.pop(poll, None)
+
+    def _warn(self) -> None:
+        if (now := time.monotonic()) > self._warned + _WARN_EVERY_S:
+            self._warned = now
+            log.warning(
+                "more than %s requests wait for news: the oldest are answered early. Allow more open files, or run "
+                "more processes",
+                self._most,
+            )
+
+    def end(self) -> None:
+        """Have all answered, and requests that would wait later, too."""
+        self._has_ended = True
+        for poll in list(self._waiting):
+            poll.end()
