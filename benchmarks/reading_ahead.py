@@ -28,7 +28,7 @@ from benchmarks import loader as rows
 from benchmarks.figure import Figure
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.data.reading_ahead import ON_DEMAND, Ahead, Reading, ReadingAhead
+from cerebro.data.prefetch_tuning import ON_DEMAND, Ahead, Reading, ReadingAhead
 from cerebro.worker.agent import allocator
 
 PASSES, BYTES_PER_S = 9, 60_000_000

@@ -30,7 +30,10 @@ from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, RowsCallback, begin
 
 DONE, FAILED, AT, LEAVE = 0, 1, 2, 3
-"""Columns of the shared counts: rows done, rows failed, position of the current row, 1 to request the end."""
+"""Columns of the shared counts.
+
+They are: rows done, rows failed, position of the current row, and 1 to request the end.
+"""
 COLUMNS = 4
 
 

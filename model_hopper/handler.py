@@ -41,7 +41,7 @@ from cerebro.contract.tasks import (
 )
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.data.reading_ahead import ReadingAhead
+from cerebro.data.prefetch_tuning import ReadingAhead
 from cerebro.errors import CerebroError, CheckpointCorruptError, NonFiniteMetricError, SpecError
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named

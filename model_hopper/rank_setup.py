@@ -1,6 +1,7 @@
-"""Setup of a sub-epoch with a parallel plan: join the rank group and restore the model on each rank.
+"""Setup of a sub-epoch with a parallel plan, on each rank.
 
-Only parallel plans need these imports, so the handler imports the module at the first such task.
+The rank joins its group and restores the model. Only parallel plans need these imports, so the handler imports the
+module at the first such task.
 """
 
 from __future__ import annotations

@@ -17,18 +17,18 @@ _MAX_NAME = 200
 def compare_states(state: State, saved: State) -> AuditOutcome:
     """Compare two states bit by bit."""
     here, there = comparing.trained(state), comparing.trained(saved)
-    found = islice(comparing.differences(here, there), MAX_DIFFERENCES)
+    names = islice(comparing.differences(here, there), MAX_DIFFERENCES)
     return AuditOutcome(
-        is_exact=True, differences=tuple(name[:_MAX_NAME] for name in found), digest=comparing.digest(here)
+        is_exact=True, differences=tuple(name[:_MAX_NAME] for name in names), digest=comparing.digest(here)
     )
 
 
 def compare_metrics(metrics: Mapping[str, float], committed: Mapping[str, float]) -> AuditOutcome:
     """Compare metrics within a tolerance."""
-    found = [
+    differences = [
         f"{name}: committed {committed.get(name, 'nothing')}, re-executed {metrics.get(name, 'nothing')}"
         for name in apart(metrics, committed)
     ]
     return AuditOutcome(
-        is_exact=False, differences=tuple(name[:_MAX_NAME] for name in found[:MAX_DIFFERENCES])
+        is_exact=False, differences=tuple(name[:_MAX_NAME] for name in differences[:MAX_DIFFERENCES])
     )

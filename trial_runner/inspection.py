@@ -85,7 +85,7 @@ def offered(
 
 def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int) -> list[_Group]:
     """Group similar models, in the order of their first members."""
-    found: dict[str, _Group] = {}
+    groups: dict[str, _Group] = {}
     by_hyperparams: dict[str, _Group] = {}
     began = time.monotonic()
     for model, hyperparams in models.items():
@@ -94,10 +94,10 @@ def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: 
             by_hyperparams[alike].models.append(model)
             continue
         one = _inspect_model(spec, hyperparams, seed=seed, model=model)
-        group = found.setdefault(one.facts.signature if one.facts else one.problem, one)
+        group = groups.setdefault(one.facts.signature if one.facts else one.problem, one)
         group.models.append(model)
         by_hyperparams.setdefault(alike, group)
-    return list(found.values())
+    return list(groups.values())
 
 
 def _inspect_model(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Group:
@@ -111,14 +111,14 @@ def _inspect_model(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: in
     return _Group(name=named(trainee.modules), facts=facts)
 
 
-def _model_group(identity: str, found: _Group, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:
-    if found.facts is None:
-        return ModelGroup(id=identity, models=tuple(found.models), problem=found.problem)
-    facts = found.facts
+def _model_group(identity: str, group: _Group, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:
+    if group.facts is None:
+        return ModelGroup(id=identity, models=tuple(group.models), problem=group.problem)
+    facts = group.facts
     return ModelGroup(
         id=identity,
-        name=found.name,
-        models=tuple(found.models),
+        name=group.name,
+        models=tuple(group.models),
         signature=facts.signature,
         param_bytes=facts.param_bytes,
         trainable_bytes=facts.trainable_bytes,

@@ -47,9 +47,12 @@ from trial_runner.train_observer import MAX_BATCHES, Observed, observe
 log = logging.getLogger(__name__)
 
 TOLERANCE, NOISES = 1e-4, 10.0
-"""A gradient is equal if it differs by less than `TOLERANCE`, or `NOISES` times the effect of the row order."""
+"""Thresholds for equal gradients.
+
+The difference must be below `TOLERANCE`, or below `NOISES` times the effect of the row order.
+"""
 MAX_NOISE = 5e-4
-"""Largest effect of the row order at which gradients are verified; more could hide an error of 1 %."""
+"""Largest effect of the row order for a verified gradient; more could hide an error of 1 %."""
 INEXACT = 0.2
 """Allowed difference for a technique with another precision, below the effect of a wrong scale."""
 _MAX_CALLS = 30
@@ -370,8 +373,8 @@ class Trial:
         used = self._device_memory.taken()
         if group.device.startswith("cuda"):
             used = max(torch.cuda.max_memory_allocated(device) for device in group.devices)
-        found = group.gathered((used, memory.peak_bytes()))
-        return max(each[0] for each in found), sum(each[1] for each in found)
+        peaks = group.gathered((used, memory.peak_bytes()))
+        return max(each[0] for each in peaks), sum(each[1] for each in peaks)
 
 
 def _continue_from(should_continue: Callable[[int], bool], earlier: int, batches: int) -> bool:
@@ -382,16 +385,16 @@ def _are_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
     return len(one) == len(other) and not _first_difference(one, other)
 
 
-def _first_difference(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str:
+def _first_difference(actual: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str:
     """Describe the first setting that differs between the optimizers, or return ""."""
-    for one, other in zip(found, expected, strict=False):
+    for one, other in zip(actual, expected, strict=False):
         for name in {**one, **other}:
             a, b = one.get(name), other.get(name)
             is_number = isinstance(a, float | int) and isinstance(b, float | int)
             if not (math.isclose(a, b, rel_tol=1e-9) if is_number else a == b):  # type: ignore[arg-type]
                 return f"{name} = {a!r} where it has {b!r} on one device"
-    if len(found) != len(expected):
-        return f"{len(found)} parameter groups, not {len(expected)},"
+    if len(actual) != len(expected):
+        return f"{len(actual)} parameter groups, not {len(expected)},"
     return ""
 
 

@@ -19,7 +19,7 @@ import urllib3
 
 from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import BasedFile, opened
+from cerebro.data.base_file import BasedFile, opened
 from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
 from cerebro.runtime import proxies
 from cerebro.runtime.volumes import Volumes

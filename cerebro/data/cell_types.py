@@ -80,11 +80,11 @@ def as_type(
     if is_decided and pa.types.is_floating(kind):
         return None if _is_rounded(present, values) else values
     doubtful = _doubtful(text, kind)
-    cells, found = present.take(doubtful), values.take(doubtful).cast(pa.string())
-    differs = pc.not_equal(found, cells)
-    cells, found = cells.filter(differs), found.filter(differs)
-    others = pc.unique(cells.filter(pc.not_equal(found, _as_arrow_writes(cells, kind))))
-    if all(_is_written_so(cell, kind) for cell in others.to_pylist()):
+    cells, written = present.take(doubtful), values.take(doubtful).cast(pa.string())
+    differs = pc.not_equal(written, cells)
+    cells, written = cells.filter(differs), written.filter(differs)
+    unusual = pc.unique(cells.filter(pc.not_equal(written, _as_arrow_writes(cells, kind))))
+    if all(_is_written_so(cell, kind) for cell in unusual.to_pylist()):
         return values
     return values if pa.types.is_floating(kind) and _has_one_format(text) else None
 
@@ -121,10 +121,10 @@ def _has_one_format(text: pa.StringArray) -> bool:
     offsets, content = _parts(text)
     filled = np.flatnonzero(np.diff(offsets))
     starts, ends = offsets[filled], offsets[filled + 1]
-    found = _FIXED.fullmatch(text[int(filled[0])].as_py())
-    if found is None:
+    match = _FIXED.fullmatch(text[int(filled[0])].as_py())
+    if match is None:
         return False
-    decimals, letter = len(found[1]), "e" if found[2] else "f"
+    decimals, letter = len(match[1]), "e" if match[2] else "f"
     if letter == "f":
         begins = starts + (content[starts] == _MINUS)
         points = ends - 1 - decimals
@@ -141,8 +141,8 @@ def _has_one_format(text: pa.StringArray) -> bool:
 def _parts(text: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Offsets and bytes of texts."""
     _, offsets, content = text.buffers()
-    found = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
-    return found, np.frombuffer(content, np.uint8) if content else np.zeros(0, np.uint8)
+    edges = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    return edges, np.frombuffer(content, np.uint8) if content else np.zeros(0, np.uint8)
 
 
 def _non_empty(text: pa.StringArray) -> pa.StringArray:
@@ -211,12 +211,12 @@ def first_other(
 
 
 def type_to_name(kind: pa.DataType, cell: str) -> ColumnType:
-    """Return the type to name in a locator so that a column of a type also takes a cell."""
+    """Return the type for a locator that makes a column of `kind` take a cell."""
     wider = [kind, pa.float64()] if pa.types.is_integer(kind) else [kind]
     for alias in get_args(ColumnType):
         if pa.type_for_alias(alias) in wider and _is_readable(cell, pa.type_for_alias(alias)):
-            found: ColumnType = alias
-            return found
+            name: ColumnType = alias
+            return name
     return "string"
 
 
@@ -234,20 +234,20 @@ def _is_readable(cell: str, kind: pa.DataType) -> bool:
 
 def joined(kinds: Sequence[pa.DataType]) -> pa.DataType:
     """Return the common type of a column whose splits have different types."""
-    found = {kind for kind in kinds if not pa.types.is_null(kind)}
-    if len(found) <= 1:
-        return next(iter(found), pa.null())
-    return pa.float64() if found == {pa.int64(), pa.float64()} else pa.string()
+    distinct = {kind for kind in kinds if not pa.types.is_null(kind)}
+    if len(distinct) <= 1:
+        return next(iter(distinct), pa.null())
+    return pa.float64() if distinct == {pa.int64(), pa.float64()} else pa.string()
 
 
 def _is_written_so(cell: str, kind: pa.DataType) -> bool:
     """True if the cell is a common notation of a value that Arrow writes differently."""
     if pa.types.is_boolean(kind):
         return cell in ("True", "False", "TRUE", "FALSE")
-    found = _FLOAT.fullmatch(cell) if pa.types.is_floating(kind) else None
-    if found is None:
+    match = _FLOAT.fullmatch(cell) if pa.types.is_floating(kind) else None
+    if match is None:
         return False
-    fraction, sign = found.groups()
+    fraction, sign = match.groups()
     if fraction is None and sign is None:
         return abs(int(cell)) <= _MOST_WHOLE
     # 1e5 may be part of a hash. Programs write 100000.0, 1e+05 or 1.0E5.

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from cerebro.data.based import UnreadableLayoutError, is_base, layout_of
+from cerebro.data.base_file import UnreadableLayoutError, is_base, layout_of
 from cerebro.runtime.volumes import savepoint_of, sub_epoch_of
 
 
@@ -25,8 +25,8 @@ def outdated(folder: Path, sub_epoch: int, keep: Collection[str]) -> tuple[Path,
     removable = [
         path
         for name, path in there.items()
-        if (found := sub_epochs.get(name)) is not None
-        and (found < sub_epoch or (found == sub_epoch and savepoint_of(path.name)))
+        if (number := sub_epochs.get(name)) is not None
+        and (number < sub_epoch or (number == sub_epoch and savepoint_of(path.name)))
     ]
     bases = {name for name in there if is_base(name)}
     if bases:
@@ -35,8 +35,10 @@ def outdated(folder: Path, sub_epoch: int, keep: Collection[str]) -> tuple[Path,
 
 
 def _base_of(path: Path) -> str:
-    """Return the name of a file's base, or "" for a file without one, or one that is damaged or no longer a plain
-    file."""
+    """Return the name of a file's base, or "".
+
+    Damaged files, and files that are no longer plain files, have no base.
+    """
     if sub_epoch_of(path.name) is None:
         return ""
     try:

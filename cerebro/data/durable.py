@@ -116,12 +116,12 @@ class DurableFile:
         """
         with volume_errors_named(self._path.parent):
             self._file.flush()
-            found = f"xxh3_64:{self._hash.hexdigest()}"
+            digest = f"xxh3_64:{self._hash.hexdigest()}"
             if self._has_room:
-                found = checksum(self._aside).checksum
+                digest = checksum(self._aside).checksum
             os.fsync(self._file.fileno())
             self._file.close()
-            written = Written(num_bytes=self._num_bytes, checksum=found)
+            written = Written(num_bytes=self._num_bytes, checksum=digest)
             self._aside.replace(self._path if named is None else self._path.with_name(named(written)))
             if sync_rename:
                 sync_folder(self._path.parent)
@@ -193,14 +193,14 @@ def verify(path: Path, written: Written) -> None:
     """
     try:
         with volume_errors_named(path, also=NO_MEMORY):  # a read error names no file
-            found = checksum(path)
+            actual = checksum(path)
     except OSError as error:
         raise ShardCorruptError.at(
             f"{path} cannot be read ({error}): preprocess the data again", path
         ) from error
-    if found != written:
+    if actual != written:
         raise ShardCorruptError.at(
-            f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
+            f"{path} has {actual.num_bytes} bytes with checksum {actual.checksum}, "
             f"but {written.num_bytes} with {written.checksum} were written: preprocess the data again",
             path,
         )

@@ -140,16 +140,16 @@ class Layout:
         `None` if the row does not match, or its leaves need the slower `flatten` because they are neither NumPy arrays
         nor Python numbers.
         """
-        found: list[Any] = []
-        if not (_collect(self.structure["input"], input_tree, found)):
+        leaves: list[Any] = []
+        if not (_collect(self.structure["input"], input_tree, leaves)):
             return None
-        if not (_collect(self.structure["output"], output_tree, found)):
+        if not (_collect(self.structure["output"], output_tree, leaves)):
             return None
         for position, (shape, dtype, number) in enumerate(self._expected):
-            value = found[position]
+            value = leaves[position]
             kind = type(value)
             if kind is RaggedRow:
-                found[position] = value = value.value
+                leaves[position] = value = value.value
                 if type(value) is not np.ndarray or not fits(value, shape) or value.dtype != dtype:
                     return None
             elif kind is np.ndarray:
@@ -157,7 +157,7 @@ class Layout:
                     return None
             elif kind is not number or (kind is not bool and not _LOWEST[kind] <= value <= _HIGHEST[kind]):
                 return None
-        return found
+        return leaves
 
     def check(self, row: FlatRow) -> None:
         """Require that a row has this layout.
@@ -256,21 +256,21 @@ _LOWEST: Mapping[type, float] = {int: -(2**63), float: -float(np.finfo(np.float3
 _HIGHEST: Mapping[type, float] = {int: 2**63 - 1, float: float(np.finfo(np.float32).max)}
 
 
-def _collect(node: Node, value: Any, found: list[Any]) -> bool:
-    """Append the leaves of `value` to `found`; return False if its nesting differs from `node`."""
+def _collect(node: Node, value: Any, leaves: list[Any]) -> bool:
+    """Append the leaves of `value` to `leaves`; return False if its nesting differs from `node`."""
     if isinstance(node, str):
-        found.append(value)
+        leaves.append(value)
         return True
     if isinstance(node, list):
         return (
             type(value) is tuple
             and len(value) == len(node)
-            and all(_collect(below, item, found) for below, item in zip(node, value, strict=True))
+            and all(_collect(below, item, leaves) for below, item in zip(node, value, strict=True))
         )
     if isinstance(node, dict):
         return (
             type(value) is dict
             and value.keys() == node.keys()
-            and all(_collect(below, value[key], found) for key, below in node.items())
+            and all(_collect(below, value[key], leaves) for key, below in node.items())
         )
     return value is None

@@ -3,7 +3,7 @@
 The row order is a permutation that depends on the seed only (NumPy's PCG64), so a seed gives the same order on every
 machine. On a CPU, a batch is gathered when it is requested. For another device, a thread gathers the next batch; for
 CUDA it is in pinned memory and copied without blocking. Earlier passes may show that more threads help
-(`cerebro.data.reading_ahead`); batches and their order stay the same.
+(`cerebro.data.prefetch_tuning`); batches and their order stay the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cerebro.contract.records import batches_of
 from cerebro.data.mapped import Gathering, MappedRows, share_of
 from cerebro.data.merged import Merged, bounds_in_batches, merged_order
 from cerebro.data.prefetch import made_ahead
-from cerebro.data.reading_ahead import NEXT_ONE, ON_DEMAND, PassTimes, Reading
+from cerebro.data.prefetch_tuning import NEXT_ONE, ON_DEMAND, PassTimes, Reading
 from cerebro.data.trees import Array, RowId, rebuild
 from cerebro.errors import DataError
 from cerebro.ragged_rows import Ragged
@@ -277,8 +277,8 @@ class MergedLoader(PartitionLoader):
         shuffled = [_shuffled(*each, number) for each in zip(self._counts, self._seeds, strict=True)]
         begins = np.cumsum([0, *self._counts[:-1]])
         rows = np.concatenate([begin + order for begin, order in zip(begins, shuffled, strict=True)])
-        found: NDArray[np.int64] = rows[merged_order(self._counts)]
-        return found
+        merged: NDArray[np.int64] = rows[merged_order(self._counts)]
+        return merged
 
 
 def _in_tensors(array: Array | Ragged) -> _Column:

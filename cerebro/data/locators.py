@@ -65,9 +65,11 @@ def parse_locators(locators: Locators | Mapping[str, Any]) -> Locators:
     try:
         return Locators.model_validate(raw)
     except ValidationError as cause:
-        found = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'locators'}: {e['msg']}" for e in cause.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'locators'}: {e['msg']}" for e in cause.errors()
+        )
         raise LocatorError(
-            f"locators are wrong: {found}. Expected a metadata file and an object root per split "
+            f"locators are wrong: {problems}. Expected a metadata file and an object root per split "
             "(train, valid, test, predict), and optionally a list `misc`"
         ) from cause
 
@@ -153,10 +155,10 @@ def preview_metadata(
     where, files = metadata_of(split, locator), table_files(locator.metadata, opened)
     stream = stream or open_tables(files, locator.types)
     require_columns(where, stream.schema)
-    found = stream.first(most)
-    if not found.num_rows:
+    table = stream.first(most)
+    if not table.num_rows:
         raise MetadataError(f"{where} has no rows: expected one row per example")
-    ids = found.column("id").to_pylist()
+    ids = table.column("id").to_pylist()
     if any(value is None or value == "" for value in ids):
         at = next(number for number, value in enumerate(ids, start=1) if value in (None, ""))
         raise MetadataError(f"{where} has no 'id' in row {at:,}: give each row one")
@@ -164,7 +166,7 @@ def preview_metadata(
         raise MetadataError(
             f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique"
         )
-    return Preview(table=found.slice(0, most), rows=stream.num_rows, num_bytes=files.num_bytes)
+    return Preview(table=table.slice(0, most), rows=stream.num_rows, num_bytes=files.num_bytes)
 
 
 def require_columns(where: str, schema: pa.Schema) -> None:

@@ -40,8 +40,10 @@ _Gather: TypeAlias = "Callable[[int, int], Array | Ragged]"
 
 @dataclass(frozen=True, kw_only=True)
 class _Chunk:
-    """One record batch, read-only, over the mapped file: per field an array of shape (rows, *field shape), or a
-    `Ragged`."""
+    """One record batch over the mapped file, read-only.
+
+    Each field is an array of shape (rows, *field shape), or a `Ragged`.
+    """
 
     columns: Sequence[Array | Ragged]
     ids: pa.Array
@@ -68,7 +70,7 @@ class _Column:
         last = self._starts + self.step * (np.array([len(chunk) for chunk in chunks]) - 1)
         length = int(last.max()) + 1
         self.rows: Array | None = None
-        """All rows, one opaque element each; `None` if rows have no bytes or the array would be too large."""
+        """All rows, one opaque element each; `None` without bytes or if too large for one array."""
         if 0 < size * length < _MAX_BYTES:
             first = chunks[lowest].reshape(-1).view(f"V{size}")
             self.rows = as_strided(first, shape=(length,), strides=(stride,), writeable=False)
@@ -91,8 +93,8 @@ class _Column:
             for position, (chunk, local) in enumerate(indices.tolist()):
                 copy[position] = self._chunks[chunk][local]
             return copy
-        found = self.rows[indices].view(self._dtype)
-        return found.reshape(len(indices), *self._shape) if self._shape else found
+        gathered = self.rows[indices].view(self._dtype)
+        return gathered.reshape(len(indices), *self._shape) if self._shape else gathered
 
 
 class _RaggedColumn:
@@ -280,8 +282,8 @@ class MappedRows:
         if not self._ids:
             return []
         ids = pa.chunked_array(self._ids)
-        found: list[RowId] = (ids if rows is None else ids.take(pa.array(rows))).to_pylist()
-        return found
+        selected: list[RowId] = (ids if rows is None else ids.take(pa.array(rows))).to_pylist()
+        return selected
 
 
 def share_of(rows: int, index: int, of: int) -> tuple[int, int]:

@@ -46,8 +46,8 @@ def bounds_in_batches(merged: Merged, batch_size: int) -> NDArray[np.int64]:
     is_in_partition = (order >= begin) & (order < begin + merged.rows[merged.number])
     num_earlier = np.concatenate([[0], np.cumsum(is_in_partition)])
     batches = -(-merged.num_rows // batch_size)
-    found: NDArray[np.int64] = num_earlier[np.minimum(np.arange(batches + 1) * batch_size, merged.num_rows)]
-    return found
+    bounds: NDArray[np.int64] = num_earlier[np.minimum(np.arange(batches + 1) * batch_size, merged.num_rows)]
+    return bounds
 
 
 def merged_order(rows: Sequence[int]) -> NDArray[np.int64]:

@@ -87,7 +87,7 @@ def complete_shards(
     Raises:
         VolumeError: the volume cannot be read at the moment.
     """
-    found = []
+    shards = []
     for path in sorted(folder.glob("shard-*.json")):
         try:
             shard = ShardManifest.from_json(read_json(path))
@@ -95,8 +95,8 @@ def complete_shards(
         except (ShardCorruptError, DataError, FileNotFoundError):
             continue
         if source is None or shard.source == source:
-            found.append(shard)
-    return found
+            shards.append(shard)
+    return shards
 
 
 def failed_rows(folder: Path) -> Iterator[FailedRow]:
@@ -157,7 +157,7 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
 
     A partition with a missing shard, or one of the wrong size (or checksum, with `verify_bytes`), is not complete.
     """
-    found = []
+    partitions = []
     for path in sorted(root.glob(f"*/*/partition-*/{PARTITION_FILE}")):
         folder = path.parent
         number = folder.name.removeprefix("partition-")
@@ -167,7 +167,7 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
         if manifest is None:
             continue
         split = folder.parent
-        found.append(
+        partitions.append(
             FoundPartition(
                 dataset=split.parent.name,
                 split=split.name,
@@ -176,7 +176,7 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
                 manifest=manifest,
             )
         )
-    return found
+    return partitions
 
 
 def _checked(folder: Path, *, verify_bytes: bool) -> PartitionManifest | None:

@@ -24,10 +24,10 @@ class _Item(Generic[T]):
             self._done.put((None, error))
 
     def value(self) -> T:
-        found, error = self._done.get()
+        value, error = self._done.get()
         if error is not None:
             raise error
-        return found  # type: ignore[return-value]  # a T where there is no error
+        return value  # type: ignore[return-value]  # a T where there is no error
 
 
 def made_ahead(

@@ -215,10 +215,10 @@ class _Rows:
 
     def _bytes_up_to(self, leaves: Sequence[Array | Ragged]) -> NDArray[np.int64]:
         """Return the bytes of the first n rows, for each n from 0."""
-        found = np.int64(0)
+        num_bytes = np.int64(0)
         for position, column in self._ragged:
-            found = found + leaves[position].offsets * column.entry_bytes  # type: ignore[union-attr]
-        return found + np.arange(len(found)) * self.layout.row_bytes  # type: ignore[arg-type]
+            num_bytes = num_bytes + leaves[position].offsets * column.entry_bytes  # type: ignore[union-attr]
+        return num_bytes + np.arange(len(num_bytes)) * self.layout.row_bytes  # type: ignore[arg-type]
 
     def _flush(self) -> None:
         count = len(self._ids)

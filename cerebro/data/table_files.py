@@ -1,4 +1,4 @@
-"""The files of a metadata locator: one file, all tables of a folder, or names that match a pattern.
+"""The files of a metadata locator: a file, a folder's tables, or matches of a pattern.
 
 The module does not read the tables.
 """

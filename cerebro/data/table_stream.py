@@ -27,7 +27,10 @@ from cerebro.errors import MetadataError
 BATCH_BYTES = 8 << 20
 """Approximate bytes of a record batch."""
 _FIRST_ROWS, _MAX_ROWS = 64, 1 << 14
-"""Rows of a row group's first batch, which determines the size of the others, and maximum rows of a batch."""
+"""Rows of a row group's first batch, and maximum rows of a batch.
+
+The first batch determines the size of the others.
+"""
 _TOO_LARGE = 2
 """Ratio of actual to intended size above which the next batches get smaller."""
 _COLUMN_BUFFER_BYTES = 1 << 18
@@ -176,15 +179,15 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
 
 def _unified(schemas: list[pa.Schema]) -> pa.Schema:
     """Return the types that hold the values of all schemas; `pa.ArrowException` if there are none."""
-    found = pa.unify_schemas(schemas, promote_options="permissive")
+    unified = pa.unify_schemas(schemas, promote_options="permissive")
     for schema in schemas:
         for field in schema:
-            kind = found.field(field.name).type
+            kind = unified.field(field.name).type
             if _decimals(field.type) > _decimals(kind):
                 raise pa.ArrowTypeError(
                     f"{kind} cannot hold each value of {field.type} in column {field.name!r}"
                 )
-    return found
+    return unified
 
 
 def _decimals(kind: pa.DataType) -> int:
@@ -204,15 +207,17 @@ def _as_of_text(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_large_string(kind) else kind
 
 
-def require_same_columns(first: TableFile, names: list[str], other: TableFile, found: list[str]) -> None:
+def require_same_columns(
+    first: TableFile, names: list[str], other: TableFile, other_names: list[str]
+) -> None:
     """Require that two files have the same columns, in any order.
 
     Raises:
         MetadataError: they differ.
     """
-    if set(names) == set(found) and len(found) == len(names):
+    if set(names) == set(other_names) and len(other_names) == len(names):
         return
-    lacks, more = [n for n in names if n not in found], [n for n in found if n not in names]
+    lacks, more = [n for n in names if n not in other_names], [n for n in other_names if n not in names]
     listed = [
         f"{verb} {', '.join(map(repr, each[:_MAX_NAMED]))}"
         for verb, each in (("lacks", lacks), ("has", more))
@@ -272,11 +277,11 @@ class ParquetStream:
     def first(self, most: int) -> pa.Table:
         """See `TableStream`."""
         most = max(most, (self.num_rows or 0) if self.num_bytes <= SAMPLE_BYTES else 0)
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         with closing(self.rows()) as rows:
-            while sum(batch.num_rows for batch in found) < most and (part := next(rows, None)):
-                found.append(part.batch)
-        return pa.Table.from_batches(found, self.schema)
+            while sum(batch.num_rows for batch in batches) < most and (part := next(rows, None)):
+                batches.append(part.batch)
+        return pa.Table.from_batches(batches, self.schema)
 
     @contextmanager
     def _opened(self, file: TableFile) -> Iterator[pyarrow.parquet.ParquetFile]:
@@ -291,13 +296,13 @@ class ParquetStream:
             opened.close(force=True)
 
     def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
-        found = schemas[0]
+        unified = schemas[0]
         for file, schema in zip(self._files[1:], schemas[1:], strict=True):
             try:
-                found = _unified([found, schema])
+                unified = _unified([unified, schema])
             except pa.ArrowException as error:
                 raise MetadataError(f"{file} has other types than {self._files[0]}: {error}") from error
-        return found
+        return unified
 
     def _cast(self, file: TableFile, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self.schema):
@@ -371,19 +376,21 @@ def local_or_open(file: TableFile) -> Path | BinaryIO:
 def _empty_columns(file: pyarrow.parquet.ParquetFile) -> set[str]:
     """Return columns with only nulls, without nested ones, whose statistics count an empty list as null."""
     metadata = file.metadata
-    found = set(file.schema_arrow.names)
+    empty = set(file.schema_arrow.names)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = [(each, each.statistics) for each in map(group.column, range(group.num_columns))]
-        found &= {
+        empty &= {
             column.path_in_schema
             for column, statistics in columns
             if statistics and statistics.has_null_count and statistics.null_count == group.num_rows
         }
-    return found
+    return empty
 
 
 def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
-    """Return the bytes of uncompressed pages; a column with few distinct texts takes several times as much in
-    memory."""
+    """Return the bytes of uncompressed pages.
+
+    A column with few distinct texts takes several times as much in memory.
+    """
     metadata = file.metadata
     return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))

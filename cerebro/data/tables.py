@@ -90,12 +90,15 @@ def is_text(kind: pa.DataType) -> bool:
 
 def ids_as_text(ids: pa.Array) -> list[bytes]:
     """Return ids (integers or text) as UTF-8. A missing id becomes `None`."""
-    found: list[bytes] = ids.cast(pa.string()).cast(pa.binary()).to_pylist()
-    return found
+    texts: list[bytes] = ids.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return texts
 
 
 def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
-    """Return the columns of a text table from its first bytes; `None` if they are incomplete, or for Parquet."""
+    """Return the columns of a text table from its first bytes.
+
+    `None` if the bytes are incomplete, or for Parquet.
+    """
     text = head.decode("utf-8-sig", errors="ignore")
     form = format_of(name)
     if form == "Parquet" or not ("\n" in text or "\r" in text):

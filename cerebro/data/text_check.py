@@ -108,7 +108,7 @@ class TextCheck:
         following: NDArray[np.uint8],
     ) -> NDArray[np.int64]:
         """As `_toggles`, for text with literal quotes in unquoted values, such as 5"."""
-        between, found, is_second, opened = set(self._between.tolist()), [], False, None
+        between, toggles, is_second, opened = set(self._between.tolist()), [], False, None
         for at, previous_byte, next_byte in zip(
             quotes.tolist(), preceding.tolist(), following.tolist(), strict=True
         ):
@@ -117,18 +117,18 @@ class TextCheck:
             elif not self._is_quoted:
                 if previous_byte in between:
                     self._is_quoted, opened = True, at
-                    found.append(at)
+                    toggles.append(at)
             elif next_byte == _QUOTE:
                 is_second = True
             elif next_byte in between:
                 self._is_quoted = False
-                found.append(at)
+                toggles.append(at)
             else:
                 self._opened_in = self._opened_in if opened is None else self._line(each, opened)
                 raise self._open(f"and closes in line {self._line(each, at):,} in the middle of a value")
         if self._is_quoted and opened is not None:
             self._opened_in = self._line(each, opened)
-        return np.array(found, np.int64)
+        return np.array(toggles, np.int64)
 
     def _line(self, each: NDArray[np.uint8], position: int) -> int:
         head = each[:position].tobytes()

@@ -63,11 +63,11 @@ class TextStream:
         types: Mapping[str, str],
         other_types: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        found = [(file, file.num_bytes) for file in files.files]
+        sized_files = [(file, file.num_bytes) for file in files.files]
         # Some programs write empty files for parts without rows.
-        found = [(file, size) for file, size in found if size or files.is_one] or found[:1]
-        self._files = [file for file, _ in found]
-        text, self.is_whole = _sampled(found)
+        sized_files = [(file, size) for file, size in sized_files if size or files.is_one] or sized_files[:1]
+        self._files = [file for file, _ in sized_files]
+        text, self.is_whole = _sampled(sized_files)
         name = str(self._files[0])
         known = column_names(name, text + b"\n") or ()
         self._types = {column: kind for column, kind in other_types.items() if column in known} | dict(types)
@@ -78,7 +78,7 @@ class TextStream:
                 kind = type_of(field.name, combined(self._cells.column(position)))
                 self.schema = self.schema.set(position, field.with_type(kind))
         self._require_columns_of_types()
-        self.num_bytes = int(sum(size for _, size in found) * _BYTES_PER_BYTE)
+        self.num_bytes = int(sum(size for _, size in sized_files) * _BYTES_PER_BYTE)
         self.num_rows = self._cells.num_rows if self.is_whole else None
         self._options = text_options(files.format, text)
 
@@ -184,8 +184,8 @@ class TextStream:
                 pass
         except pa.ArrowException as again:
             message = str(again)
-        if found := _ARROW_SAYS.match(message):
-            column, row, kind, value, other = found.groups()
+        if match := _ARROW_SAYS.match(message):
+            column, row, kind, value, other = match.groups()
             names = column_names(file.name, file.store.head(file.name, SAMPLE_BYTES)) or self.schema.names
             name = names[int(column)]
             where = f"{file}, row {int(row) - 1:,}" if row else f"{file}, after row {first - 1:,}"
@@ -216,7 +216,7 @@ class TextStream:
 
 
 def _only_header(file: TableFile) -> tuple[str, ...] | None:
-    """Return the columns of a file that ends in its first line, which Arrow does not accept; else `None`."""
+    """Return the columns of a file without rows, which Arrow does not accept; else `None`."""
     if file.num_bytes > _HEADER_BYTES:
         return None
     text = file.store.head(file.name, _HEADER_BYTES).removeprefix(_MARK).lstrip(b"\r\n")

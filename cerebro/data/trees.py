@@ -23,7 +23,10 @@ from cerebro.ragged_rows import Ragged, RaggedRow, is_tensor
 RowId: TypeAlias = int | str
 Array: TypeAlias = NDArray[Any]
 Node: TypeAlias = "str | list[Node] | dict[str, Node] | None"
-"""Nesting of a tree: a field's name for a leaf, a list for a tuple, a dict for a dict, None for no output."""
+"""Nesting of a tree.
+
+A leaf is a field's name, a tuple a list, a dict a dict; no output is None.
+"""
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -85,15 +88,15 @@ def flatten_batch(
     values: dict[str, Array | Ragged] = {}
 
     def leaf(name: str, value: object) -> None:
-        found = values[name] = _batch_leaf(ids, name, value)
-        if isinstance(found, Ragged) and len(found) != len(ids):
+        leaf_values = values[name] = _batch_leaf(ids, name, value)
+        if isinstance(leaf_values, Ragged) and len(leaf_values) != len(ids):
             raise RowError(
-                f"{_batch_text(ids)}: field {name!r} is a Ragged of {len(found)} rows; batch_preprocessor must return "
-                f"one entry for each row, {len(ids)}: offsets has one more than there are rows"
+                f"{_batch_text(ids)}: field {name!r} is a Ragged of {len(leaf_values)} rows; batch_preprocessor must "
+                f"return one entry for each row, {len(ids)}: offsets has one more than there are rows"
             )
-        if not isinstance(found, Ragged) and found.shape[:1] != (len(ids),):
+        if not isinstance(leaf_values, Ragged) and leaf_values.shape[:1] != (len(ids),):
             raise RowError(
-                f"{_batch_text(ids)}: field {name!r} has shape {found.shape}; "
+                f"{_batch_text(ids)}: field {name!r} has shape {leaf_values.shape}; "
                 f"batch_preprocessor must return one entry for each row, {len(ids)} on the first axis"
             )
 
@@ -199,13 +202,13 @@ def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragge
             "must return a cerebro.Ragged, such as Ragged.of(one array for each row)"
         )
     try:
-        found = _of_arrow(ids, name, value) if _is_arrow_list(value) else value
-        if isinstance(found, Ragged):
-            offsets = found.offsets.cpu().numpy() if is_tensor(found.offsets) else found.offsets
-            return Ragged(_leaf(ids[0], name, found.values), offsets)
+        converted = _of_arrow(ids, name, value) if _is_arrow_list(value) else value
+        if isinstance(converted, Ragged):
+            offsets = converted.offsets.cpu().numpy() if is_tensor(converted.offsets) else converted.offsets
+            return Ragged(_leaf(ids[0], name, converted.values), offsets)
     except DataError as error:
         raise RowError(f"{_batch_text(ids)}: field {name!r} cannot be stored: {error}") from error
-    return _leaf(ids[0], name, found)
+    return _leaf(ids[0], name, converted)
 
 
 def _is_arrow_list(value: object) -> bool:

@@ -21,7 +21,10 @@ def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def coupled(module: nn.Module) -> str:
-    """Return the name of a module whose result for a row depends on other rows of the batch, or ""."""
+    """Return the name of a module that couples the rows of a batch, or "".
+
+    Its result for a row depends on other rows.
+    """
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             return f"{name or 'the module itself'} ({type(part).__name__})"
@@ -49,12 +52,12 @@ def blocks(modules: Sequence[nn.Module], hints: Hints | None = None) -> list[nn.
     kinds = hints.blocks if hints is not None and hints.blocks else _repeated(modules)
     if not kinds:
         return []
-    found = {id(block): block for module in modules for block in _outermost(module, kinds)}
-    return list(found.values())
+    outermost = {id(block): block for module in modules for block in _outermost(module, kinds)}
+    return list(outermost.values())
 
 
 def _repeated(modules: Sequence[nn.Module]) -> tuple[type, ...]:
-    found: dict[type[nn.Module], dict[int, nn.Module]] = {}
+    repeated: dict[type[nn.Module], dict[int, nn.Module]] = {}
     for module in modules:
         for parent in module.modules():
             if not isinstance(parent, nn.ModuleList | nn.Sequential):
@@ -62,13 +65,13 @@ def _repeated(modules: Sequence[nn.Module]) -> tuple[type, ...]:
             kinds = Counter(type(child) for child in parent)
             for child in parent:
                 if kinds[type(child)] > 1 and any(True for _ in child.parameters()):
-                    found.setdefault(type(child), {})[id(child)] = child
+                    repeated.setdefault(type(child), {})[id(child)] = child
 
     def size(kind: type[nn.Module]) -> int:
-        return num_bytes(distinct(one for block in found[kind].values() for one in block.parameters()))
+        return num_bytes(distinct(one for block in repeated[kind].values() for one in block.parameters()))
 
     # On a tie, `max` returns the first class: the outermost, if a block only wraps another repeated one.
-    return (max(found, key=size),) if found else ()
+    return (max(repeated, key=size),) if repeated else ()
 
 
 def _outermost(module: nn.Module, kinds: tuple[type, ...]) -> Iterator[nn.Module]:
@@ -112,7 +115,7 @@ def planned(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module, str, 
         ValueError: the plan is invalid; the message is for the user.
     """
     plan = hints.tensor_plan if hints.tensor_plan is not None else getattr(module, "_tp_plan", None)
-    found: list[tuple[str, nn.Module, str, int]] = []
+    splits: list[tuple[str, nn.Module, str, int]] = []
     for pattern, style in (plan or {}).items():
         names = [name for name, _ in module.named_modules() if name and fnmatchcase(name, pattern)]
         if style not in ("colwise", "rowwise"):
@@ -127,5 +130,5 @@ def planned(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module, str, 
                 )
             # A linear layer multiplies by its transposed weight.
             is_first = (style == "colwise") == isinstance(part, nn.Linear)
-            found.append((name, part, style, int(part.weight.shape[0 if is_first else 1])))
-    return found
+            splits.append((name, part, style, int(part.weight.shape[0 if is_first else 1])))
+    return splits

@@ -207,11 +207,11 @@ def _separable(module: nn.Module, hints: Hints) -> list[nn.Module]:
     from cerebro.techniques.facts import blocks
 
     holders: dict[int, int] = {}
-    found = blocks([module], hints)
-    for block in found:
+    repeated = blocks([module], hints)
+    for block in repeated:
         for parameter in {id(one) for one in block.parameters()}:
             holders[parameter] = holders.get(parameter, 0) + 1
-    inside = {id(part) for block in found for part in block.modules()}
+    inside = {id(part) for block in repeated for part in block.modules()}
     outside = {
         id(one)
         for part in module.modules()
@@ -220,7 +220,7 @@ def _separable(module: nn.Module, hints: Hints) -> list[nn.Module]:
     }
     return [
         block
-        for block in found
+        for block in repeated
         if all(holders[id(one)] == 1 and id(one) not in outside for one in block.parameters())
         and any(True for _ in block.parameters())
     ]

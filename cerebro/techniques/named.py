@@ -50,12 +50,12 @@ def resolve(
         if opened is None:
             raise SpecError(f"technique {name!r} is user code, which is not opened here")
         decoded: object = opened(code)
-        found: object = type(decoded) if isinstance(decoded, Technique) else decoded
-        if not (isinstance(found, type) and issubclass(found, Technique) and found.name == name):
+        candidate: object = type(decoded) if isinstance(decoded, Technique) else decoded
+        if not (isinstance(candidate, type) and issubclass(candidate, Technique) and candidate.name == name):
             raise SpecError(
                 f"technique {name!r} is {decoded!r}, expected a subclass of Technique with this name"
             )
-        kind = found
+        kind = candidate
     if isinstance(named, ParallelPlan):
         kind.checked(named.params)
     return kind(**fixed)

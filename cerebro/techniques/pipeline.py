@@ -73,19 +73,21 @@ class Pipeline(Technique):
         if name := coupled(module):
             raise NotApplicableError(_coupled(name))
         try:
-            found = stages(module, hints)
+            named_stages = stages(module, hints)
         except AttributeError as error:
             raise NotApplicableError(f"Hints(stages=...) names what is no module: {error}") from error
-        if not found:
+        if not named_stages:
             raise NotApplicableError(_NO_STAGES)
-        _require_partition(module, found)
-        if len(found) < len(group.devices):
-            raise NotApplicableError(f"{len(found)} stages for {len(group.devices)} devices")
+        _require_partition(module, named_stages)
+        if len(named_stages) < len(group.devices):
+            raise NotApplicableError(f"{len(named_stages)} stages for {len(group.devices)} devices")
         recompute_if_asked(modules, params, hints)
-        places = balanced([num_bytes(stage.parameters()) for _, stage in found], len(group.devices))
-        for (_, stage), number in zip(found, places, strict=True):
+        places = balanced([num_bytes(stage.parameters()) for _, stage in named_stages], len(group.devices))
+        for (_, stage), number in zip(named_stages, places, strict=True):
             stage.to(group.devices[number])
-        placed = [(stage, group.devices[number]) for (_, stage), number in zip(found, places, strict=True)]
+        placed = [
+            (stage, group.devices[number]) for (_, stage), number in zip(named_stages, places, strict=True)
+        ]
         parts = params.get(_PARTS, 2 * len(group.devices))
         _call_instead(module, partial(_run, placed, parts))
 
@@ -116,13 +118,13 @@ def balanced(sizes: Sequence[int], devices: int) -> list[int]:
     best: list[float] = [float(total) for total in sums]
     cuts: list[list[int]] = []
     for device in range(2, devices + 1):
-        found, cut = [float("inf")] * (count + 1), [0] * (count + 1)
+        sums_by_end, cut = [float("inf")] * (count + 1), [0] * (count + 1)
         for end in range(device, count + 1):
             for start in range(device - 1, end):
                 largest = max(best[start], sums[end] - sums[start])
-                if largest < found[end]:
-                    found[end], cut[end] = largest, start
-        best = found
+                if largest < sums_by_end[end]:
+                    sums_by_end[end], cut[end] = largest, start
+        best = sums_by_end
         cuts.append(cut)
     places, end = [0] * count, count
     for device in range(devices - 1, 0, -1):
@@ -136,14 +138,14 @@ def _coupled(name: str) -> str:
     return f"{name} computes over all rows of a batch, which are not computed together here"
 
 
-def _require_partition(module: nn.Module, found: Sequence[tuple[str, nn.Module]]) -> None:
+def _require_partition(module: nn.Module, named_stages: Sequence[tuple[str, nn.Module]]) -> None:
     """Require that each parameter and buffer belongs to exactly one stage.
 
     Raises:
         NotApplicableError: a parameter or buffer is in no stage or in several.
     """
     holders: dict[int, list[str]] = {}
-    for name, stage in found:
+    for name, stage in named_stages:
         for one in {id(tensor) for tensor in (*stage.parameters(), *stage.buffers())}:
             holders.setdefault(one, []).append(name)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -160,15 +162,15 @@ def _run(placed: Sequence[tuple[nn.Module, str]], parts: int, *args: Any, **kwar
     rows = _rows((args, kwargs))
     count = max(1, min(parts, rows))
     edges = [rows * number // count for number in range(count + 1)]
-    found = []
+    results = []
     for begin, end in itertools.pairwise(edges):
         (first, device), *rest = placed
         part_args, part_kwargs = _to_device(_rows_of((args, kwargs), begin, end, rows), device)
         hidden = first(*part_args, **part_kwargs)
         for stage, device in rest:
             hidden = stage(_to_device(hidden, device))
-        found.append(hidden)
-    return found[0] if len(found) == 1 else _concatenated(found)
+        results.append(hidden)
+    return results[0] if len(results) == 1 else _concatenated(results)
 
 
 def _call_instead(module: nn.Module, run: Any) -> None:
@@ -188,8 +190,8 @@ def _rows(tree: Any) -> int:
     """Return the rows of the batch, from its first tensor or `Ragged`."""
     from torch.utils import _pytree
 
-    found = [leaf for leaf in _pytree.tree_leaves(tree, is_leaf=_is_ragged) if _has_rows(leaf)]
-    return len(found[0]) if found else 0
+    batched = [leaf for leaf in _pytree.tree_leaves(tree, is_leaf=_is_ragged) if _has_rows(leaf)]
+    return len(batched[0]) if batched else 0
 
 
 def _is_ragged(value: object) -> bool:

@@ -97,8 +97,8 @@ class RankGroup(Group):
 
         def store() -> Store:
             if rank > 0:
-                host, _, found = hear_where().rpartition(":")
-                return TCPStore(host, int(found), size, False, timeout, wait_for_workers=False)
+                host, _, port_text = hear_where().rpartition(":")
+                return TCPStore(host, int(port_text), size, False, timeout, wait_for_workers=False)
             # Without this, torch listens on all interfaces.
             listener = socket.create_server((address, 0), family=_family(address))
             port = listener.getsockname()[1]
@@ -131,12 +131,12 @@ class RankGroup(Group):
         is_gpu = device.type == "cuda"
         if is_gpu:
             torch.cuda.set_device(device)
-        found = store()
+        opened_store = store()
         with _interface(interface):
             # Use gloo together with NCCL, because some state is on the host with any device (pytorch#148532).
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
-                store=found,
+                store=opened_store,
                 rank=self.rank,
                 world_size=self.size,
                 timeout=timeout,
@@ -167,9 +167,9 @@ class RankGroup(Group):
         """Return each rank's value."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def summed(self, value: float) -> float:
         """Return the sum over the ranks, in float64."""
@@ -253,8 +253,8 @@ def interface_of(address: str) -> str:
     """
     import psutil
 
-    for name, found in psutil.net_if_addrs().items():
-        if any(each.address == address for each in found):
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
             return str(name)
     raise ValueError(
         f"no interface of this machine has the address {address}. Set CEREBRO_ADDRESS to an address of this machine "

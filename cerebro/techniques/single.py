@@ -48,7 +48,10 @@ def not_one_module(number: int) -> str:
 
 
 def too_large(memory: Memory, place: Place) -> str:
-    """Return why a state does not fit the devices or the host, or "" if it fits or sizes are unknown."""
+    """Return why a state does not fit the devices or the host, or "".
+
+    Unknown sizes count as large enough.
+    """
     if place.memory_bytes is not None and memory.device > place.memory_bytes:
         return f"the model's state alone takes {_gib(memory.device)} of a device, which has {_gib(place.memory_bytes)}"
     if place.host_bytes is not None and memory.host > place.host_bytes:

@@ -103,10 +103,10 @@ def _require_untied(module: nn.Module, split: set[int]) -> None:
         for local_name, parameter in part.named_parameters(recurse=False):
             full = f"{name}.{local_name}" if name else local_name
             holders.setdefault(id(parameter), []).append((full, id(part) in split))
-    for found in holders.values():
-        if len(found) > 1 and any(is_split for _, is_split in found):
+    for holding in holders.values():
+        if len(holding) > 1 and any(is_split for _, is_split in holding):
             raise NotApplicableError(
-                f"{' and '.join(name for name, _ in found)} are one parameter, which cannot be split for one of them"
+                f"{' and '.join(name for name, _ in holding)} are one parameter, which cannot be split for one of them"
             )
 
 

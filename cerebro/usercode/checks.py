@@ -173,7 +173,7 @@ def named_columns(value: object) -> Sequence[str]:
 
 
 def returned_names(method: Callable[..., Any], wanted: str) -> frozenset[str] | None:
-    """Return the keys of the dictionaries that a method returns, or `None` if the source does not show them.
+    """Return the keys of the dictionaries that a method returns, or `None` if unknown.
 
     Calls nothing. The result is not `None` only if it is certain: no decorator, no computed key, and a source that
     matches the code in memory. If the file was edited since its import, `wanted` shows whether source and code agree.
@@ -191,10 +191,10 @@ def returned_names(method: Callable[..., Any], wanted: str) -> frozenset[str] | 
     names: set[str] = set()
     for each in _returns(parsed):
         keys = each.keys if isinstance(each, ast.Dict) else [None]
-        found = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-        if len(found) < len(keys):
+        literals = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        if len(literals) < len(keys):
             return None
-        names.update(found)
+        names.update(literals)
     # The file may have been edited since its import.
     texts = _texts(code)
     is_same = names <= texts and (wanted in names) == (wanted in texts)
@@ -214,36 +214,40 @@ def _returns(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
 
 def _texts(code: CodeType) -> set[str]:
     """Return the texts among a function's constants."""
-    flat = [each for found in code.co_consts for each in (found if isinstance(found, tuple) else (found,))]
+    flat = [
+        each
+        for constant in code.co_consts
+        for each in (constant if isinstance(constant, tuple) else (constant,))
+    ]
     return {each for each in flat if isinstance(each, str)}
 
 
 # --- methods -----------------------------------------------------------------------------------------
 
 
-def _check_method(owner: str, name: str, found: Any, promised: Callable[..., Any]) -> None:
-    is_bound = inspect.ismethod(found)
+def _check_method(owner: str, name: str, method: Any, promised: Callable[..., Any]) -> None:
+    is_bound = inspect.ismethod(method)
     expected = _signature(promised, is_bound=is_bound)
-    if not callable(found):
-        raise SpecError(f"{owner}.{name} is a {type(found).__name__}, expected the method {name}{expected}")
+    if not callable(method):
+        raise SpecError(f"{owner}.{name} is a {type(method).__name__}, expected the method {name}{expected}")
     expectation = f"expected {name}{expected}"
-    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise SpecError(
             f"{owner}.{name} is asynchronous, and nothing awaits it: {expectation} without `async`"
         )
-    if name in _RETURNING and inspect.isgeneratorfunction(found):
+    if name in _RETURNING and inspect.isgeneratorfunction(method):
         raise SpecError(
             f"{owner}.{name} has a `yield`, so a call does not run it: {expectation} that returns"
         )
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(method)
     except (TypeError, ValueError):  # functions not written in Python may have no signature
         return
     try:
         # Workers call it with positional arguments.
         signature.bind(*_parameters(promised))
     except TypeError as cause:
-        shown = _signature(found.__func__ if is_bound else found, is_bound=True)
+        shown = _signature(method.__func__ if is_bound else method, is_bound=True)
         raise SpecError(
             f"{owner}.{name} cannot be called as workers call it ({cause}): {expectation}, found {name}{shown}"
         ) from cause

@@ -96,12 +96,12 @@ def decode(encoded: str) -> Any:
         ) from cause
 
 
-def packed(value: object, what: str, most_bytes: int) -> bytes:
+def packed(value: object, description: str, most_bytes: int) -> bytes:
     """Serialise a value of user code with everything it needs, for `restored`.
 
     Args:
         value: the value.
-        what: description of the value, for messages.
+        description: name of the value, for messages.
         most_bytes: maximum size.
 
     Raises:
@@ -111,18 +111,18 @@ def packed(value: object, what: str, most_bytes: int) -> bytes:
         content = _dumps(value)
     except Exception as cause:  # pickling runs any __reduce__ method, which may raise anything
         raise SpecError(
-            f"{what}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. Return numbers, "
-            "arrays, texts, and dicts and lists of them"
+            f"{description}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. "
+            "Return numbers, arrays, texts, and dicts and lists of them"
         ) from cause
     if len(content) > most_bytes:
         raise SpecError(
-            f"{what} takes {len(content) / 2**20:,.0f} MiB, at most {most_bytes / 2**20:,.0f}: keep what is needed of "
-            "it, such as the most frequent words"
+            f"{description} takes {len(content) / 2**20:,.0f} MiB, at most {most_bytes / 2**20:,.0f}: "
+            "keep only the necessary part, such as the most frequent words"
         )
     return content
 
 
-def restored(content: bytes, what: str) -> Any:
+def restored(content: bytes, description: str) -> Any:
     """Restore a `packed` value. Runs user code.
 
     Raises:
@@ -131,7 +131,7 @@ def restored(content: bytes, what: str) -> Any:
     try:
         return _Decoder(io.BytesIO(content)).load()
     except Exception as cause:  # unpickling runs user code, which may raise anything
-        raise SpecError(f"{what} cannot be restored: {type(cause).__name__}: {cause}") from cause
+        raise SpecError(f"{description} cannot be restored: {type(cause).__name__}: {cause}") from cause
 
 
 class _Decoder(pickle.Unpickler):
@@ -143,8 +143,8 @@ class _Decoder(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the class or function, from its present module if that has moved."""
-        found = super().find_class(_MOVED.get(module, module), name)
-        return _untracked(found) if (module, name) in _CLASS_MAKERS else found
+        loaded = super().find_class(_MOVED.get(module, module), name)
+        return _untracked(loaded) if (module, name) in _CLASS_MAKERS else loaded
 
 
 _MOVED = {"cerebro.experiment": "cerebro.client.experiment", "cerebro.search": "cerebro.client.search"}

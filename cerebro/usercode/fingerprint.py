@@ -125,11 +125,11 @@ def _dependencies() -> frozenset[str]:
 @cache
 def _recorded(folder: Path) -> frozenset[str]:
     """Return the import names of packages that pip has installed into a folder."""
-    found: set[str] = set()
+    names: set[str] = set()
     for record in folder.glob("*.dist-info/RECORD"):
         with record.open(newline="", errors="replace") as file:
-            found.update(row[0].split("/")[0].removesuffix(".py") for row in csv.reader(file) if row)
-    return frozenset(found)
+            names.update(row[0].split("/")[0].removesuffix(".py") for row in csv.reader(file) if row)
+    return frozenset(names)
 
 
 def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -147,7 +147,10 @@ def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 
 def is_sent_by_value(value: types.FunctionType | type | types.ModuleType) -> bool:
-    """Return True if a function, class or module is sent with its content, not as a name to import."""
+    """Return True if a function, class or module is sent with its content.
+
+    Others are sent as a name to import.
+    """
     if isinstance(value, types.ModuleType):
         return is_local(value) or value.__name__ not in sys.modules
     if isinstance(value, type) and not value.__flags__ & _IS_MADE_AT_RUN_TIME:
@@ -155,10 +158,10 @@ def is_sent_by_value(value: types.FunctionType | type | types.ModuleType) -> boo
     module = sys.modules.get(value.__module__ or "")
     if module is None or module.__name__ == "__main__" or is_local(module):
         return True
-    found: Any = module
+    imported: Any = module
     for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is not value
+        imported = getattr(imported, name, None)
+    return imported is not value
 
 
 _IS_MADE_AT_RUN_TIME = 1 << 9
@@ -171,7 +174,7 @@ def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
     Of the user's own modules, only used attributes count, as in `helpers.scale`, unless the code uses the module in
     another way.
     """
-    found: dict[str, Any] = {}
+    used: dict[str, Any] = {}
     known = dict(globals_of(function))
     codes = [function.__code__]
     while codes:
@@ -188,8 +191,8 @@ def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
                 if not is_attribute or following.argval not in vars(value):
                     break
                 name, value = f"{name}.{following.argval}", vars(value)[following.argval]
-            found[name] = value
-    return sorted(found.items(), key=lambda item: item[0])
+            used[name] = value
+    return sorted(used.items(), key=lambda item: item[0])
 
 
 def is_local_module(value: object) -> bool:

@@ -77,10 +77,10 @@ def read_fitted(path: Path, reference: FittedRef | CheckpointRef) -> bytes:
     except OSError as cause:
         message = f"{_WHAT}, {path}, cannot be read now ({cause.strerror}). Check the shared volume"
         raise VolumeError.at(message, path) from cause
-    found = f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
-    if found != reference.checksum:
+    checksum = f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
+    if checksum != reference.checksum:
         raise DataError(
-            f"{_WHAT}, {path}, is damaged: it has checksum {found} over {len(content)} bytes, expected "
+            f"{_WHAT}, {path}, is damaged: it has checksum {checksum} over {len(content)} bytes, expected "
             f"{reference.checksum} over {reference.size}. {remedy}"
         )
     return content

@@ -114,13 +114,13 @@ def _is_installed(name: str) -> bool:
     """Return True if a module of this name is part of Python, Cerebro or an installed package."""
     if name in sys.stdlib_module_names or name in sys.builtin_module_names:
         return True
-    found = PathFinder.find_spec(name)
-    if found is None or not found.has_location or found.origin is None:
+    module_spec = PathFinder.find_spec(name)
+    if module_spec is None or not module_spec.has_location or module_spec.origin is None:
         return False
     module = ModuleType(name)
-    module.__file__ = found.origin
-    if found.submodule_search_locations is not None:
-        module.__path__ = list(found.submodule_search_locations)
+    module.__file__ = module_spec.origin
+    if module_spec.submodule_search_locations is not None:
+        module.__path__ = list(module_spec.submodule_search_locations)
     return not is_local(module)
 
 

@@ -88,8 +88,8 @@ def unknown(name: str, words: Mapping[str, object]) -> str:
 def close_to(name: str, words: Mapping[str, object]) -> str:
     """Return the word that is most similar to a name, or ""."""
     lower = {each.lower(): each for each in words}
-    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
-    return lower[found[0]] if found else ""
+    matches = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
+    return lower[matches[0]] if matches else ""
 
 
 # --- objects of the user's classes ---------------------------------------------------------------
@@ -111,10 +111,10 @@ class Named:
         Raises:
             WordError: the form or the arguments are invalid.
         """
-        found = _NAMED.fullmatch(text)
-        if found is None:
+        match = _NAMED.fullmatch(text)
+        if match is None:
             raise WordError(f"{text!r}: expected module:Class, such as train:Training, or with arguments")
-        named = cls(text=text.strip(), module=found[1], name=found[2], call=f"{found[2]}{found[3] or '()'}")
+        named = cls(text=text.strip(), module=match[1], name=match[2], call=f"{match[2]}{match[3] or '()'}")
         evaluate(named.call, {named.name: lambda *_, **__: None})
         return named
 
@@ -128,7 +128,7 @@ class Named:
         """
         try:
             with _first_on_path(folders):
-                found = getattr(importlib.import_module(self.module), self.name)
+                user_class = getattr(importlib.import_module(self.module), self.name)
         except ModuleNotFoundError as problem:
             if problem.name == self.module.partition(".")[0]:
                 places = " or ".join(map(str, folders)) or "the code archive"
@@ -143,7 +143,7 @@ class Named:
                 f"{self.text} cannot be imported\n{text_of(problem).rstrip()}"
             ) from problem
         try:
-            return evaluate(self.call, {self.name: found})
+            return evaluate(self.call, {self.name: user_class})
         except WordError as problem:
             raise ExperimentFileError(f"{self.text}: {problem}") from problem
         except (Exception, SystemExit) as problem:

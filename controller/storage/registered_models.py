@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cerebro.contract.registry import ModelVersion, VersionOutcome
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.base_file import BasedFile, UnreadableLayoutError, joined
 from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, discard_stale, fill
 from cerebro.data.safe_open import ABSENT, open_below
 from cerebro.errors import CerebroError, RetryableError, StorageFullError, VolumeError

@@ -19,7 +19,7 @@ from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
 from werkzeug.wsgi import FileWrapper
 
-from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.base_file import BasedFile, UnreadableLayoutError, joined
 from cerebro.data.safe_open import ABSENT, open_below
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.downloads import Downloads

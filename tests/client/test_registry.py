@@ -24,7 +24,7 @@ from cerebro.client.results import FitResult
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.registry import AliasRequest
 from cerebro.contract.tasks import FittedRef, TaskResult
-from cerebro.data.based import Layout, Range, base_namer
+from cerebro.data.base_file import Layout, Range, base_namer
 from cerebro.data.durable import DurableFile, checksum
 from cerebro.data.safe_open import open_below
 from cerebro.errors import (

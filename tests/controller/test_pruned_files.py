@@ -12,7 +12,7 @@ import pytest
 
 from cerebro.contract.events import Event
 from cerebro.contract.search import ASHA
-from cerebro.data.based import Layout, Range, base_namer
+from cerebro.data.base_file import Layout, Range, base_namer
 from cerebro.data.durable import Written
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes

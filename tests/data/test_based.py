@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cerebro.data.based import (
+from cerebro.data.base_file import (
     LONGEST_NAME,
     MOST_RANGES,
     BasedFile,

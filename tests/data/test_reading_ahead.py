@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.data.loader import PartitionLoader
-from cerebro.data.reading_ahead import NEXT_ONE, ON_DEMAND, Ahead, PassTimes, Reading, ReadingAhead
+from cerebro.data.prefetch_tuning import NEXT_ONE, ON_DEMAND, Ahead, PassTimes, Reading, ReadingAhead
 from tests.data.rows import write_partition
 
 ROWS, BATCH = 1000, 100

@@ -13,7 +13,7 @@ from torch import nn
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import is_base
+from cerebro.data.base_file import is_base
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve

@@ -39,7 +39,7 @@ def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(SpecError, match=r"ETLSpec.fit, a lock, cannot be stored: .* Return numbers"):
         fitted.pack_fitted(threading.Lock())
     monkeypatch.setattr(fitted, "MAX_FITTED_BYTES", 1 << 20)
-    with pytest.raises(SpecError, match="takes 2 MiB, at most 1: keep what is needed"):
+    with pytest.raises(SpecError, match="takes 2 MiB, at most 1: keep only the necessary part"):
         fitted.pack_fitted(bytes(2 << 20))
     with pytest.raises(SpecError, match=r"the result of ETLSpec.fit cannot be restored"):
         fitted.restore_fitted(b"no pickle")

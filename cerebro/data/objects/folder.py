@@ -73,8 +73,8 @@ class FolderStore:
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield names that start with `prefix`, sorted."""
         self.check()
-        found = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
-        yield from sorted(name for name in found if name.startswith(prefix))
+        names = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
+        yield from sorted(name for name in names if name.startswith(prefix))
 
     def has_folder(self, name: str) -> bool:
         """Return True if `name` is a folder."""
@@ -84,14 +84,14 @@ class FolderStore:
         """Yield names of files directly in a folder, sorted; "" is the root."""
         folder = self._path(name) if name else self._root
         with self._translated(name), os.scandir(folder) as entries:
-            found = sorted(entry.name for entry in entries if entry.is_file())
-        yield from (f"{name}/{each}" if name else each for each in found)
+            names = sorted(entry.name for entry in entries if entry.is_file())
+        yield from (f"{name}/{each}" if name else each for each in names)
 
     def folders(self, name: str) -> Iterator[str]:
         """Yield names of folders directly in a folder, sorted."""
         with self._translated(name), os.scandir(self._path(name)) as entries:
-            found = sorted(entry.name for entry in entries if entry.is_dir())
-        yield from (f"{name}/{each}" for each in found)
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        yield from (f"{name}/{each}" for each in names)
 
     def check(self) -> None:
         """Require a readable root.
@@ -159,12 +159,14 @@ def has_scheme(uri: str) -> bool:
 
 def _unescaped(path: str) -> Path:
     """Decode the names of an absolute path that do not exist literally."""
-    found = Path("/")
+    resolved = Path("/")
     for name in path.split("/"):
         plain = unquote(name)
         is_escape = plain not in (name, ".", "..") and "/" not in plain and "\0" not in plain
-        found /= plain if is_escape and not _is_there(found / name) and _is_there(found / plain) else name
-    return found
+        resolved /= (
+            plain if is_escape and not _is_there(resolved / name) and _is_there(resolved / plain) else name
+        )
+    return resolved
 
 
 def _is_there(path: Path) -> bool:

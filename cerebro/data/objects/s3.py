@@ -114,8 +114,8 @@ class S3Store:
         """Return True if there are objects below `name`."""
         prefix = f"{self._key(name)}/"
         with self._translated(name):
-            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
-        return bool(found.get("KeyCount"))
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
+        return bool(answer.get("KeyCount"))
 
     def in_folder(self, name: str) -> Iterator[str]:
         """Yield names of objects directly below `name`, sorted; "" is the root."""
@@ -131,14 +131,14 @@ class S3Store:
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(name):
             for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(name)}/", Delimiter="/"):
-                found = (item["Prefix"] for item in page.get("CommonPrefixes", []))
-                yield from (key.removeprefix(self._root).rstrip("/") for key in found)
+                prefixes = (item["Prefix"] for item in page.get("CommonPrefixes", []))
+                yield from (key.removeprefix(self._root).rstrip("/") for key in prefixes)
 
     def check(self) -> None:
         """Raise unless the root is there and may be read. A prefix without any object counts as absent."""
         with self._translated(""):
-            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._root, MaxKeys=1)
-        if self._root and not found.get("KeyCount"):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._root, MaxKeys=1)
+        if self._root and not answer.get("KeyCount"):
             raise LocatorError(f"there are no objects under {self.uri}: check the locator")
 
     def local_root(self) -> None:

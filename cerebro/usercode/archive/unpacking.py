@@ -71,19 +71,19 @@ def inspect(
     from cerebro.usercode.archive.formats import kind_of, members
 
     meter = UnpackMeter(archive=name, packed_bytes=len(content), limits=limits)
-    found = [
+    listed = [
         ArchiveMember(name=member.path.as_posix(), size=sum(map(len, member.chunks)))
         for member in members(content, meter)
         if not member.is_folder
     ]
-    if not found:
+    if not listed:
         raise ArchiveError(f"{name} holds no files: pack the folder with the code again")
     return ArchiveListing(
         kind=kind_of(content, name),
         sha256=hashlib.sha256(content).hexdigest(),
         archive_bytes=len(content),
-        unpacked_bytes=sum(member.size for member in found),
-        members=tuple(sorted(found, key=lambda member: member.name)),
+        unpacked_bytes=sum(member.size for member in listed),
+        members=tuple(sorted(listed, key=lambda member: member.name)),
     )
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import BasedFile, Layout, opened
+from cerebro.data.base_file import BasedFile, Layout, opened
 from cerebro.data.durable import BLOCK_BYTES, Written, checksum_of, fill
-from cerebro.data.reading import SeekableReader
+from cerebro.data.seekable_reader import SeekableReader
 from cerebro.errors import CheckpointCorruptError, VolumeError
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 

@@ -15,7 +15,7 @@ import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import Layout
+from cerebro.data.base_file import Layout
 from cerebro.data.durable import DurableFile
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.worker.training.base_tensors import BaseTensors

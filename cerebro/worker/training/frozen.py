@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from xxhash import xxh3_64_intdigest
 
-from cerebro.data.based import LONGEST_NAME, MOST_RANGES, Layout, base_namer, base_written
+from cerebro.data.base_file import LONGEST_NAME, MOST_RANGES, Layout, base_namer, base_written
 from cerebro.data.durable import DurableFile
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.training.base_tensors import BaseTensor, BaseTensors, key_of

@@ -16,7 +16,7 @@ import torch
 import xxhash
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import BasedFile, Layout, Range, base_written
+from cerebro.data.base_file import BasedFile, Layout, Range, base_written
 from cerebro.data.durable import DurableFile, checksum, checksum_of
 from cerebro.errors import CheckpointCorruptError
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named

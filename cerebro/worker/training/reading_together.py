@@ -19,7 +19,7 @@ import torch
 import xxhash
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import BasedFile, Layout, opened
+from cerebro.data.base_file import BasedFile, Layout, opened
 from cerebro.data.durable import BLOCK_BYTES, Written, fill
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques.base import Group

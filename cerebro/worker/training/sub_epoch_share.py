@@ -13,7 +13,7 @@ from cerebro.contract.tasks import Gang
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.merged import Merged
-from cerebro.data.reading_ahead import ReadingAhead
+from cerebro.data.prefetch_tuning import ReadingAhead
 from cerebro.worker.training.seeds import sub_epoch_seed
 
 

@@ -14,7 +14,7 @@ from flask import Flask
 from cerebro import errors
 from cerebro.client.files import FetchedFiles
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.based import Layout, Range, base_namer
+from cerebro.data.base_file import Layout, Range, base_namer
 from cerebro.data.durable import checksum
 from cerebro.data.safe_open import open_below
 from cerebro.runtime.volumes import Volumes

@@ -21,7 +21,7 @@ from torch import nn
 from cerebro.client.files import MountedFiles
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
-from cerebro.data.based import Layout, base_written, is_base, layout_of
+from cerebro.data.base_file import Layout, base_written, is_base, layout_of
 from cerebro.data.checkpoint_files import outdated
 from cerebro.data.durable import checksum
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError

@@ -23,7 +23,7 @@ from pydantic import FailFast, Field, StringConstraints, ValidationError, model_
 
 from cerebro.contract.base import Contract
 from cerebro.data.durable import Written
-from cerebro.data.reading import Readable, SeekableReader
+from cerebro.data.seekable_reader import Readable, SeekableReader
 
 _MARK = b"cerebro: based 1"
 _TAIL = struct.Struct(f"<Q{len(_MARK)}s")
@@ -148,14 +148,14 @@ def layout_of(file: Readable) -> Layout | None:
 
 
 def _read(file: Readable, count: int) -> bytes:
-    found = bytearray(count)
-    view, done = memoryview(found), 0
+    content = bytearray(count)
+    view, done = memoryview(content), 0
     while done < count:
         read: int = file.readinto(view[done:]) or 0
         if not read:
             raise OSError(errno.EBADMSG, "it ended while it was read")
         done += read
-    return bytes(found)
+    return bytes(content)
 
 
 class BasedFile(SeekableReader):
@@ -165,7 +165,7 @@ class BasedFile(SeekableReader):
         super().__init__()
         self._file, self._base, self.layout = file, base, layout
         self._pieces: list[tuple[int, int, int]] = []
-        """Start in the assembled file, start in its own file, and number of that file: 0 own, 1 base."""
+        """(start in the assembled file, start in its own file, 0 for own or 1 for base)."""
         position = behind = 0
         for each in layout.ranges:
             self._pieces += [(position, behind, 0), (each.start, each.at, 1)]

@@ -19,8 +19,10 @@ _SPEED_MARGIN = 1.2
 """Required ratio of gathering speed to consumption."""
 
 _MIN_WAITING = 0.5
-"""Minimum share of gathering spent on storage waits before threads help on a CPU, because waiting leaves the CPU to
-training."""
+"""Minimum share of storage waits in gathering before threads help on a CPU.
+
+Waiting leaves the CPU to training.
+"""
 
 _MIN_WAIT = 0.05
 """Share of a step; shorter waits do not justify a thread."""
