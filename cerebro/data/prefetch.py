@@ -27,7 +27,7 @@ class _Item(Generic[T]):
         value, error = self._done.get()
         if error is not None:
             raise error
-        return value  # type: ignore[return-value]  # a T where there is no error
+        return value  # type: ignore[return-value]  # a T without an error
 
 
 def made_ahead(
