@@ -165,4 +165,4 @@ def test_sigterm_ends_it_and_the_server(on_demand: OnDemand, is_started: bool) -
         said = on_demand.process.communicate(timeout=HANG_S)[1]
     assert on_demand.process.returncode == 0
     assert b"Traceback" not in said
-    assert not any(server.is_running() for server in servers)
+    assert psutil.wait_procs(servers, timeout=HANG_S)[1] == []
