@@ -171,7 +171,7 @@ def _move(plane: ControlPlane) -> float:
 def _looked(folder: Path, newcomer: str) -> dict[str, float]:
     """What it costs to begin with the log."""
     with control_plane(folder, ("redis", "kvs_api")) as plane:
-        name_newcomer(KvsClient(plane.server, plane.token), _NAME, newcomer)
+        name_newcomer(KvsClient(plane.server, plane.token), newcomer)
         with redis.Redis(unix_socket_path=str(plane.database)) as database:
             taken = float(database.info("memory")["used_memory"])
         began = time.monotonic()

@@ -120,7 +120,7 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
     """Start a controller and wait until it rests. The log names a newcomer that nobody has registered: that it is lost,
     the controller notes in the log once it knows the log."""
     with control_plane(folder, ("redis", "kvs_api")) as plane:
-        name_newcomer(KvsClient(plane.server, plane.token), _NAME, newcomer)
+        name_newcomer(KvsClient(plane.server, plane.token), newcomer)
     with control_plane(folder) as plane:
         began = time.monotonic()
         kvs = KvsClient(plane.server, plane.token)
@@ -143,14 +143,15 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
         return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "asked": asked}
 
 
-def name_newcomer(kvs: KvsClient, experiment: str, newcomer: str) -> None:
-    """Write into an experiment's log that a worker has joined, as a controller without the cluster's log would."""
-    (summary,) = kvs.experiments()
+def name_newcomer(kvs: KvsClient, newcomer: str) -> None:
+    """Write into the cluster log that a worker has joined."""
     joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
     while not (term := kvs.lead("rival", _RIVAL_S).term):
         time.sleep(_LOOK_S)
-    request = api.DecideRequest(term=term, after=summary.last_seq, steps=(api.Note(event=joined),))
-    assert kvs.decide(experiment, request).outcomes[0].outcome == "done"
+    after = 0
+    while events := kvs.cluster_log(after):
+        after += len(events)
+    assert kvs.write_cluster_log(api.ClusterLogRequest(term=term, after=after, events=(joined,))).is_written
 
 
 def _cpu_s(plane: ControlPlane) -> float:

@@ -11,7 +11,7 @@ from cerebro import Above, ETLSpec, Experiment, SubEpochSpec
 from cerebro.client.connection import Connection
 from cerebro.client.files import MountedFiles
 from cerebro.contract import api
-from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted, WorkerJoined
+from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import ConflictError, DataError, LocatorError, MetricError, NotFoundError, SpecError
 from cerebro.runtime.kvs import KvsClient
@@ -42,12 +42,11 @@ def after_etl(kvs: KvsClient, outcome: str) -> None:
     kvs.append("one", RunRequested(run="etl-1", request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64)))
     term = kvs.lead("controller-0", LONG_S).term
     events: list[ControllerEvent] = [
-        WorkerJoined(worker="worker-0", incarnation="a", weight=1.0, kinds=("etl",)),
         RunStarted(run="etl-1", plan=EtlPlan(dataset="d", splits={})),
         RunFinished.model_validate({"run": "etl-1", "outcome": outcome}),
     ]
     request = api.DecideRequest(term=term, after=1, steps=tuple(note(event) for event in events))
-    assert [each.outcome for each in kvs.decide("one", request).outcomes] == ["done"] * 3
+    assert [each.outcome for each in kvs.decide("one", request).outcomes] == ["done"] * 2
 
 
 def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: Path) -> None:

@@ -214,7 +214,9 @@ def test_sub_epochs_know_where_they_are(locators: Locators) -> None:
 def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file, no change of the specs, of the random generators, of what can be imported."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))  # made when a module of torch is imported
+    monkeypatch.setenv(
+        "TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch")
+    )  # made when a module of torch is imported
     (tmp_path / "tmp").mkdir()
     random.seed(1)
     np.random.seed(2)

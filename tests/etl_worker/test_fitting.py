@@ -124,7 +124,7 @@ def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Cont
         assert inputs.tolist() == expected
     (volumes.shared / second.fitted.name).unlink()
     shutil.rmtree(volumes.partition("d", "train", 0))
-    with pytest.raises(DataError, match="what was fitted for this data set"):
+    with pytest.raises(DataError, match=r"the result of ETLSpec\.fit"):
         make(context, Shifted(), "train", second.fitted)
 
 
@@ -135,5 +135,5 @@ def test_a_spec_that_does_not_fit_is_left_alone(volumes: Volumes, context: Conte
     helped = type("Helped", (Plain,), {"fit": False})()
     with pytest.raises(SpecError, match=r"Helped\.fit is a bool, expected the method fit"):
         fit(context, helped)
-    with pytest.raises(SpecError, match="sees the rows of the split 'train', and none is located"):
+    with pytest.raises(SpecError, match="needs the rows of split 'train', but the locators lack it"):
         fit(context, Shifted(), locators=Locators(valid=LOCATORS.valid))

@@ -102,7 +102,7 @@ def test_a_higher_learning_rate_learns_sooner_and_ends_worse() -> None:
         (["hermes-4", "--seed", "3"], "hermes-4 is no search: leave out --seed"),
         (["search", "--policy", "lrptw"], "leave out --policy, --svg, --sigma and --core"),
         (["search", "--procedure", "hyperband", "--samples", "3"], "less than the 27 models"),
-        (["search", "--epochs", "1", "--procedure", "asha"], "leaves no rung to decide at"),
+        (["search", "--epochs", "1", "--procedure", "asha"], "leaves no rung"),
         (["search-join", "--workers", "1"], "give --workers 2 or more"),
     ],
 )

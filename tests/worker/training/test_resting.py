@@ -52,5 +52,5 @@ def test_a_handler_at_rest_holds_nothing_large(tmp_path: Path, trainee: Trainee,
     handler.rest()
     handler.rest()
     assert models() == before
-    assert (handler._ahead, handler._mapped) == (None, {})
+    assert (handler._preloaded, handler._mapped) == (None, {})
     assert handler.handle(task, 1).metrics == first.metrics
