@@ -84,7 +84,9 @@ def test_locators_that_worked_are_kept(kvs: KvsClient, tmp_path: Path) -> None:
     """Once data were preprocessed the name stands for them."""
     before = Experiment("one", locators=table(tmp_path)).locators
     after_etl(kvs, "finished")
-    with pytest.raises(ConflictError, match=r"other dataset locators.*until the data have been preprocessed"):
+    with pytest.raises(
+        ConflictError, match=r"other dataset locators.*cannot change after data were preprocessed"
+    ):
         Experiment("one", locators=table(tmp_path, "moved.csv"))
     assert Experiment.attach("one").locators == before
 

@@ -57,7 +57,9 @@ def test_the_cache_is_where_the_user_wants_it() -> None:
 def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
     """With both ways out."""
     files = MountedFiles(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
-    with pytest.raises(NotFoundError, match=r"set CEREBRO_VOLUMES .* or connect to the dispatcher"):
+    with pytest.raises(
+        NotFoundError, match=r"set CEREBRO_VOLUMES .* or connect to the address of the dispatcher"
+    ):
         files.shared("predictions/p0.arrow")
 
 
@@ -73,7 +75,9 @@ def test_a_relative_path_is_refused(uri: str) -> None:
         Locators(train=far, valid=far.model_copy(update={"objects": uri})),
         Locators(train=far, misc=(uri,)),
     ):
-        with pytest.raises(LocatorError, match=r"train\.csv is a path of this machine, .* elsewhere: put it"):
+        with pytest.raises(
+            LocatorError, match=r"train\.csv is a path of this machine, .* elsewhere: use an object"
+        ):
             check_outside(locators, "https://cerebro.example.org")
 
 

@@ -10,7 +10,6 @@ import urllib3
 
 from cerebro.contract import api
 from cerebro.contract.events import RunStopRequested
-from cerebro.contract.records import Troubles
 from cerebro.contract.registry import Registration
 from cerebro.errors import BadRequestError, ServerError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
@@ -123,12 +122,6 @@ def test_an_answer_of_something_else_is_an_error_to_retry(client: Made, call: st
     kvs, _ = client((200, {}, body), retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match="proxy"):
         CALLS[call](kvs)
-
-
-def test_fields_of_another_release_stop_no_reading_of_troubles(client: Made) -> None:
-    """Each controller reads them when it begins to lead."""
-    kvs, _ = client((200, JSON, b'{"note": "none come", "later": 1}'))
-    assert kvs.troubles() == Troubles(note="none come")
 
 
 def test_a_refusal_is_not_asked_again(client: Made) -> None:

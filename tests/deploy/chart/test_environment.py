@@ -40,9 +40,9 @@ READERS = {
 
 OF_TRAINING = {"CEREBRO_ADDRESS", "CEREBRO_GANG_PORT"}
 """What preprocesses trains with nobody."""
-LEFT_OUT = ("CEREBRO_VOLUME", "CEREBRO_HEALTH_METRICS")
-"""How variables begin that settings read and the chart does not set: volumes are mounted where the default looks, and
-the ports of probes tell metrics, which Prometheus alone may reach."""
+LEFT_OUT = ("CEREBRO_VOLUME", "CEREBRO_HEALTH_METRICS", "CEREBRO_HOME")
+"""Prefixes of variables that the chart need not set: volumes are mounted at the default path, only Prometheus reaches
+the ports of probes, and a home exists only on one machine."""
 
 READERS_OF_OBJECTS = {"controller", "worker", "notebook", "dispatcher"}
 

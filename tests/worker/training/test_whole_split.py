@@ -138,4 +138,4 @@ def test_training_data_is_tested_in_parts_and_that_is_told(
     assert found.parts == 3
     assert found.metrics["precision"] == expected["precision"]
     assert "means over 3 parts" in figures.averaged([found])
-    assert "(of auc, f1, loss; the others are of all rows)" in figures.averaged([found])
+    assert "(auc, f1, loss; the others are of all rows)" in figures.averaged([found])
