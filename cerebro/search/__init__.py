@@ -1,10 +1,10 @@
-"""Searches over hyper-parameters: procedures, stop rules and samplers. Pure: no clock, no files, no store.
+"""Hyperparameter searches: procedures, stop rules and samplers. Pure: no clock, no files, no store.
 
-A *procedure* decides which models are trained how far; a *sampler* says which values the next model has. They are
-chosen apart. What happened is told to them as *reports*, derived from an experiment's log in its order; they answer
-with *orders*. Whoever tells the same reports again gets the same orders.
+A *procedure* decides how many epochs each model trains; a *sampler* suggests the hyperparameters of the next
+model. Users choose them independently. Both receive *reports*, derived from an experiment's log in its order,
+and answer with *orders*. The same reports always give the same orders.
 
-What users need who write a procedure of their own is here.
+This module exports the names that a user's own procedure needs.
 """
 
 from __future__ import annotations

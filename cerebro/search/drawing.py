@@ -1,4 +1,4 @@
-"""Values drawn from a search space with Python's own generators."""
+"""Random values from a search space, by Python's own generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt,
 
 
 def drawn_from(among: Distribution, rng: random.Random) -> JsonValue:
-    """A value of a distribution."""
+    """Return a random value of a distribution."""
     match among:
         case Uniform():
             return rng.uniform(among.low, among.high)
@@ -25,5 +25,5 @@ def drawn_from(among: Distribution, rng: random.Random) -> JsonValue:
 
 
 def configuration(space: Space, seed: str) -> Hyperparameters:
-    """A training configuration; each hyper-parameter has a generator of its own, so that no two are correlated."""
+    """Return a training config. Each hyperparameter has its own generator, so values are uncorrelated."""
     return {name: drawn_from(among, random.Random(f"{seed}/{name}")) for name, among in space.items()}

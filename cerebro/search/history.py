@@ -1,4 +1,4 @@
-"""What a sampler knows of the models so far, and which of their values it can compare."""
+"""Input of samplers: past models, and the scores that can be compared."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cerebro.contract.records import Hyperparameters
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A model with weights of its own, or one that is about to be added.
+    """A model with new weights, added or ordered.
 
     Attributes:
-        scores: epoch -> value of the run's metric, its sign such that more is better.
-        is_failed: for example because its metric became infinite.
-        is_running: more scores of it may come.
+        scores: epoch -> score; larger is better.
+        is_failed: True if training failed, for example because the metric became infinite.
+        is_running: True if more scores may arrive.
     """
 
     hyperparams: Hyperparameters
@@ -27,11 +27,11 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """Models that compare.
+    """Models compared after the same epoch.
 
     Attributes:
-        scored: values and score, in the order in which models were added.
-        running: values of models that have no score yet.
+        scored: hyperparameters and score, in the order the models were added.
+        running: hyperparameters of models without a score.
     """
 
     scored: Sequence[tuple[Hyperparameters, float]]
@@ -39,15 +39,15 @@ class Observations:
 
 
 def num_measured(history: Sequence[Past]) -> int:
-    """Models that something is known of."""
+    """Count the models that have a score or failed."""
     return sum(bool(past.scores) or past.is_failed for past in history)
 
 
 def observations(history: Sequence[Past], least: int) -> Observations | None:
-    """Scores after the same epoch: the last one that at least `least` models have; `None`: there is none.
+    """Return the scores after the last epoch that at least `least` models have; `None` if no epoch does.
 
-    Falkner et al., *BOHB*, ICML 2018, section 3.2: what was trained longest tells most, as soon as it is enough to fit
-    a model to. A model that failed counts as the worst of them; one that was stopped before that epoch is left out.
+    Falkner et al., *BOHB*, ICML 2018, section 3.2: the largest resource with enough models to fit is the most
+    informative. A failed model gets the worst score. A model stopped before that epoch is omitted.
     """
     counts = Counter(epoch for past in history if not past.is_failed for epoch in past.scores)
     level = max((epoch for epoch, count in counts.items() if count >= least), default=None)

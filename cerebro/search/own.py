@@ -1,8 +1,7 @@
-"""A user's own procedure: run where user code may run, and stood for by its answers in the controller.
+"""A user's own procedure: it runs on a worker; a stand-in in the controller replays its orders.
 
-Where it runs, the whole search is told again from its beginning, so nothing is kept from one question to the next. What
-it has ordered before must come out again: a procedure that depends on anything but reports could not be gone on with
-after a crash.
+The worker replays the whole search for each request, so it keeps no state between requests. The orders must
+repeat: a procedure that depends on anything but its reports could not continue after a crash.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ _KINDS = (Draw, Add, Extend, Stop, Finish)
 
 
 class Answered:
-    """Stands for a procedure that runs elsewhere: orders what it is given for the next thing that it is told."""
+    """Stand-in for a procedure that runs elsewhere: returns the orders from `give` at the next report."""
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
 
     def begin(self, facts: Facts) -> list[Order]:
-        """What it was given."""
+        """Return the orders from `give`."""
         return self._taken()
 
     def told(self, report: Report) -> list[Order]:
-        """What it was given, once: one report may be told as several."""
+        """Return the orders from `give` once: `Search` may pass on one report as several."""
         return self._taken()
 
     def give(self, orders: Orders) -> None:
-        """What the procedure orders at the next report."""
+        """Set the orders for the next report."""
         self.orders = [order_of(each) for each in orders]
 
     def _taken(self) -> list[Order]:
@@ -46,22 +45,20 @@ class Answered:
 
 
 class _Recorder:
-    """Asks a user's procedure, checks its orders one by one, and keeps them."""
+    """Wraps a user's procedure: checks each order and records it."""
 
     def __init__(self, procedure: Procedure, name: str) -> None:
         self._procedure, self._name = procedure, name
         self.orders: list[Any] = []
 
     def begin(self, facts: Facts) -> list[Order]:
-        """As the procedure does."""
         return self._kept("begin", self._procedure.begin(facts))
 
     def told(self, report: Report) -> list[Order]:
-        """As the procedure does."""
         return self._kept("told", self._procedure.told(report))
 
     def take(self) -> Orders:
-        """What it has ordered since this was asked last."""
+        """Return the orders since the last call."""
         orders, self.orders = tuple(self.orders), []
         return orders
 
@@ -89,7 +86,7 @@ class _Recorder:
 
 
 def search_of(question: OrdersQuestion, procedure: Procedure) -> Search:
-    """The search that is asked about, which has not begun."""
+    """Build the search of a request, before its first report."""
     return Search(
         question.request,
         epochs=question.epochs,
@@ -103,14 +100,14 @@ def search_of(question: OrdersQuestion, procedure: Procedure) -> Search:
 
 
 def answer(question: OrdersQuestion, make: Callable[[], Any]) -> tuple[Orders, ...]:
-    """What a procedure orders at all that it has not answered yet.
+    """Return a procedure's orders for all reports without an answer.
 
     Args:
-        make: the procedure, which has not begun. Runs user code.
+        make: returns a new procedure. Runs user code.
 
     Raises:
-        SearchError: it is no procedure; it ordered what cannot be, or something else than it did before.
-        Exception: whatever user code raises.
+        SearchError: the object is no procedure, an order is impossible, or earlier orders did not repeat.
+        Exception: any exception of user code.
     """
     choice = question.request.procedure
     assert isinstance(choice, OwnProcedure)
@@ -157,6 +154,6 @@ def _difference(name: str, when: str, before: Orders, now: Orders) -> str:
 def _short(value: object) -> str:
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001 - of user code, which is to be told of another mistake
+    except Exception as error:  # noqa: BLE001 - user code; the message reports another mistake
         text = f"a {type(value).__name__} (its repr raised {type(error).__name__})"
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,7 +1,7 @@
-"""What a procedure is told (reports), what it may ask for (orders), and what it is (`Procedure`).
+"""The interface of procedures: reports, orders and `Procedure`.
 
-An epoch here is a pass over all partitions. A model has a *grant*: the epochs that it may be trained for in all. A
-model is at a *rung* when its grant is used up and the procedure has to decide.
+An epoch is a pass over all partitions. A model's *resource* (in code: grant) is the number of epochs it may
+train for in all. At a *rung* the model has used up its resource and the procedure decides about it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import Space
 
 SEARCH = "search"
-"""The author of what the search itself has ordered; anything else in `by` is a user."""
+"""Value of `by` for the search itself. Any other value is a user."""
 
 # --- reports ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """The run has another model. Of the search's own ones (`by` is `SEARCH`) in the order of its `Add` orders.
+    """A model was added to the run. The search's models (`by` is `SEARCH`) arrive in the order of its `Add`
+    orders.
 
     Attributes:
-        is_warm: it began with another model's weights.
-        epochs: its grant.
-        trained: epochs of it that were inherited with these weights.
+        is_warm: True if it started with another model's weights.
+        epochs: its resource.
+        trained: epochs inherited with these weights.
     """
 
     model: str
@@ -40,19 +41,19 @@ class Added:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The search's oldest `Add` that is not answered yet cannot be: no checkpoint of its origin is left, perhaps."""
+    """The oldest unanswered `Add` was refused, for example because its parent has no checkpoint."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A model's metrics after an epoch are known. Told before the `Reached` of the same epoch.
+    """A model's metrics after an epoch. Arrives before the `Reached` report of the same epoch.
 
     Attributes:
-        value: of the run's metric.
-        metrics: all of them, by name.
-        time: seconds since the run began, by the times of events.
+        value: value of the run's metric.
+        metrics: values of all metrics, by name.
+        time: seconds since the run began, by event times.
     """
 
     model: str
@@ -64,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A model has used up its grant of `epochs`; told after the `Measured` of that epoch, all else as there."""
+    """A model used up its resource of `epochs`. Follows `Measured` of that epoch; other fields as there."""
 
     model: str
     epochs: int
@@ -75,7 +76,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A model is not trained any more: a sub-epoch of it failed for good. `time` as in `Measured`."""
+    """Training of a model ended because a sub-epoch failed for good. `time` as in `Measured`."""
 
     model: str
     time: float = 0.0
@@ -83,7 +84,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A model is not trained any more: a user, or the search, has stopped it."""
+    """A user or the search stopped a model."""
 
     model: str
     by: str
@@ -91,7 +92,7 @@ class Stopped:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """A user has a stopped or failed model trained on. `epochs`: its grant now; `None`: the one that it had."""
+    """A user resumed a stopped or failed model. `epochs` is the new resource; `None` keeps the previous one."""
 
     model: str
     by: str
@@ -100,9 +101,9 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True)
 class Extended:
-    """A user has changed a model's grant to `epochs`, not below what it is trained for, and has it trained on.
+    """A user changed a model's resource to `epochs`, at least the epochs trained, and resumed the model.
 
-    What the search extends itself is not told.
+    The search's own extensions cause no report.
     """
 
     model: str
@@ -112,7 +113,7 @@ class Extended:
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """A user has a model trained on with other values; `hyperparams`: all that it has now."""
+    """A user changed a model's hyperparameters. `hyperparams` is the complete new set."""
 
     model: str
     hyperparams: Hyperparameters
@@ -120,7 +121,7 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """The sampler's answer to a `Draw`; numbers ascend from 0, one for each value that was asked for.
+    """A suggestion, in answer to `Draw`. Numbers ascend from 0.
 
     `time` as in `Measured`.
     """
@@ -132,14 +133,14 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """So many workers are there now."""
+    """The number of workers changed."""
 
     workers: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Closed:
-    """A user has ended the search: no new models and no larger grants; what has a grant goes on."""
+    """A user ended the search. No models are added or extended; models use up their present resource."""
 
     by: str
 
@@ -164,18 +165,18 @@ Report = (
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Ask the sampler for `count` training configurations; each comes as a `Drawn`."""
+    """Request `count` suggestions from the sampler. Each arrives as `Drawn`."""
 
     count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Add:
-    """A new model with a grant of `epochs`.
+    """Add a model with a resource of `epochs`.
 
     Attributes:
-        origin: the model from whose newest checkpoint it starts, at that model's epoch; `None`: new weights.
-        priority: models of a higher one go first wherever they can.
+        origin: parent model; training starts from its newest checkpoint, at that epoch. `None`: new weights.
+        priority: models with a higher priority train first.
     """
 
     hyperparams: Hyperparameters
@@ -186,7 +187,7 @@ class Add:
 
 @dataclass(frozen=True, kw_only=True)
 class Extend:
-    """Raise a model's grant to `epochs`."""
+    """Raise a model's resource to `epochs`."""
 
     model: str
     epochs: int
@@ -195,7 +196,7 @@ class Extend:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Train a model no further. Told of by a `Stopped`, unless the model's grant is used up: nothing of it runs."""
+    """Stop a model. A `Stopped` report follows, unless the model has used up its resource."""
 
     model: str
     why: str
@@ -203,7 +204,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Nothing more will be ordered; the run ends when no grant is left to be used up."""
+    """Order nothing further. The run ends when every resource is used up."""
 
     why: str
 
@@ -215,12 +216,12 @@ Order = Draw | Add | Extend | Stop | Finish
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a procedure knows from the start.
+    """The constants of a search.
 
     Attributes:
-        epochs: the largest grant.
-        samples: so many draws at most; `None`: no limit.
-        workers: at the beginning; `Crew` tells of changes.
+        epochs: largest resource of a model.
+        samples: maximum number of suggestions; `None`: no limit.
+        workers: number of workers at the start. `Crew` reports changes.
     """
 
     epochs: int
@@ -232,24 +233,24 @@ class Facts:
     space: Space = field(default_factory=dict)
 
     def rng(self, number: int) -> random.Random:
-        """A generator of its own for each number: the same one whenever it is asked for."""
+        """Return the random generator with this number. Equal numbers give equal generators."""
         return random.Random(f"{self.seed}/search/{number}")
 
     def score(self, value: float) -> float:
-        """`value` such that more is better."""
+        """Return `value` with the sign for which larger is better."""
         return value if self.mode == "max" else -value
 
 
 class Procedure(Protocol):
-    """Decides which models a search trains, and how far.
+    """Decides which models a search trains, and for how many epochs.
 
-    Pure: its answers depend on what it was told and on nothing else; random numbers come from `Facts.rng`.
+    Must be deterministic: answers may depend only on reports. Take random numbers from `Facts.rng`.
     """
 
     def begin(self, facts: Facts) -> list[Order]:
-        """The first orders; called once, before anything is told."""
+        """Return the first orders. Called once, before any report."""
         ...
 
     def told(self, report: Report) -> list[Order]:
-        """The orders that follow from a report."""
+        """Return the orders that follow from a report."""
         ...

@@ -1,4 +1,4 @@
-"""What samplers are asked, by whoever draws beside the controller's loop."""
+"""Requests for suggestions, which a process outside the controller's loop answers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "gp": ("optuna", "scipy", "torch"),
     "cma": ("cmaes",),
 }
-"""Kind of sampler -> modules that it imports."""
+"""Kind of sampler -> modules it imports."""
 
 
 def drawable() -> frozenset[str]:
-    """Kinds of samplers whose libraries are installed here. Imports none of them."""
+    """Return the kinds of samplers with installed libraries. Imports none of these libraries."""
     return frozenset(kind for kind, needed in _NEEDS.items() if not missing(needed))
 
 
 def missing(modules: Collection[str]) -> list[str]:
-    """Those that are not installed here."""
+    """Return the modules that are not installed."""
     return [name for name in modules if find_spec(name) is None]
 
 
 def draw_question(
     sampler: Sampler, space: Space, history: Sequence[Past], numbers: range, seed: int
 ) -> DrawQuestion:
-    """As `draw` has them."""
+    """Build the request that `values_for` answers. Arguments as for `draw`."""
     known = (
         KnownModel(
             hyperparams=past.hyperparams,
@@ -48,10 +48,10 @@ def draw_question(
 
 
 def values_for(question: DrawQuestion) -> list[Hyperparameters]:
-    """Values for each of the question's numbers.
+    """Return hyperparameters for each number of the request.
 
     Raises:
-        SearchError: a library of the sampler is not installed here.
+        SearchError: a library of the sampler is not installed.
     """
     history = [Past(**known.model_dump()) for known in question.history]
     try:

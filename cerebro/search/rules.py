@@ -1,4 +1,4 @@
-"""Stop rules: which models are given up, whatever the procedure. They act after each epoch whose metrics are known."""
+"""Stop rules: they stop models after each epoch with metrics, under any procedure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cerebro.search.searched import SearchedModel, SearchedModels
 
 
 class StopRules:
-    """The rules of a run, and the means that the median rule compares with."""
+    """The stop rules of a run, and the running means for the median rule."""
 
     def __init__(self, rules: Sequence[StopRule], facts: Facts) -> None:
         self._rules = rules
@@ -21,10 +21,10 @@ class StopRules:
         self._means = _RunningMeans()
 
     def told(self, report: Measured, models: SearchedModels) -> str:
-        """Why the model is to be stopped; empty if it is not. `models` have been told the report.
+        """Return the reason to stop the model, or "". `models` must already include the report.
 
         Raises:
-            SearchError: a rule is about a metric that the model does not have.
+            SearchError: a rule names a metric that the model does not have.
         """
         model = models[report.model]
         found = [why for rule in self._rules if (why := self._why(rule, report, model))]
@@ -65,7 +65,7 @@ class StopRules:
 
 
 class _RunningMeans:
-    """Of each model's values up to each epoch; a model adds its epochs in ascending order."""
+    """Mean of each model's scores up to each epoch. Add a model's epochs in ascending order."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}

@@ -1,4 +1,4 @@
-"""What is known of each model of a search, as reports have told it."""
+"""State of each model of a search, derived from reports."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class SearchedModel:
     """A model of a search.
 
     Attributes:
-        number: in the order in which models were added.
-        is_apart: a user began it with another model's weights: its values compare with nobody's.
-        granted: epochs that it may be trained for in all.
-        ordered: the grant that the search has asked for since a user has changed it; perhaps not carried out yet.
-        reached: the largest grant that it has used up, or what it has inherited.
-        values: epoch -> value of the run's metric, as `Measured` has told it.
-        changed: the last epoch that was over when a user gave it other hyper-parameters; 0: nobody has.
-        is_kept: a user has resumed or extended it: the search does not stop it any more.
+        number: position in the order in which models were added.
+        is_apart: True if a user started it with another model's weights; its values cannot be compared.
+        granted: resource: epochs it may train for in all.
+        ordered: resource ordered by the search since a user last changed it; the order may still be pending.
+        reached: largest resource used up, or the inherited epochs.
+        values: epoch -> value of the run's metric.
+        changed: last completed epoch when a user changed its hyperparameters; 0 without such a change.
+        is_kept: True if a user resumed or extended it, so the search may not stop it.
     """
 
     id: str
@@ -52,17 +52,17 @@ class SearchedModel:
 
     @property
     def trained(self) -> int:
-        """The last epoch that is known to be over."""
+        """Last epoch known to be complete."""
         return max(self.reached, *self.values) if self.values else self.reached
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is not trained any more, short of its grant or at it; a user may still resume it."""
+        """True if it failed or was stopped; a user may still resume it."""
         return self.is_failed or self.is_stopped
 
     @property
     def is_active(self) -> bool:
-        """Whether it has a grant that is not used up."""
+        """True if it has epochs left to train."""
         return not self.has_ended and self.reached < self.granted
 
 
@@ -80,7 +80,7 @@ class SearchedModels:
         return name in self._models
 
     def __iter__(self) -> Iterator[SearchedModel]:
-        """In the order in which they were added."""
+        """Iterate in the order of addition."""
         return iter(self._models.values())
 
     def __len__(self) -> int:
@@ -88,11 +88,15 @@ class SearchedModels:
 
     @property
     def num_active(self) -> int:
-        """How many have a grant that is not used up."""
+        """Number of active models."""
         return len(self._active)
 
     def told(self, report: Report) -> None:
-        """Take note of a report; one about a model that nobody has added is an error of the caller (`KeyError`)."""
+        """Update the state with a report.
+
+        Raises:
+            KeyError: the report names a model that was never added (a mistake of the caller).
+        """
         if isinstance(report, Added):
             model = SearchedModel(
                 id=report.model,
@@ -111,7 +115,7 @@ class SearchedModels:
         self._refresh(model)
 
     def extend(self, name: str, epochs: int) -> None:
-        """The search has ordered a larger grant."""
+        """Record the search's order for a larger resource."""
         model = self._models[name]
         model.ordered = max(model.ordered, epochs)
         model.granted = max(model.granted, epochs)

@@ -1,7 +1,7 @@
-"""Reports and orders as they travel between the controller and the worker that runs a user's own procedure.
+"""Wire format of reports and orders between the controller and a worker with a user's own procedure.
 
-A search is told one thing after another: that it begins, then each report. What was told, and what the procedure
-ordered at it, is one text of JSON lines, compressed: lines of a search are much alike.
+The log of a search (its reports, and the orders after each) is one text: JSON lines, zlib-compressed because
+the lines are similar, then base64.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _DATA: TypeAdapter[Orders] = TypeAdapter(Orders)
 
 
 def order_data(order: Order) -> Any:
-    """An order as it travels.
+    """Convert an order to its wire model.
 
     Raises:
-        ValueError: a field is not what it is to be, or a value cannot travel as it is.
+        ValueError: a field has a wrong type, or a number is not finite.
     """
     if isinstance(order, Add):
         for name, value in order.hyperparams.items():
@@ -59,7 +59,7 @@ def _is_finite(value: object) -> bool:
 
 
 def order_of(data: Any) -> Order:
-    """An order as procedures have it."""
+    """Convert a wire model to an order."""
     made: Order = _OF_DATA[type(data)](
         **{name: getattr(data, name) for name in type(data).model_fields if name != "kind"}
     )
@@ -67,23 +67,27 @@ def order_of(data: Any) -> Order:
 
 
 def report_line(report: Report) -> str:
-    """A report as a line."""
+    """Serialize a report as one line."""
     return json.dumps([type(report).__name__, vars(report)])
 
 
 def orders_line(orders: Orders) -> str:
-    """What was ordered at one thing that was told, as a line."""
+    """Serialize the orders after one report as one line."""
     return _DATA.dump_json(orders).decode()
 
 
 def packed(reports: Sequence[str], orders: Sequence[str]) -> str:
-    """Lines as one text. The first of `orders` are those of the beginning; there may be fewer than were told."""
+    """Compress the lines into one text.
+
+    The first of `orders` follows `begin`, the others follow `reports`. The last reports may have no orders
+    yet.
+    """
     text = "\n".join([str(len(orders)), *orders, *reports])
     return base64.b64encode(zlib.compress(text.encode(), 1)).decode()
 
 
 def unpacked(text: str) -> tuple[list[Report], list[Orders]]:
-    """What `packed` made one text of."""
+    """Return the reports and orders of a text from `packed`."""
     count, *lines = zlib.decompress(base64.b64decode(text)).decode().split("\n")
     known = int(count)
     reports = []

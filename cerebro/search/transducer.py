@@ -1,8 +1,9 @@
-"""A search as the controller drives it: reports in, orders out.
+"""A search as a function from reports to orders; the controller drives it.
 
-It puts the procedure, the stop rules, the hours and the user's commands together, and is the one place that knows who
-prevails: what a user stopped is not extended, what a user resumed or extended is not stopped. Orders depend on the
-reports and their order alone, so whoever tells all reports again has the same search again.
+It combines the procedure, the stop rules, the hour limit and the user's commands, and it alone settles
+conflicts: the search does not extend a model that a user stopped, and does not stop a model that a user
+resumed or extended. Orders depend only on the reports and their order, so replaying the reports rebuilds the
+search.
 """
 
 from __future__ import annotations
@@ -41,24 +42,27 @@ from cerebro.search.rules import StopRules
 from cerebro.search.searched import SearchedModel, SearchedModels
 
 MOST_WITHOUT_VALUE = 50
-"""So many models in a row that fail or cannot be made before anything is measured end a search: a specification that
-raises, or values that no model can have, would otherwise be drawn again and again."""
+"""Failed or refused models in a row, without any metric, that end a search.
+
+Without this limit, a spec that raises or invalid hyperparameters would request suggestions for ever.
+"""
 
 
 class Search:
-    """The orders of a search, as they follow from what it is told.
+    """State of a search; turns each report into orders.
 
     Args:
-        epochs: the largest grant.
-        metric, mode: by which models are compared.
-        seed: of the run.
-        workers: at the beginning of the run.
-        largest_batch: that a model can have, if orders of a user's own procedure are to be checked for it.
-        own: the procedure, of a request for a user's own one. Of these orders nothing is passed over that cannot be:
-            who wrote it is to know.
+        epochs: largest resource of a model.
+        metric, mode: how models are compared.
+        seed: seed of the run.
+        workers: number of workers at the start of the run.
+        largest_batch: largest valid batch size. If given, the orders of a user's own procedure are checked
+            against it.
+        own: the procedure object for an `OwnProcedure` request. Its invalid orders raise instead of being
+            skipped, so its author sees the mistake.
 
     Raises:
-        SearchError: the request names a procedure or a version that is not known here.
+        SearchError: the request names an unknown procedure or version.
     """
 
     def __init__(
@@ -85,31 +89,31 @@ class Search:
         )
         self.models = SearchedModels()
         self.is_finished = False
-        """Nothing more will be ordered but stops; the run ends when no model has a grant left."""
+        """True if the search only stops models from here. The run ends when every resource is used up."""
         self._procedure = procedure_of(request.procedure, own)
         self._is_own, self._largest_batch = own is not None, largest_batch
         self._drawn_batches: set[str] = set()
         self._its_own: set[str] = set()
-        """Models whose grants are all the procedure's."""
+        """Models whose resource only the procedure has set."""
         self._rules = StopRules(request.stop, self.facts)
         self._asked = self._answered = 0
         self._adds: deque[Add] = deque()
         self._without_value = 0
-        """Models that came to nothing since the last value was told."""
+        """Models without any metric since the last `Measured`."""
         self._closed_why = ""
         self._over_why = ""
-        """Why what the search has added is not trained any more: the hours are over."""
+        """Reason for stopping every model the search added, set when the hour limit passes."""
 
-    # --- what it knows ---------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     @property
     def open_draws(self) -> range:
-        """Numbers of the draws that were ordered and have not been told."""
+        """Numbers of the requested suggestions that have not arrived."""
         return range(self._answered, self._asked)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing can be told any more and the procedure has not finished: it waits for nothing."""
+        """True if the procedure has not finished and no report can arrive any more."""
         return not (self.is_finished or self._has_open)
 
     @property
@@ -117,14 +121,14 @@ class Search:
         return bool(self.models.num_active or self._adds or self.open_draws)
 
     def history(self) -> tuple[Past, ...]:
-        """What a sampler is to be told: models with weights of their own, and those that are about to be added."""
+        """Return the sampler's input: models with new weights and models ordered but not added yet."""
         ordered = (Past(hyperparams=add.hyperparams) for add in self._adds if add.origin is None)
         return (*(self._past(model) for model in self.models if not model.is_apart), *ordered)
 
     def _past(self, model: SearchedModel) -> Past:
         return Past(
             hyperparams=model.hyperparams,
-            # What was measured before a user changed the values tells nothing of those that it has now.
+            # Values measured before a user changed the hyperparameters say nothing about the new ones.
             scores={e: self.facts.score(value) for e, value in model.values.items() if e > model.changed},
             is_failed=model.is_failed,
             is_running=not model.has_ended and model.reached < self.facts.epochs,
@@ -133,24 +137,24 @@ class Search:
     # --- reports and orders ----------------------------------------------------------------------
 
     def begin(self) -> list[Order]:
-        """The first orders; called once, before anything is told."""
+        """Return the first orders. Call once, before any report."""
         return list(self._passed(self._procedure.begin(self.facts)))
 
     def told(self, report: Report) -> list[Order]:
-        """The orders that follow from a report, in the order in which they are to be carried out.
+        """Return the orders that follow from a report, in execution order.
 
         Raises:
-            SearchError: the procedure ordered something for a model that there is not, or a stop rule is about a metric
-                that there is not. The search must not be told more.
+            SearchError: the procedure named an unknown model, or a stop rule names an unknown metric. Pass no
+                further reports then.
         """
         if isinstance(report, Stopped) and self.models[report.model].is_stopped:
-            return []  # a rule or the end of the hours: the procedure has been told
+            return []  # a stop rule or the hour limit stopped it, and the procedure has seen that
         self._note(report)
         stops = self._stops(report)
         gone = [Stopped(model=stop.model, by=SEARCH) for stop in stops]
         for stopped in gone:
             self.models.told(stopped)
-        # A model that is stopped with its value at a rung is not among those that go on from there.
+        # The procedure sees stops first, so it does not promote a model that a rule stops at this rung.
         news: list[Report] = [report, *gone] if isinstance(report, Added) else [*gone, report]
         orders: list[Order] = [*stops]
         for each in news:
@@ -196,7 +200,7 @@ class Search:
         self._asked = self._answered
 
     def _stops(self, report: Report) -> list[Stop]:
-        """Whom the rules and the hours stop."""
+        """Return the stops of the rules and the hour limit."""
         found = {}
         match report:
             case Measured():
@@ -209,7 +213,7 @@ class Search:
         return [Stop(model=name, why=why) for name, why in found.items() if self._may_stop(self.models[name])]
 
     def _hours_end(self, time: float) -> bool:
-        """Whether they end now."""
+        """Close the search if the hour limit passes at `time`. Returns True only that once."""
         hours = self.request.hours
         if hours is None or time < hours * 3600 or self._over_why:
             return False
@@ -224,7 +228,7 @@ class Search:
         return [] if self.is_finished else list(self._passed(self._procedure.told(report)))
 
     def _passed(self, orders: Iterable[Order]) -> Iterable[Order]:
-        """Those of the procedure's orders that nobody else's word is against."""
+        """Yield the procedure's orders, except those overruled by a user, a limit or the end of the search."""
         for order in orders:
             if self._is_own:
                 self._check(order)
@@ -236,7 +240,7 @@ class Search:
                 case Stop():
                     model = self._known(order.model)
                     if self._may_stop(model):
-                        # At the end of its grant nothing of it is left to stop, so no `Stopped` comes.
+                        # At the end of its resource nothing runs, so no `Stopped` report will arrive.
                         if model.trained >= model.granted:
                             self.models.told(Stopped(model=model.id, by=SEARCH))
                         yield order
@@ -258,10 +262,10 @@ class Search:
                         yield order
 
     def _check(self, order: Order) -> None:
-        """Whether an order of a user's own procedure can be, as far as it knows what happened.
+        """Check an order of a user's own procedure against the known state.
 
         Raises:
-            SearchError: no.
+            SearchError: the order is impossible.
         """
         name, most = self.procedure_name, self.facts.epochs
         if isinstance(order, Add | Extend) and order.epochs > most:
@@ -282,7 +286,7 @@ class Search:
             is_size = (
                 isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= self._largest_batch
             )
-            # What a sampler drew is refused as of any procedure, and the search goes on.
+            # A sampler's invalid batch size is refused as under any procedure, and the search continues.
             if not is_size and repr(size) not in self._drawn_batches:
                 raise SearchError(
                     f"{name} ordered a model with batch_size {size!r}, expected a whole number from 1 to "
@@ -303,6 +307,6 @@ class Search:
 
     @property
     def procedure_name(self) -> str:
-        """Of the procedure, for people."""
+        """Name of the procedure, for messages."""
         choice = self.request.procedure
         return choice.name if isinstance(choice, OwnProcedure) else choice.kind

@@ -1,4 +1,4 @@
-"""The procedures, by the names that requests give them."""
+"""The procedures, by their names in requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cerebro.search.procedures.pbt import PbtSearch
 from cerebro.search.procedures.whole import FixedSearch, RandomSearch
 
 VERSION = 1
-"""Of all that they decide: whoever changes what a procedure orders gives it a new version."""
+"""Version of all procedures. Increase it with every change to their orders."""
 
 
 def procedure_of(choice: ProcedureChoice, own: Procedure | None = None) -> Procedure:
-    """A procedure as a request asks for it, which has not begun.
+    """Return a new procedure for a request.
 
     Args:
-        own: the user's, or what stands for it, where one is asked for.
+        own: the user's procedure or its stand-in, for an `OwnProcedure` request.
 
     Raises:
-        SearchError: its version is not the one that is here; or it is the user's own, and not given.
+        SearchError: the version differs from `VERSION`, or `own` is missing.
     """
     if choice.version != VERSION:
         raise SearchError(

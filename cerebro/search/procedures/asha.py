@@ -1,8 +1,9 @@
-"""ASHA: successive halving that waits for nobody. Li et al., *A System for Massively Parallel Hyperparameter Tuning*,
+"""ASHA, asynchronous successive halving. Li et al., *A System for Massively Parallel Hyperparameter Tuning*,
 MLSys 2020.
 
-The promotion type is that paper's algorithm 2. The stopping type decides when a model comes to a rung and never again:
-it needs no checkpoint of models that pause, and found a good model as soon in the simulation of docs/search.md.
+The `promotion` rule is the paper's algorithm 2. The `stopping` rule decides once, when a model reaches a
+rung. It needs no checkpoints of paused models and found a good model as soon in the simulation of
+docs/search.md.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModel
 
 WORST = float("-inf")
-"""Score of a model that failed or was stopped on its way to a rung."""
+"""Score of a model that failed or was stopped before it reached the rung."""
 
 
 class AshaSearch(Steady):
-    """A model belongs to a bracket, in which it climbs from rung to rung."""
+    """Asynchronous successive halving. Each model climbs the rungs of one bracket."""
 
     def __init__(self, choice: ASHA) -> None:
         super().__init__(choice.active)
@@ -36,11 +37,11 @@ class AshaSearch(Steady):
         self._weights = bracket_sizes(len(levels), self._choice.eta)[: len(starts)]
 
     def grant(self, number: int) -> tuple[int, int]:
-        """Up to the first rung of its bracket."""
+        """Return the epochs of the first rung of the suggestion's bracket."""
         return self._bracket(number)[0].epochs, 0
 
     def entered(self, model: SearchedModel, number: int | None) -> None:
-        """Users' models take part in the first bracket, unless they began with other weights."""
+        """Assign the model to a bracket. A user's model with new weights joins the first one."""
         self._by_number.append(model)
         if number is not None:
             self._rungs_of[model.id] = self._bracket(number)
@@ -53,7 +54,7 @@ class AshaSearch(Steady):
         return self.facts.rng(number).choices(self._brackets, self._weights)[0]
 
     def judged(self, report: Report) -> list[Order]:
-        """Note the value of a model at a rung; in the stopping type, say whether it goes on."""
+        """Record a model's value at a rung. The `stopping` rule then extends or stops the model."""
         rungs = self._rungs_of.get(getattr(report, "model", ""))
         if rungs is None:
             return []
@@ -80,7 +81,7 @@ class AshaSearch(Steady):
         return [Stop(model=model.id, why=f"{value} is not among the best {places} of {len(rung)}")]
 
     def go_on(self, count: int) -> list[Order]:
-        """In the promotion type: who has come into the best 1/eta of a rung, the highest rungs first."""
+        """Under the `promotion` rule, extend models in the best 1/eta of a rung, highest rungs first."""
         if self._choice.rule == "stopping":
             return []
         height = max(len(bracket) for bracket in self._brackets)
@@ -108,7 +109,7 @@ class AshaSearch(Steady):
 
 
 def _gave_up(model: SearchedModel, rungs: list[Rung]) -> None:
-    """A model that will not come to the rung that it was granted is the worst there."""
+    """Rank a model last at the rung it will not reach."""
     for rung in rungs:
         if model.trained < rung.epochs <= model.granted:
             rung.put(model.number, WORST)

@@ -1,7 +1,7 @@
 """Hyperband: brackets of successive halving. Li et al., *Hyperband*, JMLR 18 (2018), algorithm 1.
 
-Here brackets overlap: while an earlier one waits for the last model of a rung, models of the next one, of a lower
-priority, are trained. One bracket after the other keeps workers busy less than half of the time (docs/search.md).
+Brackets overlap here: while one waits for the last model of a rung, the next one trains at a lower priority.
+Run one after the other, brackets keep workers busy less than half of the time (docs/search.md).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cerebro.search.searched import SearchedModel
 
 @dataclass(kw_only=True)
 class Bracket:
-    """Successive halving of its own models.
+    """One bracket of successive halving.
 
     Attributes:
-        size: models that it begins with.
+        size: number of models at its first rung.
         levels: epochs of its rungs.
-        members: who is at the present rung, or on the way to it.
+        members: models at the present rung or training towards it.
     """
 
     priority: int
@@ -35,18 +35,20 @@ class Bracket:
 
     @property
     def is_open(self) -> bool:
-        """Whether its first rung is not decided, so that it takes models."""
+        """True if the first rung is undecided, so models may join."""
         return self.rung == 0 and not self.is_over
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody is on the way to the present rung; a model that has ended is not."""
+        """True if all members have reached the present rung or ended."""
         level = self.levels[self.rung]
         is_whole = self.rung > 0 or len(self.members) == self.size
         return is_whole and not any(model.is_active and level not in model.values for model in self.members)
 
     def decide(self, facts: Facts, eta: int) -> list[Order]:
-        """At a complete rung: the best 1/eta go on, at least one; who has ended is worse than all others."""
+        """At a complete rung, extend the best 1/eta (at least one) and stop the others; ended models rank
+        last.
+        """
         level = self.levels[self.rung]
         present = [model for model in self.members if not model.has_ended and level in model.values]
         present.sort(key=lambda model: (-facts.score(model.values[level]), model.number))
@@ -66,13 +68,13 @@ class Bracket:
                 why=f"{facts.metric} {model.values[level]:.6g} after epoch {level} is not among the best {places}",
             )
             for model in left
-            if model.granted <= level  # else a user has granted more
+            if model.granted <= level  # otherwise a user has extended it
         ]
         return orders
 
 
 class HyperbandSearch(Steady):
-    """Brackets in order, those with most models first; as a draw has its number, it has its bracket."""
+    """Brackets in order, those with the most models first. The number of a suggestion determines its bracket."""
 
     def __init__(self, choice: Hyperband) -> None:
         super().__init__(None)
@@ -82,7 +84,7 @@ class HyperbandSearch(Steady):
         self._of_model: dict[str, Bracket] = {}
 
     def prepare(self) -> None:
-        """Each bracket once, or over and over while the next one is within the samples."""
+        """Lay out each bracket once; with a number of samples, repeat them while the next one fits."""
         levels = rung_epochs(self._choice.first, self._choice.eta, self.facts.epochs)
         sizes = bracket_sizes(len(levels), self._choice.eta)[: self._choice.brackets]
         left = self.facts.samples
@@ -96,16 +98,16 @@ class HyperbandSearch(Steady):
 
     @property
     def samples(self) -> int:
-        """Those of all brackets."""
+        """Number of models in all brackets."""
         return len(self._of_draw)
 
     def grant(self, number: int) -> tuple[int, int]:
-        """Up to the first rung of its bracket."""
+        """Return the epochs of the bracket's first rung and its priority."""
         bracket = self._of_draw[number]
         return bracket.levels[0], bracket.priority
 
     def entered(self, model: SearchedModel, number: int | None) -> None:
-        """A user's model joins the first bracket that is open, unless it began with other weights."""
+        """Add the model to its bracket. A user's model with new weights joins the first open bracket."""
         if number is not None:
             bracket = self._of_draw[number]
         elif model.is_apart or not (open_ones := [each for each in self._brackets if each.is_open]):
@@ -117,11 +119,11 @@ class HyperbandSearch(Steady):
         self._of_model[model.id] = bracket
 
     def refused(self, number: int) -> None:
-        """Its bracket is smaller by one."""
+        """Shrink the bracket by one model."""
         self._of_draw[number].size -= 1
 
     def judged(self, report: Report) -> list[Order]:
-        """Decide at the rung of the model's bracket, if nobody is on the way to it any more."""
+        """Decide the rung of the model's bracket if it is complete."""
         if isinstance(report, Refused):
             return [order for bracket in self._brackets for order in self._decided(bracket)]
         bracket = self._of_model.get(getattr(report, "model", ""))

@@ -1,8 +1,8 @@
 """Population-based training: Jaderberg et al., *Population Based Training of Neural Networks*, 2017.
 
-In generations: all members of the population have been trained for the same epochs when they are compared, as at the
-rungs of other procedures. The worst are stopped, and clones of the best take their places (*truncation selection*).
-A clone is a new model with a parent, so nothing is overwritten. A user's models are trained beside the population.
+Synchronous generations: members are compared after the same epoch. The search stops the worst and replaces
+them with clones of the best (*truncation selection*). A clone is a new model with a parent, so nothing is
+overwritten. Users' models train outside the population.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cerebro.search.searched import SearchedModel, SearchedModels
 
 
 class PbtSearch:
-    """A population, and the generation that it is in."""
+    """A population and its present generation."""
 
     facts: Facts
 
@@ -40,19 +40,19 @@ class PbtSearch:
         self._models = SearchedModels()
         self._members: list[SearchedModel] = []
         self._awaited = 0
-        """Members that are drawn or about to be added."""
+        """Members suggested or ordered but not added yet."""
         self._level = 0
         self._clones = 0
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Draw the population."""
+        """Request the population's suggestions."""
         self.facts = facts
         self._level = min(self._choice.every, facts.epochs)
         self._size = self._awaited = min(self._size, facts.samples or self._size)
         return [Draw(count=self._awaited)]
 
     def told(self, report: Report) -> list[Order]:
-        """When a generation is complete: who goes on, and whose clone is added."""
+        """At the end of a generation, extend the best members and replace the others."""
         self._models.told(report)
         match report:
             case Drawn():
@@ -76,7 +76,7 @@ class PbtSearch:
             return [Finish(why=f"the population of {self._size} has ended after {level} epochs")]
         share = max(1, int(self._choice.quantile * self._size))
         missing = self._size - len(present)
-        # A model that a user has granted more trains on: its newest checkpoint may be of a later epoch.
+        # A model with a larger resource from a user may have a newer checkpoint, of a later epoch.
         parents = [model for model in present[:share] if model.granted <= level]
         leave = max(0, share - missing) if parents else 0
         stay = present[: max(share, len(present) - leave)]
@@ -92,7 +92,7 @@ class PbtSearch:
                 f"{len(present) - len(stay)} of {len(present)}",
             )
             for model in present[len(stay) :]
-            if model.granted <= level  # else a user has granted more
+            if model.granted <= level  # otherwise a user has extended it
         ]
         return orders
 
@@ -112,9 +112,9 @@ class PbtSearch:
 
 
 def perturbed(hyperparams: Hyperparameters, choice: PBT, facts: Facts, rng: random.Random) -> Hyperparameters:
-    """The values with those that are named in `choice.perturb` moved by one of their factors each.
+    """Multiply each hyperparameter in `choice.perturb` by one of its factors, within the space.
 
-    What a user has changed to something that the space does not know, other than a number, stays.
+    A value outside the space that is no number, set by a user, stays unchanged.
     """
     found = dict(hyperparams)
     for name, factors in choice.perturb.items():

@@ -1,4 +1,4 @@
-"""Rungs and brackets of successive halving: how many epochs, and how many models."""
+"""Rungs and brackets of successive halving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 
 
 def rung_epochs(first: int, eta: int, epochs: int) -> tuple[int, ...]:
-    """`first`, `first * eta`, ... as far as they are below `epochs`; then `epochs`.
+    """Return `first`, `first * eta`, ... below `epochs`, then `epochs`.
 
     >>> rung_epochs(1, 3, 27)
     (1, 3, 9, 27)
@@ -20,9 +20,10 @@ def rung_epochs(first: int, eta: int, epochs: int) -> tuple[int, ...]:
 
 
 def bracket_sizes(rungs: int, eta: int) -> tuple[int, ...]:
-    """Models of each bracket of Hyperband, the one with all `rungs` first; each has a rung less than the one before.
+    """Return the number of models in each Hyperband bracket.
 
-    n of algorithm 1, line 3 in Li et al., JMLR 18 (2018), with R = eta^s_max: every bracket costs about as much.
+    The first bracket has all `rungs`, each later one a rung less. n of algorithm 1, line 3 in Li et al., JMLR
+    18 (2018), with R = eta^s_max: brackets cost about the same.
 
     >>> bracket_sizes(5, 3)
     (81, 34, 15, 8, 5)
@@ -31,7 +32,7 @@ def bracket_sizes(rungs: int, eta: int) -> tuple[int, ...]:
 
 
 class Rung:
-    """Who is known at a rung, best first; ties by the number of the model."""
+    """Ranking of models at a rung, best first; ties by the number of the model."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
@@ -45,16 +46,16 @@ class Rung:
         return number in self._keys
 
     def put(self, number: int, score: float) -> None:
-        """A model's score here, where more is better; a later one replaces an earlier one."""
+        """Set a model's score; larger is better. Replaces its earlier score."""
         if number in self._keys:
             del self._ranked[bisect_left(self._ranked, self._keys[number])]
         self._keys[number] = key = (-score, number)
         insort(self._ranked, key)
 
     def rank(self, number: int) -> int:
-        """0 for the best."""
+        """Return the model's rank; 0 is the best."""
         return bisect_left(self._ranked, self._keys[number])
 
     def best(self, count: int) -> list[int]:
-        """Numbers of the `count` best."""
+        """Return the numbers of the `count` best models."""
         return [number for _, number in self._ranked[:count]]

@@ -1,4 +1,4 @@
-"""What procedures have in common that train so many models at a time and draw others for those that end."""
+"""Base of procedures that keep a fixed number of models active and replace each one that ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from cerebro.search.procedure import (
 from cerebro.search.searched import SearchedModel, SearchedModels
 
 PER_WORKER = 2
-"""Models that are trained at a time, for each worker. With one, a worker is idle when all models that it has not seen
-yet in this epoch are elsewhere: ASHA on 8 workers is busy 0.84 of the time with one and 0.99 with two."""
+"""Active models for each worker.
+
+With one, a worker is idle while all models it still needs in this epoch are elsewhere: ASHA on 8 workers is
+busy 0.84 of the time with one model per worker, 0.99 with two.
+"""
 
 
 class Steady:
-    """Keeps `active` models with a grant that is not used up; each new one is drawn, until `samples` are."""
+    """Keeps `active` models training. Requests a suggestion for each new one, up to `samples`."""
 
     facts: Facts
 
@@ -35,48 +38,48 @@ class Steady:
         self._drawn = 0
         self._draws_open = 0
         self._adds: deque[int] = deque()
-        """Numbers of the draws that are about to become models."""
+        """Suggestion numbers of the models ordered but not added yet."""
 
-    # --- what differs ----------------------------------------------------------------------------
+    # --- subclass hooks --------------------------------------------------------------------------
 
     def grant(self, number: int) -> tuple[int, int]:
-        """Epochs and priority of the model that is made of the draw `number`."""
+        """Return the resource and priority of the model for a suggestion."""
         raise NotImplementedError
 
     @property
     def samples(self) -> int | None:
-        """How many are drawn at most; `None`: no limit."""
+        """Maximum number of suggestions; `None`: no limit."""
         return self.facts.samples
 
     def prepare(self) -> None:
-        """`facts` are known now."""
+        """Set up after `facts` is set."""
 
     def entered(self, model: SearchedModel, number: int | None) -> None:
-        """A model has been added; `number` of its draw, `None`: by a user."""
+        """Handle an added model. `number` is its suggestion, `None` for a user's model."""
 
     def refused(self, number: int) -> None:
-        """There will be no model of this draw."""
+        """Handle the refusal of a suggestion's model."""
 
     def judged(self, report: Report) -> list[Order]:
-        """What a report means for the models that there are."""
+        """Return the orders for existing models after a report."""
         del report
         return []
 
     def go_on(self, count: int) -> list[Order]:
-        """Larger grants for at most `count` models that have used up theirs."""
+        """Extend at most `count` models that used up their resource."""
         del count
         return []
 
     # --- the procedure ---------------------------------------------------------------------------
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Draw the first models."""
+        """Request the first suggestions."""
         self.facts, self._workers = facts, facts.workers
         self.prepare()
         return self._fill()
 
     def told(self, report: Report) -> list[Order]:
-        """Note it, and replace who has ended."""
+        """Handle a report and replace models that ended."""
         self.models.told(report)
         orders: list[Order] = []
         match report:
@@ -115,5 +118,5 @@ class Steady:
 
     @property
     def _open(self) -> int:
-        """Models that train, and those that are about to."""
+        """Number of active, requested and ordered models."""
         return self.models.num_active + self._draws_open + len(self._adds)

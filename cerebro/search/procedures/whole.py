@@ -1,4 +1,4 @@
-"""Procedures that train every model to the end: of a list, and at random."""
+"""Procedures that train every model for all epochs: a fixed list, and random search."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from cerebro.search.searched import SearchedModels
 
 
 class FixedSearch:
-    """The models are added by whoever asked for the run; nothing is ordered but the end."""
+    """A fixed list of models, which the run's request adds."""
 
     def __init__(self) -> None:
         self._models = SearchedModels()
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Nothing: the models have their grants."""
+        """Return no orders: the request set the resources."""
         del facts
         return []
 
     def told(self, report: Report) -> list[Order]:
-        """The end, when no model has a grant left."""
+        """Finish when no model is active."""
         self._models.told(report)
         if self._models.num_active or not len(self._models):
             return []
@@ -28,12 +28,12 @@ class FixedSearch:
 
 
 class RandomSearch(Steady):
-    """Each draw is trained to the end."""
+    """Trains each suggestion for all epochs."""
 
     def __init__(self, choice: Random) -> None:
         super().__init__(choice.active)
 
     def grant(self, number: int) -> tuple[int, int]:
-        """All epochs."""
+        """Return all epochs and priority 0."""
         del number
         return self.facts.epochs, 0

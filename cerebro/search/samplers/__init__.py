@@ -1,8 +1,8 @@
-"""Samplers: which values the next models of a search have.
+"""Samplers: suggest the hyperparameters of a search's next models.
 
-A draw is a function of the history, the number of the draw and the seed: nothing is kept from one question to the next,
-so whoever asks again after a crash draws again. Floating point may differ between processors and versions of a library;
-therefore what was drawn is recorded, and not drawn again once it is.
+A suggestion is a function of the history, its number and the seed, so a request can be repeated after a
+crash. Floating point may differ between processors and library versions; the controller therefore records
+each suggestion and never recomputes it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from cerebro.search.history import Past, num_measured, observations
 from cerebro.search.samplers.dimensions import drawn, within
 
 MORE = 2
-"""Models that have to be comparable, beyond one for each hyper-parameter, before TPE or GP is fitted to them."""
+"""Comparable models that TPE and GP need, beyond one for each hyperparameter."""
 
 
 def draw(
     choice: Sampler, space: Space, history: Sequence[Past], numbers: Sequence[int], seed: int
 ) -> list[Hyperparameters]:
-    """A training configuration for each of `numbers`.
+    """Return a training config for each of `numbers`.
 
     Args:
-        history: as `Search.history` gives it when the draws are ordered.
-        numbers: of the draws; ascending.
-        seed: of the run's draws. Each number has a generator of its own.
+        history: the value of `Search.history` when the suggestions were requested.
+        numbers: suggestion numbers, ascending.
+        seed: seed for the run's suggestions. Each number has its own generator.
     """
     rest: list[Hyperparameters] = [configuration(space, f"{seed}/{number}") for number in numbers]
     dimensions = drawn(space)

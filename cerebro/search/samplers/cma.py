@@ -1,9 +1,9 @@
-"""CMA-ES: Hansen, *The CMA Evolution Strategy: A Tutorial*, 2016; by the library `cmaes`.
+"""CMA-ES by the library `cmaes`: Hansen, *The CMA Evolution Strategy: A Tutorial*, 2016.
 
-Numbers are scaled to [0, 1], logarithms where the range is one of logarithms. Only `ask` is random, so the state is
-made by telling all that was measured, a generation at a time in the order in which models were added, and a draw is one
-ask with a generator of its own. Generations are those of the history: who is drawn while others still train is told
-when it is measured, whatever mean it was drawn around.
+Numbers are scaled to [0, 1], log-uniform ranges by their logarithm. Only `ask` is random. Each call rebuilds
+the optimizer state from the measured models, one generation at a time in the order of addition, then asks
+once for each number with its own generator. A generation is a slice of the history: a model suggested while
+others still train counts when it is measured, although its suggestion came from an older mean.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cma_draws(
     numbers: Sequence[int],
     seed: int,
 ) -> list[Hyperparameters]:
-    """Values of the dimensions, for each number; they are two numbers or more, and no choices."""
+    """Return values of the dimensions for each number. Needs two or more dimensions, all numeric."""
     among = {name: _number(each) for name, each in dimensions.items()}
     bounds = np.tile([0.0, 1.0], (len(among), 1))
     optimizer = cmaes.CMA(
@@ -44,7 +44,7 @@ def cma_draws(
     seen = observations(history, size)
     scored = [] if seen is None else seen.scored
     for begin in range(0, len(scored) - size + 1, size):
-        # It looks for the least.
+        # `cmaes` minimizes.
         optimizer.tell([(_point(among, values), -score) for values, score in scored[begin : begin + size]])
     found = []
     for number in numbers:
@@ -69,7 +69,7 @@ def _point(among: dict[str, Number], hyperparams: Hyperparameters) -> np.ndarray
 
 
 def _ends(among: Number) -> tuple[float, float]:
-    """An integer has the length 1 around it, so that all have the same."""
+    """Return the range on the optimizer's scale. An integer covers 0.5 to each side, so all have equal width."""
     match among:
         case LogUniform():
             return math.log(among.low), math.log(among.high)

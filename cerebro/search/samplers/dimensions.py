@@ -1,4 +1,4 @@
-"""The hyper-parameters that samplers decide on: those with more than one value."""
+"""The dimensions of a search space: hyperparameters with more than one value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cerebro.search.history import Past
 
 
 def drawn(space: Space) -> dict[str, Distribution]:
-    """Without those that are fixed."""
+    """Return the space without fixed hyperparameters."""
     return {name: among for name, among in space.items() if not _is_fixed(among)}
 
 
@@ -22,7 +22,7 @@ def _is_fixed(among: Distribution) -> bool:
 
 
 def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
-    """Those that a sampler can be told of: users add models with values of any kind."""
+    """Return the models with values inside the space. Users may add models with any values."""
     axes = [(name, _is_value_of(among)) for name, among in dimensions.items()]
     return [past for past in history if _fits(past.hyperparams, axes)]
 
@@ -31,7 +31,7 @@ _Test = Callable[[JsonValue], bool]
 
 
 def _fits(hyperparams: Hyperparameters, axes: list[tuple[str, _Test]]) -> bool:
-    for name, is_value in axes:  # noqa: SIM110 - a thousand models are looked at for each draw: this takes half as long
+    for name, is_value in axes:  # noqa: SIM110 - runs over 1,000 models per suggestion; `all` takes twice as long
         if name not in hyperparams or not is_value(hyperparams[name]):
             return False
     return True
@@ -43,16 +43,16 @@ def _is_value_of(among: Distribution) -> _Test:
     low, high = among.low, among.high
     if isinstance(among, RandInt):
         return lambda value: type(value) is int and low <= value <= high
-    # exp(log(high)) may be above `high` by a rounding.
+    # exp(log(high)) may exceed `high` by a rounding error.
     least, most = low - abs(low) * 1e-12, high + abs(high) * 1e-12
     return lambda value: type(value) in (float, int) and least <= value <= most  # type: ignore[operator]
 
 
 def clipped(among: Uniform | LogUniform | RandInt, value: float) -> float:
-    """Within the range."""
+    """Clip a value to the range."""
     return among.low if value < among.low else among.high if value > among.high else value
 
 
 def generator_seed(seed: int, number: int) -> int:
-    """Of a draw, below 2^32, as numpy's generators want it."""
+    """Return the generator seed of a suggestion, below 2^32 for numpy."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")

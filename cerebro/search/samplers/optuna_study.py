@@ -1,7 +1,8 @@
-"""TPE and Gaussian processes: Optuna's samplers, without its studies' storage.
+"""TPE and Gaussian processes by Optuna's samplers, without Optuna's storage.
 
-A sampler is made anew for each draw and told all models again, so that no state of it has to be kept or pickled. What
-is told is handed to it as it is: Optuna's own storage in memory copies each trial, which takes longer than a draw.
+Each suggestion builds a new sampler from the whole history, so no sampler state is stored. `_Told` returns
+past trials without copying: Optuna's in-memory storage copies each trial, which takes longer than a
+suggestion.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from cerebro.search.history import Observations
 from cerebro.search.samplers.dimensions import generator_seed
 
 _FIRST = 1_000_000
-"""Number of the first trial that is told. Those that are asked for count from 0."""
+"""Number of the first past trial. Requested trials count from 0."""
 _WHEN = datetime.datetime(2000, 1, 1)
-"""Optuna wants to know when a trial ended, and does not use it."""
+"""Optuna requires end times of trials but does not use them."""
 
 
 class _Told(InMemoryStorage):
-    """Trials that are told, before those that are asked for."""
+    """In-memory storage with a fixed list of past trials."""
 
     def __init__(self, told: Sequence[FrozenTrial]) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class _Told(InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """As every storage does; those told are not copied."""
+        """Return the past trials, not copied, and then the stored ones."""
         told = [trial for trial in self._told if states is None or trial.state in states]
         return told + super().get_all_trials(study_id, deepcopy, states)
 
@@ -55,7 +56,7 @@ def optuna_draws(
     numbers: Sequence[int],
     seed: int,
 ) -> list[Hyperparameters]:
-    """Values of the dimensions, for each number; each knows of those before it as running."""
+    """Return values of the dimensions for each number. Each suggestion counts earlier numbers as running."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     axes = {name: _axis(each) for name, each in dimensions.items()}
     coordinates = {name: _coordinate(each) for name, each in dimensions.items()}
@@ -75,7 +76,7 @@ def optuna_draws(
 
 
 def _sampler(choice: TPE | GP, seed: int) -> BaseSampler:
-    # Whether there is enough to fit to has been decided.
+    # The caller has checked that the history is long enough; 1 turns off Optuna's own random startup.
     if isinstance(choice, GP):
         return GPSampler(seed=seed, n_startup_trials=1)
     return TPESampler(
@@ -110,7 +111,7 @@ def _trial(
 
 
 def _axis(among: Distribution) -> BaseDistribution:
-    """A choice is one of its places: values may be of any kind, and 1, 1.0 and True are equal."""
+    """Represent a choice by its index: values may have any type, and 1, 1.0 and True are equal."""
     if isinstance(among, ChoiceOf):
         return CategoricalDistribution(range(len(among.values)))
     if isinstance(among, RandInt):
@@ -119,7 +120,7 @@ def _axis(among: Distribution) -> BaseDistribution:
 
 
 def _coordinate(among: Distribution) -> Callable[[Any], Any]:
-    """From a value to what the axis has for it."""
+    """Return a function from a value to its coordinate on the axis."""
     if isinstance(among, ChoiceOf):
         return among.values.index
     if isinstance(among, RandInt):
