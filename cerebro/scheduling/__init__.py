@@ -1,7 +1,8 @@
-"""Scheduling of models on workers: problems, policies, plans, exact solvers, and the judge of them all.
+"""Scheduling of models on workers: problems, policies, plans, exact solvers and a validator of schedules.
 
-Pure computation, standard library only but for the exact solvers; knows nothing of experiments, tasks and the store.
-Notebooks import these names; importing the package loads none of their modules.
+Pure computation. Only the exact solvers need more than the standard library. It has no knowledge of
+experiments, tasks or the store. Notebooks import these names; importing the package loads none of its
+modules.
 """
 
 from __future__ import annotations

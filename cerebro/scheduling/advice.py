@@ -1,9 +1,9 @@
-"""Whether a plan is worth following, when sub-epochs do not take what they were estimated to.
+"""Comparison of a plan with dispatch, when sub-epoch times deviate from their estimates.
 
-A plan waits for the models it has put in order; dispatch serves whoever is there. Which of the two ends sooner turns on
-how far sub-epoch times stray and on how tight the plan is, and no rule of thumb held over all cases (strict plans lose
-with more models than workers, and win with as many, up to sigma 0.1 or so): so both are run, in virtual time, under the
-noise that was measured. Both meet the same noise. It must not know how plans are made.
+A plan waits for the models it has put in order; dispatch uses any idle model. Which one ends sooner depends
+on the deviation of sub-epoch times and on the slack of the plan. No simple rule covered all cases (strict
+plans lose with more models than workers; with equal numbers they win up to about sigma 0.1), so both are
+simulated under the same noise, at the measured level. Must not depend on how plans are computed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
 _MOST_SUB_EPOCHS = 5_000
-"""Sub-epochs to simulate for one side: some tenths of a second. Large problems get fewer samples, and need fewer."""
+"""Limit of simulated sub-epochs for one side: some tenths of a second. Large problems get fewer samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is to be expected.
+    """Result of a comparison.
 
     Attributes:
-        follow: the plan, rather than dispatch by LRPTw.
-        planned_s, dispatched_s: mean makespans in seconds, following the plan and dispatching.
-        samples: how many runs of each these are the means of.
+        follow: True if the plan is better than dispatch by LRPTw.
+        planned_s, dispatched_s: mean makespans in seconds.
+        samples: number of simulations of each.
     """
 
     follow: bool
@@ -42,17 +42,18 @@ class Advice:
 
 
 def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples: int = 20) -> Advice:
-    """The better of following the plan and dispatching by LRPTw, with the plan's strategies.
+    """Compare following the plan with dispatching by LRPTw, both with the plan's strategies.
 
     Args:
-        problem: that was planned.
-        plan: of it.
-        sigma: of the logarithm of sub-epoch times about their estimates, as measured. 0 needs one sample only.
-        seed: of the noise.
-        samples: how many runs of each to compare, at most; fewer for large problems.
+        problem: the problem of the plan.
+        plan: the plan.
+        sigma: measured standard deviation of the logarithm of sub-epoch times about their estimates. 0 needs
+            one sample only.
+        seed: seed of the noise.
+        samples: maximum number of simulations of each; large problems get fewer.
 
     Returns:
-        The advice; of equals, to dispatch, which asks less of what is to come.
+        The advice. A tie goes to dispatch, which depends less on the estimates.
     """
     single = problem.with_strategies(of_schedule(problem, plan.schedule))
     policies = {"planned": Following.of(plan.schedule), "dispatched": POLICIES[DEFAULT_POLICY]}
@@ -64,11 +65,11 @@ def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples
 def mean_makespans(
     problem: Problem, policies: Mapping[str, Policy], *, sigma: float, seed: int = 0, samples: int = 20
 ) -> tuple[dict[str, float], int]:
-    """Mean makespans of policies under the same noise, in seconds, and of how many runs.
+    """Return the mean makespan of each policy in seconds, and the number of samples.
 
     Args:
-        problem: with one strategy for each model and worker.
-        policies: by name, which is the answer's.
+        problem: must have one strategy for each model and worker.
+        policies: by name; the result has the same names.
         sigma, seed, samples: see `choose`.
     """
     count = max(1, min(samples, _MOST_SUB_EPOCHS // max(1, problem.num_sub_epochs))) if sigma else 1

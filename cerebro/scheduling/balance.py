@@ -1,10 +1,9 @@
-"""How long each worker is busy if the holders of a partition share its visits as evenly as they can, and what another
-copy of a partition would change. Pure.
+"""Load of each worker if replicas share sub-epochs evenly, and the effect of another replica. Pure.
 
-A fluid limit: visits are divided without remainder and in any order, so what comes of it is a lower bound of what
-dispatch makes of the same replicas, and costs some microseconds instead of a simulation. A worker's pace is what a
-second of an average worker's work takes it. Loads are balanced partition by partition: each in its turn is poured over
-its holders anew, the least loaded first, until nothing changes much (coordinate descent on a convex function).
+A fluid limit: sub-epochs are divisible and need no order. The loads are lower bounds for dispatch on the same
+replicas and cost microseconds instead of a simulation. A worker's pace is the time it needs for a second of
+work of an average worker. `Balance` divides one partition after the other among its holders, least loaded
+first, and repeats until the loads hardly change (coordinate descent on a convex function).
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _SWEEPS = 12
-"""Of all shared partitions: enough for chains of workers that share with their neighbours alone."""
+"""Sweeps over all shared partitions; enough for chains of workers that share with neighbours only."""
 
 _STILL = 1e-3
-"""Change of any load in a sweep, relative to the largest, below which the loads are taken to be balanced."""
+"""Largest change of a load in a sweep, relative to the largest load, at which the loads count as balanced."""
 
 
 class Balance:
-    """Loads of workers, in seconds, with the visits of shared partitions divided among their holders.
+    """Loads of workers in seconds, with shared partitions divided among their holders.
 
     Args:
-        work: of each partition, all that is left to be done on it, in seconds of an average worker.
-        pace: of each worker, by which factor it takes longer than that.
-        holders: of each partition, the workers that hold it. What nobody holds is left out.
+        work: remaining work of each partition, in seconds of an average worker.
+        pace: slowness factor of each worker.
+        holders: workers with a replica of each partition. Partitions without holders are ignored.
 
     Attributes:
-        loads: of each worker.
-        holders: as given, with what was added since.
+        loads: load of each worker.
+        holders: as given, with added replicas.
     """
 
     def __init__(
@@ -38,24 +37,24 @@ class Balance:
         self.holders = [tuple(each) for each in holders]
         self.loads = [0.0] * len(pace)
         self._parts: list[dict[int, float]] = [{} for _ in work]
-        """Of each partition: worker -> seconds that it has of it."""
+        """For each partition: worker -> its share of the work, in seconds."""
         for partition in sorted(range(len(work)), key=lambda p: len(self.holders[p])):
-            self._pour(partition)  # those first that only one can serve
+            self._pour(partition)  # partitions with one holder come first
         self._settle()
 
     def level(self, partition: int) -> float:
-        """When the partition is done: the largest load of a worker that has a part of it."""
+        """Return the largest load among the workers that share the partition."""
         return max((self.loads[worker] for worker in self._parts[partition]), default=0.0)
 
     def level_with(self, partition: int, worker: int) -> float:
-        """The same, if the worker held it, too, and all else was divided as it is now."""
+        """Return `level` if the worker had a replica too, with all other shares unchanged."""
         base = dict.fromkeys((*self.holders[partition], worker), 0.0)
         for each in base:
             base[each] = self.loads[each] - self._parts[partition].get(each, 0.0)
         return _level(self._work[partition], [(load, self._pace[each]) for each, load in base.items()])
 
     def add(self, partition: int, worker: int) -> None:
-        """From now on the worker holds the partition, too."""
+        """Add a replica and rebalance."""
         if worker not in self.holders[partition]:
             self.holders[partition] = (*self.holders[partition], worker)
             self._pour(partition)
@@ -67,7 +66,7 @@ class Balance:
             before = list(self.loads)
             for partition in shared:
                 self._pour(partition)
-            # Of all loads: the largest may stay for a sweep in which others make room.
+            # Compare all loads: the largest may stay equal in a sweep while others change.
             changed = max(abs(now - then) for now, then in zip(self.loads, before, strict=True))
             if changed <= _STILL * max(self.loads):
                 return
@@ -86,8 +85,10 @@ class Balance:
 
 
 def _level(work: float, holders: list[tuple[float, float]]) -> float:
-    """The load of all that have a part, if the work is poured over holders of some (load, pace), the least loaded
-    first; that of the least loaded if there is no work, 0 without holders."""
+    """Return the load of all sharing holders after dividing the work, least loaded first.
+
+    Holders are pairs (load, pace). Returns the smallest load without work, and 0 without holders.
+    """
     if not holders:
         return 0.0
     holders.sort()

@@ -1,11 +1,12 @@
-"""How far estimates of models' sub-epoch times are to be believed, where few sub-epochs have shown them. Pure.
+"""Corrections of estimated sub-epoch times that few sub-epochs support. Pure.
 
-An estimate follows the sub-epochs that have ended. Where these are few, two things are wrong with that. They stray, so
-a
-model that seems to be costly was mostly unlucky: where sub-epochs stray no less than models differ, it is likelier to
-be nearer to the others. And short ones end first: those that still run say that they take longer than this.
+An estimate follows completed sub-epochs. With few, it has two errors. Sub-epochs vary, so a model that seems
+costly probably had slow sub-epochs; if the variation is as large as the difference between models, its true
+cost is nearer to the mean. And short sub-epochs complete first, so running ones take longer than the
+completed ones suggest.
 
-How much models differ is known of the models alone. It is taken to be a standard error more, for in general they do.
+The spread between models is itself estimated from few models. One standard error is added, because models
+usually differ.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _FEWEST = 3
-"""Models that tell by how much models differ."""
+"""Minimum number of observed models to estimate the spread between models."""
 
 _ROUNDS = 3
-"""What is typical, and what those will take that still run, depend on each other."""
+"""Iterations: the typical cost and the expected times of running sub-epochs depend on each other."""
 
 
 class Beliefs(NamedTuple):
-    """Natural logarithms.
+    """Corrections of natural logarithms of sub-epoch times.
 
     Attributes:
-        shifts: of each model, what is to be added to its estimate.
-        doubts: of each, the standard deviation of what it is off by then, apart from what others are.
-        shared: the same of what all are off by together, because what is typical of models is known of some.
+        shifts: correction of each model's estimate.
+        doubts: standard deviation of each model's remaining independent error.
+        shared: standard deviation of the common error, because few models determine the typical cost.
     """
 
     shifts: tuple[float, ...]
@@ -39,13 +40,13 @@ class Beliefs(NamedTuple):
 def beliefs(
     shown: Sequence[tuple[float, float]], running: Mapping[int, float] | None = None, *, sigma: float = 0.0
 ) -> Beliefs:
-    """What follows of estimates.
+    """Compute corrections of estimates.
 
     Args:
-        shown: of each model the logarithm that is estimated of its sub-epoch times, and the standard deviation by which
-            its sub-epochs may have it wrong; infinity: it has had none, and the estimate is what is typical.
-        running: model -> logarithm of how long a sub-epoch of it has run so far.
-        sigma: of the logarithm of a model's sub-epochs.
+        shown: estimated log sub-epoch time of each model, and its standard error; infinity for a model
+            without sub-epochs, which has the typical estimate.
+        running: model -> logarithm of the elapsed time of its running sub-epoch.
+        sigma: standard deviation of the logarithm of a model's sub-epoch times.
     """
     known = [(cost, doubt) for cost, doubt in shown if doubt < math.inf]
     costs = [cost for cost, _ in known]
@@ -76,14 +77,14 @@ def beliefs(
 
 
 def _share(noise: float, spread: float) -> float:
-    """By how much a model is as typical as what is not known of it."""
+    """Return the weight of the typical cost against the model's own estimate."""
     if noise == math.inf:
         return 1.0
     return noise / (noise + spread) if noise else 0.0
 
 
 def _at_least(mean: float, deviation: float, least: float) -> float:
-    """Mean of the normal distribution's part that is at least that."""
+    """Return the mean of a normal distribution truncated below at `least`."""
     if not deviation:
         return max(mean, least)
     off = (least - mean) / deviation

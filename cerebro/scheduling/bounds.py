@@ -1,13 +1,13 @@
-"""Lower bounds on the makespan: what no schedule can beat, so that one which meets it is known to be optimal.
+"""Lower bounds on the makespan. A schedule that meets one is optimal.
 
-For the open shop LB = max(largest row sum, largest column sum) of the sub-epoch times (seed paper, section 5.1): no
-model is faster than all its sub-epochs one after the other, no worker than all of its own. `lower_bound` carries that
-over to every `Problem`: a row is a chain of sub-epochs at their fastest, one epoch after the other; a column is what is
-left to a *set* of workers, since with replicas nobody knows which of the holders will run a sub-epoch; and where a
-sub-epoch may run in several ways, row and column pull in different directions, which is bounded by weighing them
-against each other.
+For the open shop LB = max(largest row sum, largest column sum) of the sub-epoch times (seed paper, section
+5.1): a model's sub-epochs run one after the other, and so do a worker's. `lower_bound` generalizes both to
+every `Problem`. A row is a chain of sub-epochs at their fastest, epoch after epoch. A column is the remaining
+work of a *set* of workers, because any holder of a partition may run the sub-epoch. If a sub-epoch has
+several parallel plans, fast ones shorten rows and lengthen columns; a weighted sum of rows and columns bounds
+this trade-off.
 
-Knows problems only: no dispatch state, policy or schedule. Every bound holds by itself; the largest is taken.
+Uses problems only: no dispatch state, policy or schedule. Each bound is valid alone; the largest is returned.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import NamedTuple
 from cerebro.scheduling.problem import Problem, filled_s
 
 _MAX_SETS = 300
-"""Distinct sets of holders beyond which the plain column bound looks at whole clusters and single workers only."""
+"""Number of holder sets beyond which the column bound uses only the whole cluster and single workers."""
 _MAX_THRESHOLDS = 16
 _EVALUATIONS = 200_000
-"""Ways of running a sub-epoch that the weighing may look at in all: some 80 ms."""
+"""Limit of parallel plans evaluated by the weighted bound: some 80 ms."""
 _MOMENTUM = 0.8
 _MAX_STALLED_STEPS = 3
-"""Rounds without a better bound after which the weighing goes back to its best weights with smaller steps."""
+"""Rounds without improvement before the weighted bound returns to its best weights with smaller steps."""
 _LEAST_STEP = 0.02
 _CLOSE = 1e-4
-"""The weighing stops this near to the optimum of its relaxation (relative)."""
+"""Relative distance to the relaxation's optimum at which the weighted bound stops."""
 _ROUNDING = 1e-12
-"""More than the weighing can be wrong by, relatively: a bound that meets the optimum must not exceed it by rounding."""
+"""Upper limit of the relative rounding error; without it a bound could exceed an optimum it meets."""
 
 
 class _ParallelPlan(NamedTuple):
-    """A way to run a sub-epoch: `share` of the GPUs of `worker` for `seconds`."""
+    """Runs a sub-epoch on `share` of the GPUs of `worker` for `seconds`."""
 
     worker: int
     share: float
@@ -43,10 +43,11 @@ class _ParallelPlan(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """So many sub-epochs of a model with the same ways. Times are those of a partition of size 1, and `amount` is the
-    sum of the sub-epochs' sizes; where a part of them is fixed, times are those of a sub-epoch, and `amount` is the
-    number of
-    sub-epochs."""
+    """Sub-epochs of a model with the same parallel plans.
+
+    Times are for size 1 and `amount` is the sum of sizes. With a fixed part, times are for one sub-epoch and
+    `amount` is the number of sub-epochs.
+    """
 
     model: int
     amount: float
@@ -54,17 +55,17 @@ class _Kind(NamedTuple):
 
 
 def lower_bound(problem: Problem) -> float:
-    """Seconds that every schedule of the problem takes at least.
+    """Return the minimum number of seconds of any schedule of the problem.
 
-    For an open shop it is max(largest row sum, largest column sum). Sums of floats: true to a relative error of some
-    1e-12. Takes up to some 50 ms for a problem with a choice of workers or strategies, a few for one without.
+    For an open shop it is max(largest row sum, largest column sum). Relative error about 1e-12 from summing
+    floats. Takes up to 50 ms with a choice of workers or strategies, otherwise a few.
     """
     if any(problem.gangs):
         return _with_gangs(problem)
     best = max((_chain(problem, model) for model in range(problem.num_models)), default=0.0)
     kinds = _kinds(problem)
-    # While a GPU is not ready, a sub-epoch that needs most of them may find all it needs; only of plain shares it is
-    # known how much is left.
+    # While some GPUs are not ready, a wide sub-epoch may still find enough free ones. Only the plain shares
+    # can account for ready times of single GPUs.
     whole = [(gpus[0],) * len(gpus) for gpus in problem.gpu_ready]
     for number, measured in enumerate(_shares(problem, kinds)):
         best = max(best, _columns(problem, measured, problem.gpu_ready if not number else whole))
@@ -74,10 +75,12 @@ def lower_bound(problem: Problem) -> float:
 
 
 def _with_gangs(problem: Problem) -> float:
-    """Where a sub-epoch may be on a set of partitions. The time of such a sub-epoch, and what it takes of GPUs, is
-    shared by the partitions of its set in proportion to their sizes (what is fixed: equally), so that a visit needs the
-    least of that
-    and of what it takes alone: a model's visits follow each other, and all GPUs together do no more than they can."""
+    """Return a bound for problems with gangs.
+
+    A gang's time and GPU work are divided among its partitions in proportion to size (fixed parts: equally).
+    Each sub-epoch then counts with the minimum over gangs and single workers, in its model's row and in the
+    work of all GPUs.
+    """
     rows, work = [0.0], 0.0
     for model in range(problem.num_models):
         row = 0.0
@@ -107,8 +110,10 @@ def _with_gangs(problem: Problem) -> float:
 
 
 def _chain(problem: Problem, model: int) -> float:
-    """A model by itself: its sub-epochs one after the other, the earliest ready first, which is best for one machine
-    with release times; no sub-epoch of an epoch before the last of the epoch before."""
+    """Return the earliest end of a model that runs alone.
+
+    Earliest ready first is optimal for one machine with release times. Epochs follow each other.
+    """
     now = problem.model_ready[model]
     for mask in _epochs(problem, model):
         sub_epochs = [_fastest(problem, model, p) for p in range(problem.num_partitions) if mask >> p & 1]
@@ -124,7 +129,7 @@ def _epochs(problem: Problem, model: int) -> Iterator[int]:
 
 
 def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float]:
-    """When it may begin at the earliest, and the fewest seconds that it takes: not necessarily in the same place."""
+    """Return the earliest possible start and the minimum seconds, possibly of different workers."""
     parallel_plans = [
         (w, parallel_plan)
         for w in problem.places(model, partition)
@@ -137,7 +142,7 @@ def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float
 
 
 def _visits(problem: Problem, model: int, mask: int) -> int:
-    """How many visits the model has left to the partitions of the mask."""
+    """Count the model's remaining sub-epochs on the partitions of the mask."""
     first = (problem.left[model] & mask).bit_count()
     return first + (problem.epochs - 1) * (problem.all_partitions & mask).bit_count()
 
@@ -146,11 +151,11 @@ def _visits(problem: Problem, model: int, mask: int) -> int:
 
 
 def _shares(problem: Problem, kinds: list[_Kind]) -> Iterator[list[_Kind]]:
-    """The kinds of sub-epochs, the share of a worker that each takes measured in several ways.
+    """Yield the kinds of sub-epochs with different measures of their share of a worker.
 
-    Plainly (GPUs of all its GPUs), and by the dual feasible functions u of Fekete and Schepers (2001): fewer than t
-    GPUs count as nothing and more than all but t as everything, because no more than that fits beside them. At t =
-    half of the GPUs it says that sub-epochs which need more than half exclude each other.
+    First the plain share, then the dual feasible functions u of Fekete and Schepers (2001): fewer than t GPUs
+    count as 0 and more than all but t as the whole worker, because only fewer than t fit next to them. With t
+    = half of the GPUs, sub-epochs that need more than half exclude each other.
     """
     yield kinds
     counts = {
@@ -185,7 +190,7 @@ def _rounded(problem: Problem, parallel_plan: _ParallelPlan, least: int) -> _Par
 def _kinds(problem: Problem) -> list[_Kind]:
     amounts: dict[tuple[int, tuple[int, ...], float], float] = defaultdict(float)
     for model, row in enumerate(problem.strategies):
-        # Where nothing is fixed, sub-epochs of all sizes are of one kind: the fewer kinds, the longer they are weighed.
+        # Without fixed parts, all sizes form one kind: fewer kinds allow more rounds of the weighted bound.
         is_fixed = any(parallel_plan.fixed for parallel_plans in row for parallel_plan in parallel_plans)
         for p, size in enumerate(problem.sizes):
             if visits := _visits(problem, model, 1 << p):
@@ -208,12 +213,12 @@ def _parallel_plans(
 
 
 def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[float]]) -> float:
-    """The most that is left to any set of workers: sub-epochs that can run nowhere else, on all of its GPUs at once.
+    """Return the latest end of any worker set: sub-epochs that fit nowhere else, on all its GPUs.
 
-    Looks at the sets of holders that occur, and at all workers together.
+    Tests the holder sets that occur, and all workers together.
 
     Args:
-        ready: of each worker, when its GPUs are free.
+        ready: ready times of each worker's GPUs.
     """
     loads: dict[int, float] = defaultdict(float)
     for kind in kinds:
@@ -233,7 +238,7 @@ def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[floa
 
 
 def _filled(ready: Sequence[Sequence[float]], workers: int, load: float) -> float:
-    """When the workers of the mask have done so many GPU-seconds, each GPU busy from when it is ready."""
+    """Return when the workers of the mask have completed `load` GPU-seconds."""
     if not load:
         return 0.0
     return filled_s((at for w, gpus in enumerate(ready) if workers >> w & 1 for at in gpus), load)
@@ -243,17 +248,18 @@ def _filled(ready: Sequence[Sequence[float]], workers: int, load: float) -> floa
 
 
 def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
-    """The bound of the linear relaxation, in which a sub-epoch may be split over its ways, from below.
+    """Bound the linear relaxation, in which a sub-epoch may be divided among its parallel plans.
 
     For weights y of workers and z of models that sum to 1, the makespan C satisfies
 
         C >= sum_w y_w (ready_w + load_w) + sum_m z_m (ready_m + chain_m)
-          >= sum_w y_w ready_w + sum_m z_m ready_m + sum_sub_epochs min_parallel_plans seconds * (share * y_w + z_m),
+          >= sum_w y_w ready_w + sum_m z_m ready_m + sum_sub_epochs min_parallel_plans seconds * (share * y_w
+          + z_m),
 
-    whatever the weights: any will do. Good ones come from multiplicative updates (Arora, Hazan and Kale, 2012): who has
-    more to do than the weighted mean, when each sub-epoch goes where that costs least, gains weight; to begin with
-    workers weigh as much as they are fast. A worker's ready time is the mean of its GPUs': so much of it is not there.
-    A ready time is taken for at most `best`, a bound already: what is ready later may stay unused.
+    for any weights. Multiplicative updates (Arora, Hazan and Kale, 2012) find good ones: give each sub-epoch
+    its cheapest parallel plan, then raise the weight of workers and models with more work than the weighted
+    mean. Workers start with weights proportional to their speed. A worker's ready time is the mean over its
+    GPUs. Ready times are capped at `best`, a known bound: a GPU that is ready later may stay unused.
     """
     ready = [sum(min(best, at) for at in gpus) / len(gpus) for gpus in problem.gpu_ready]
     ready += [min(best, at) for at in problem.model_ready]
@@ -268,7 +274,7 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
             weights, step, failures = kept, step * 0.7, 0
         share = 1 - _MOMENTUM if number else 1.0
         sums = [old + share * (new - old) for old, new in zip(sums, found, strict=True)]
-        # The sums are those of a solution of the relaxation: no weights say more than the largest.
+        # The sums belong to a solution of the relaxation, so no weights give a bound above the largest sum.
         if step < _LEAST_STEP or max(sums) <= max(best, highest) * (1 + _CLOSE):
             break
         weights = _updated(weights, sums, step)
@@ -276,7 +282,7 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
 
 
 def _first_weights(problem: Problem, kinds: list[_Kind], best: float) -> list[float]:
-    """Of workers, by how fast they are on average; then of models, by how near each alone is to the bound."""
+    """Weight workers by mean speed, and models by how close their own row is to the bound."""
     times: list[list[float]] = [[] for _ in range(problem.num_workers)]
     rows = [0.0] * problem.num_models
     for kind in kinds:
@@ -308,7 +314,7 @@ def _normalized(weights: list[float]) -> list[float]:
 def _respond(
     kinds: list[_Kind], num_workers: int, weights: list[float], ready: list[float]
 ) -> tuple[list[float], float]:
-    """Each sub-epoch in its cheapest way at these weights: the sums of workers and of models, and what it all costs."""
+    """Give each sub-epoch its cheapest parallel plan; return the sums and the total cost."""
     sums = list(ready)
     cost = sum(weight * at for weight, at in zip(weights, ready, strict=True))
     for model, amount, parallel_plans in kinds:

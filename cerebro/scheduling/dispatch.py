@@ -1,9 +1,8 @@
-"""Runs a policy against a problem in virtual time: a discrete-event engine over `DispatchState`.
+"""Simulation of a policy on a problem in virtual time: a discrete-event engine over `DispatchState`.
 
-Used wherever the whole controller would be too much: by the planner, hundreds of times before an epoch, and by the
-study of policies. It decides anew at every event, as the controller does, and lets the policy see nothing but the
-state. A sub-epoch that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no
-part of the schedule.
+The planner runs it hundreds of times before an epoch; policy studies use it as well. Like the controller, it
+decides again at every event, and the policy sees only the dispatch state. A sub-epoch lost with its worker
+reopens at once (seed paper, section 5.6); lost attempts do not appear in the schedule.
 """
 
 from __future__ import annotations
@@ -21,31 +20,34 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 CALM = Conditions()
-"""Sub-epochs take what they are estimated to take, and everybody stays."""
+"""Conditions without noise or absences: sub-epochs take their estimated time."""
 
 _SIMULTANEOUS = 1e-9
-"""Relative. Events this close are one, or the drift of sums would have one worker choose a moment before its equals."""
+"""Relative tolerance within which events are simultaneous.
 
-# What happens at one instant happens in this order: a sub-epoch that ends as its worker goes has ended.
+Otherwise rounding of sums would let one worker choose before another with an equal end time.
+"""
+
+# Order of simultaneous events: a sub-epoch that ends just as its worker leaves has ended.
 _END, _GO, _COME, _MODEL_READY, _GPU_READY = range(5)
 
 _NOWHERE = -1
 
 
 def dispatch(problem: Problem, policy: Policy, *, seed: int = 0, conditions: Conditions = CALM) -> Schedule:
-    """The schedule that comes of it.
+    """Return the schedule that a policy produces.
 
     Args:
-        problem: with at most one strategy for each model and worker (`Problem.with_strategies`).
-        policy: see `Policy`. While nothing runs, its waiting is overruled: critical first decides.
-        seed: of the policy's generator and of the sub-epochs' real durations.
-        conditions: noise, slow workers, workers that go and come.
+        problem: must have at most one strategy for each model and worker (`Problem.with_strategies`).
+        policy: see `Policy`. If it waits while nothing runs, critical first decides instead.
+        seed: seed of the policy's generator and of the real durations.
+        conditions: noise, slow workers and absences.
 
     Returns:
         Every sub-epoch once, with its real start and end.
 
     Raises:
-        InstanceError: some sub-epochs can never run, because nobody who can run them comes back.
+        InstanceError: a sub-epoch can never run, because none of its workers returns.
     """
     return _Run(problem, policy, seed, conditions).schedule()
 
@@ -71,7 +73,7 @@ class _Run:
         return first + (self._problem.epochs - 1) * self._problem.num_models
 
     def _expect(self) -> None:
-        """Everything that happens whatever is decided."""
+        """Queue the events that do not depend on decisions."""
         for worker, absences in enumerate(self._reality.absences):
             for start, end in absences:
                 self._events.append((start, _GO, worker))
@@ -88,7 +90,6 @@ class _Run:
         heapq.heapify(self._events)
 
     def schedule(self) -> Schedule:
-        """Runs to the end."""
         total, now = self._problem.num_sub_epochs, 0.0
         self._happen(until=0.0)
         while True:
@@ -100,10 +101,13 @@ class _Run:
             now = self._events[0][0]
             now = self._happen(until=now + _SIMULTANEOUS * max(1.0, now))
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _happen(self, until: float) -> float:
-        """All events up to then; the time of the newest, so that nothing starts before what it waited for."""
+        """Process all events up to `until`.
+
+        Returns the time of the newest event, so that no sub-epoch starts before the event it waited for.
+        """
         now, events = 0.0, self._events
         while events and events[0][0] <= until:
             now, kind, subject = heapq.heappop(events)
@@ -121,7 +125,7 @@ class _Run:
 
     def _end(self, model: int, now: float) -> None:
         if self._due.get(model) != now:
-            return  # of an attempt that was lost
+            return  # of a lost attempt
         del self._due[model]
         state = self._state
         worker, partition, started, *_ = state.running[model]
@@ -151,11 +155,12 @@ class _Run:
             state.release(model)
         state.set_held(worker, 0)
 
-    # --- what is decided -------------------------------------------------------------------------
+    # --- decisions -------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
         state, free = self._state, self._state.free
-        # Workers that are done for good are not offered: to find nothing for them costs as much as to find something.
+        # Skip workers without remaining work: an unsuccessful search costs the policy as much as a successful
+        # one.
         idle = [w for w, gpus in enumerate(free) if gpus and state.held[w] & self._wanted]
         state.now = now
         while idle:

@@ -1,11 +1,11 @@
-"""A run at one instant, as dispatch policies see it; kept up to date event by event.
+"""State of a run at one instant, the input of dispatch policies; updated by each event.
 
-The live controller, the planner's dry runs and the dispatch engine all drive this one class, so a policy cannot tell
-them apart. It is incremental, because decisions are re-made at every event: starting and finishing cost a handful of
-operations, whatever the number of models. Sub-epochs are kept as in the seed paper, sections 5.3 and 5.6: what is open
-is Q, what runs is Q'; a sub-epoch that is released goes back from Q' to Q.
+The controller, the planner's simulations and the dispatch engine share this class, so policies behave alike
+in all three. Updates are incremental: starting or finishing a sub-epoch takes a few operations for any number
+of models. As in the seed paper, sections 5.3 and 5.6, open sub-epochs are Q and running ones Q'; a released
+sub-epoch returns from Q' to Q.
 
-Each model has at most one strategy on each worker here (`Problem.is_single`): which one is a plan's matter.
+Each model has at most one strategy on each worker (`Problem.is_single`). A plan chooses it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cerebro.scheduling.problem import Problem, shared_s
 NEVER = math.inf
 
 _MOST = 0.1
-"""Of all partitions: where more than this share changes hands, all sums are made anew."""
+"""Share of partitions. If more change holders at once, all sums are computed from scratch."""
 
 
 class Choice(NamedTuple):
-    """A sub-epoch for a worker: model `model` on partition `partition`, in the model's present epoch."""
+    """A sub-epoch for a worker: `model` on `partition`, in the model's present epoch."""
 
     worker: int
     model: int
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 
 
 class GangMember(NamedTuple):
-    """Of a sub-epoch on a set of partitions: one of its workers, the partition that it reads, and its GPUs for it."""
+    """One worker of a gang, with its partition and number of GPUs."""
 
     worker: int
     partition: int
@@ -41,8 +41,11 @@ class GangMember(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A sub-epoch that runs, or that is queued at its worker. It keeps the GPUs with which it started, whatever the
-    model needs from then on. On a set of partitions, `others` are those beside the first."""
+    """A sub-epoch that runs or is queued at its worker.
+
+    It keeps the GPUs it started with, even if the model's need changes. In a gang, `others` are the members
+    after the first.
+    """
 
     worker: int
     partition: int
@@ -52,36 +55,37 @@ class Running(NamedTuple):
 
     @property
     def members(self) -> tuple[GangMember, ...]:
-        """Who reads which partition, on how many GPUs."""
+        """All workers with their partitions and GPUs."""
         return (GangMember(self.worker, self.partition, self.gpus), *self.others)
 
 
 class DispatchState:
-    """Who is idle, what is left, and how much work that is. Not thread-safe: one owner.
+    """Free GPUs, open sub-epochs and remaining work. Not thread-safe: one owner.
 
     Attributes:
-        time: ``time[m][w]``, estimated seconds of a sub-epoch of model `m` on worker `w` for a partition of size 1;
-            `NEVER` where it does not fit. Change it by `set_time` or `set_parallel_plan`.
+        time: ``time[m][w]``, estimated seconds of a sub-epoch of model `m` on worker `w` for a partition of
+            size 1; `NEVER` if it does not fit. Change it by `set_time` or `set_parallel_plan`.
         fixed: ``fixed[m][w]``, seconds of such a sub-epoch that do not depend on the size.
         need: ``need[m][w]``, GPUs of such a sub-epoch.
-        sizes: of the partitions.
-        held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
-        open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
-        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of ``epochs[m]``.
-        priority: ``priority[m]``: of what could start on a worker, only sub-epochs of models of the highest one do.
-        running: model -> where it is. A model that is not in it is idle.
-        gpus: ``gpus[w]``, GPUs of worker `w`: in a live run, its devices.
-        free: ``free[w]``, those of them that no sub-epoch holds.
-        model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each sub-epoch
+        sizes: sizes of the partitions.
+        held: ``held[w]``, mask of the partitions on worker `w`; 0 while it is away.
+        open: ``open[m]``, mask of the partitions that model `m` still needs in its present epoch, including
+            running ones.
+        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, out of ``epochs[m]``.
+        priority: ``priority[m]``. Among the sub-epochs that could start on a worker, only the highest
+            priority is eligible.
+        running: model -> its running sub-epoch. Idle models are absent.
+        gpus: ``gpus[w]``, GPUs of worker `w`; in a live run, its devices.
+        free: ``free[w]``, its free GPUs.
+        model_left: ``model_left[m]``, estimated remaining seconds of model `m` in all epochs, each sub-epoch
             on its fastest holder.
-        worker_left: ``worker_left[w]``, the same for worker `w` if all of its GPUs are always busy; a sub-epoch with
-            several holders is shared by them so that it occupies each as long.
-        rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
-            state was made.
-        priority score: ``priority_score[m]``, how much it is worth to train model `m` next, by the rule of the policy;
-            the most first. Empty where nobody knows. Always replaced as a whole.
-        is_replicated: whether some partition has several holders.
-        now: seconds, the time of the newest change.
+        worker_left: ``worker_left[w]``, estimated remaining seconds of worker `w` with all GPUs busy. Holders
+            share a sub-epoch so that each is occupied equally long.
+        rank: ``rank[m]``, position of model `m` by its total work, longest first, as estimated at creation.
+        priority score: ``priority_score[m]``, value of training model `m` next by the policy's rule, larger
+            first. An empty list means unknown. Always replaced as a whole.
+        is_replicated: True if some partition has several holders.
+        now: time of the newest change, in seconds.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -128,14 +132,14 @@ class DispatchState:
         epochs: int,
         gpus: Sequence[int] | None = None,
     ) -> DispatchState:
-        """A dispatch state of models that nothing is known of yet: a sub-epoch takes a second for a partition of size
-        1, on one GPU. To write that down as a `Problem` would take many times as long, and a partition need not be held
-        by anybody here.
+        """Return a state for models without estimates: one second for size 1, on one GPU.
+
+        Much faster than building a `Problem`, and partitions may have no holder.
 
         Args:
-            sizes: of the partitions.
-            held: of each worker, the mask of its partitions.
-            gpus: of each worker; one if left out.
+            sizes: sizes of the partitions.
+            held: mask of partitions for each worker.
+            gpus: GPUs of each worker; default 1.
         """
         state = cls.__new__(cls)
         state.sizes, state.epochs = tuple(sizes), [epochs] * models
@@ -156,12 +160,12 @@ class DispatchState:
         self.fixed = [[0.0] * len(held) for _ in time]
         self.gpus = tuple(gpus)
         self._is_narrow = True
-        """Whether no sub-epoch takes several GPUs."""
+        """True if every sub-epoch takes one GPU."""
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
         self.priority = [0] * len(time)
         self._had_priorities = False
-        """Whether a model was ever given another one than 0: while none was, nobody looks for them."""
+        """True once a model had a priority other than 0. Until then `eligible` skips the comparison."""
         self.running: dict[int, Running] = {}
         self.free = list(gpus)
         self.now = 0.0
@@ -174,7 +178,7 @@ class DispatchState:
         self.is_replicated = False
 
     def copy(self) -> DispatchState:
-        """An independent state in the same state. Times and needs are shared: change them on neither meanwhile."""
+        """Return an independent copy. It shares times and needs: do not change them while both are in use."""
         other = DispatchState.__new__(DispatchState)
         other.__dict__.update(self.__dict__)
         for name in ("held", "open", "epoch", "epochs", "priority", "free", "model_left", "worker_left"):
@@ -182,18 +186,21 @@ class DispatchState:
         other.running = dict(self.running)
         return other
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @property
     def has_priorities(self) -> bool:
-        """Whether models that have something left differ in priority."""
+        """True if unfinished models differ in priority."""
         if not self._had_priorities:
             return False
         return len({priority for priority, mask in zip(self.priority, self.open, strict=True) if mask}) > 1
 
     def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
-        """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
-        worker holds a partition it has yet to visit, and has the GPUs free. Of those only the highest priority."""
+        """Yield (model, mask of partitions) that may start on the worker, by ascending model.
+
+        The model is idle and of the highest startable priority; the worker has enough free GPUs and a
+        partition the model needs.
+        """
         if not self.has_priorities:
             yield from self.startable(worker)
             return
@@ -202,7 +209,7 @@ class DispatchState:
         yield from ((model, mask) for model, mask in found if self.priority[model] == highest)
 
     def startable(self, worker: int) -> Iterator[tuple[int, int]]:
-        """`eligible`, of any priority."""
+        """Yield the pairs of `eligible` for all priorities."""
         held, free, running, need = self.held[worker], self.free[worker], self.running, self.need
         if not held or free < 1:
             return
@@ -217,17 +224,17 @@ class DispatchState:
                 yield model, both
 
     def seconds(self, model: int, partition: int, worker: int) -> float:
-        """Estimated time of a sub-epoch; `NEVER` where it does not fit."""
+        """Estimate the seconds of a sub-epoch; `NEVER` if it does not fit."""
         return self.time[model][worker] * self.sizes[partition] + self.fixed[model][worker]
 
     def holders(self, partition: int) -> tuple[int, ...]:
-        """Workers that hold the partition now."""
+        """Return the workers that have the partition now."""
         return self._holders[partition]
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def start_gang(self, model: int, members: Sequence[GangMember], at: float | None = None) -> None:
-        """A sub-epoch on a set of partitions occupies its model, and GPUs of several workers."""
+        """Start a sub-epoch of a gang: occupy the model and GPUs of all members."""
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
         first, *others = members
@@ -237,7 +244,7 @@ class DispatchState:
             self.free[member.worker] -= member.gpus
 
     def start(self, choice: Choice, at: float | None = None) -> None:
-        """A sub-epoch occupies its model and its GPUs."""
+        """Start a sub-epoch: occupy the model and its GPUs."""
         worker, model, partition = choice
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         assert self.open[model] >> partition & 1, f"model {model} does not need partition {partition}"
@@ -247,14 +254,14 @@ class DispatchState:
         self.free[worker] -= need
 
     def release(self, model: int) -> None:
-        """The model's sub-epoch ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
+        """Reopen the model's running sub-epoch after a failure or release. Undoes `start` exactly."""
         sub_epoch = self.running.pop(model)
         self.free[sub_epoch.worker] += sub_epoch.gpus
         for member in sub_epoch.others:
             self.free[member.worker] += member.gpus
 
     def finish(self, model: int, at: float | None = None) -> None:
-        """The model's sub-epoch is committed. After its last partition the model's next epoch opens."""
+        """Commit the model's running sub-epoch. After its last partition the next epoch opens."""
         members = self.running[model].members
         self.release(model)
         self.now = self.now if at is None else at
@@ -266,7 +273,7 @@ class DispatchState:
             self.open[model] = self.everything
 
     def reopen(self, model: int, partition: int) -> None:
-        """The model's newest visit, to that partition, is to be made again."""
+        """Reopen the model's newest committed sub-epoch, on that partition."""
         if self.open[model] == self.everything and self.epoch[model] > 1:
             self.epoch[model] -= 1
             self.open[model] = 0
@@ -274,26 +281,25 @@ class DispatchState:
         self._count(model, partition, +1)
 
     def drop(self, model: int) -> None:
-        """The model is given up: nothing of it is left. A sub-epoch of it that runs still holds its GPUs."""
+        """Remove the model's remaining work. A running sub-epoch keeps its GPUs."""
         for partition in range(len(self.sizes)):
             self._count(model, partition, -self._visits_left(model, partition))
         self.open[model] = 0
         self.epoch[model] = self.epochs[model]
 
     def restore(self, model: int, epoch: int, left: int) -> None:
-        """A model that was dropped goes on: the partitions of the mask `left` in that epoch, and all later epochs."""
+        """Restore a dropped model at `epoch`, with the partitions of mask `left` open."""
         self.epoch[model], self.open[model] = epoch, left
         for partition in range(len(self.sizes)):
             self._count(model, partition, self._visits_left(model, partition))
 
     def set_priority(self, model: int, priority: int) -> None:
-        """From now on sub-epochs of the model go before those of models with a lower one."""
+        """Set the model's priority; higher ones go first."""
         self.priority[model] = priority
         self._had_priorities = self._had_priorities or priority != 0
 
     def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
-        """From now on the model is trained for so many epochs in all: of the present one, `epoch`, the partitions of
-        the mask `left` are open."""
+        """Set the model's number of epochs, its present epoch, and the mask `left` of open partitions."""
         for sign in (-1, +1):
             for partition in range(len(self.sizes)):
                 self._count(model, partition, sign * self._visits_left(model, partition))
@@ -301,10 +307,10 @@ class DispatchState:
                 self.epochs[model], self.epoch[model], self.open[model] = epochs, epoch, left
 
     def add_model(self, seconds: Sequence[float]) -> int:
-        """Another model, of which nothing is due until `set_epochs` says what; its number.
+        """Add a model without work and return its number; `set_epochs` adds the work.
 
         Args:
-            seconds: of a sub-epoch for a partition of size 1 on each worker, on one GPU.
+            seconds: seconds of a sub-epoch for size 1 on each worker, on one GPU.
         """
         model = len(self.time)
         self.time.append([*seconds])
@@ -319,11 +325,11 @@ class DispatchState:
         return model
 
     def set_held(self, worker: int, held: int) -> None:
-        """From now on the worker holds those partitions, as a bit mask; 0 when it is lost."""
+        """Set the worker's partitions, as a bit mask; 0 if it is lost."""
         self.hold([held if w == worker else before for w, before in enumerate(self.held)])
 
     def hold(self, held: list[int]) -> None:
-        """Who holds what from now on. Costs a pass over all models for each partition that changes hands."""
+        """Set the partitions of all workers. Costs a pass over all models for each changed partition."""
         changed = reduce(operator.or_, map(operator.xor, self.held, held), 0)
         if changed.bit_count() > len(self.sizes) * _MOST:
             self.held = held
@@ -337,24 +343,23 @@ class DispatchState:
             if sign < 0:
                 self.held = held
                 self._see_holders()
-                # Nothing is left for who holds nothing, not even what rounding leaves.
+                # Clear rounding residue of workers without partitions.
                 self.worker_left = [
                     s if mask else 0.0 for s, mask in zip(self.worker_left, held, strict=True)
                 ]
 
     def set_time(self, model: int, worker: int, seconds: float, fixed: float) -> None:
-        """A better estimate."""
+        """Update the estimate for a model on a worker."""
         if self.time[model][worker] != seconds or self.fixed[model][worker] != fixed:
             self.set_parallel_plan(model, worker, seconds, self.need[model][worker], fixed)
 
     def set_times(self, time: list[list[float]], fixed: list[list[float]]) -> None:
-        """Better estimates of all sub-epochs: `time` and `fixed` anew."""
+        """Replace all estimates."""
         self.time, self.fixed = time, fixed
         self.recount()
 
     def set_parallel_plan(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
-        """From now on sub-epochs of the model run there on `need` GPUs and take so long. One that runs goes on as it
-        is."""
+        """Set GPUs and times of the model's future sub-epochs on the worker. A running one is not changed."""
         self._weigh(model, worker, -1)
         self.time[model][worker], self.need[model][worker] = seconds, need
         self.fixed[model][worker] = fixed
@@ -364,11 +369,11 @@ class DispatchState:
     # --- sums ------------------------------------------------------------------------------------
 
     def recount(self) -> None:
-        """Sums up all that is left, from nothing."""
+        """Compute all sums of remaining work from scratch."""
         self._see_holders()
         self.model_left = [0.0] * len(self.time)
         self.worker_left = [0.0] * len(self.held)
-        # Most partitions have one holder: their part is summed in bulk.
+        # Most partitions have one holder; sum these in bulk.
         single = [
             (p, holders[0], self.sizes[p]) for p, holders in enumerate(self._holders) if len(holders) == 1
         ]
@@ -385,7 +390,7 @@ class DispatchState:
             else:
                 fixed = self.fixed[model]
                 told = row, fixed, ahead, mask
-                if told != known:  # models of which nothing is known yet are alike, and may be a thousand
+                if told != known:  # models without estimates have equal rows; there may be 1,000
                     known = told
                     parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
                     whole = sum(parts)
@@ -413,14 +418,14 @@ class DispatchState:
         self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
 
     def _share(self, model: int, worker: int) -> float:
-        """Of the worker, that a sub-epoch of the model occupies."""
+        """Return the share of the worker's GPUs that a sub-epoch of the model occupies."""
         return self.need[model][worker] / self.gpus[worker]
 
     def _visits_left(self, model: int, partition: int) -> int:
         return self.epochs[model] - self.epoch[model] + (self.open[model] >> partition & 1)
 
     def _count(self, model: int, partition: int, visits: int) -> None:
-        """Take so many visits of the model to the partition into the sums."""
+        """Add `visits` sub-epochs of the model on the partition to the sums."""
         if not visits:
             return
         holders, row, size = self._holders[partition], self.time[model], self.sizes[partition]
@@ -434,7 +439,7 @@ class DispatchState:
         fixed = self.fixed[model]
         fitting = [w for w in holders if row[w] != NEVER]
         if not fitting:
-            # Nobody is there to serve it: as long as on an average worker, so that the model keeps its priority.
+            # No present worker can run it: use the mean over all workers, so the model keeps its priority.
             known = [t * size + f for t, f in zip(row, fixed, strict=True) if t != NEVER]
             self.model_left[model] += visits * (sum(known) / len(known) if known else 0.0)
             return
@@ -445,8 +450,7 @@ class DispatchState:
             self.worker_left[w] += share
 
     def _weigh(self, model: int, worker: int, sign: int) -> None:
-        # What nobody holds, or nobody of its holders can serve, is counted with the mean over all workers, this one
-        # among them.
+        # Partitions without a fitting holder count with the mean over all workers, including this one.
         row = self.time[model]
         mask = self.held[worker] | self._unheld
         if self.is_replicated and NEVER in row:

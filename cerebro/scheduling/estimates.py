@@ -1,16 +1,16 @@
-"""How long sub-epochs will take, learned from those that ran.
+"""Estimates of sub-epoch times, learned from completed sub-epochs.
 
-A sub-epoch's time is taken to be the product of its model's cost per row, its worker's slowness and its rows: what the
-seed paper's simulations assume (section 5.4), and little enough to be known after each model ran on a few workers. Both
-factors are fitted to all pairs (model, worker) by alternating least squares of logarithms. What a pair showed itself
-counts beside the product, so a model that suits one kind of GPU is learned too.
+A sub-epoch's time is modeled as the product of its model's cost per row, its worker's slowness and its rows,
+as in the simulations of the seed paper (section 5.4). Each model must run on a few workers to fit it.
+Alternating least squares of logarithms fits both factors to all pairs (model, worker). The observations of a
+pair itself also count, so a model that suits one kind of GPU is learned too.
 
-Beside that a sub-epoch has a *fixed part*, which does not grow with its rows: the model is loaded and saved, processes
-are started. It is measured by itself, and taken to be the same on all workers.
+The *fixed part* of a sub-epoch does not grow with its rows: loading and saving the model, starting processes.
+It is measured separately and assumed equal on all workers.
 
-What earlier runs have shown may be *expected* before: of a model itself it counts as one observation, of others like
-it as little as what is typical. Without either every model costs the same, and decisions are made by rows alone. Pure;
-a fold over observations, so it can be rebuilt from a log.
+Results of earlier runs may be *expected* in advance: those of the same model count as one observation, those
+of similar models as little as the typical value. Without them every model costs the same and only rows
+matter. Pure; a fold over observations, so a log can rebuild it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _SLOWEST_STEP = 0.2
-"""Newest observations of a pair keep at least this weight: machines become slower and faster."""
+"""Minimum weight of the newest observation of a pair, because machines change speed."""
 
 _TRUSTED = 1.0
-"""Observations of a pair that count as much as the product of its factors."""
+"""Number of a pair's observations that weigh as much as the fitted product."""
 
 _COST_PRIOR, _SLOWNESS_PRIOR = 0.02, 0.2
-"""Observations that say a model costs what is typical, and a worker is as fast as the others: few, because models
-differ by far more than sub-epochs of one model do; more for workers, whose differences are smaller."""
+"""Observations that the typical cost and the average slowness count as.
+
+Few for models, which differ far more than sub-epochs of one model do; more for workers, which differ less.
+"""
 
 _SEED_WEIGHT = 2
-"""Observations that a trial counts as: its batches are few, and are not a sub-epoch's, but it is of the very model."""
+"""Observations that a trial counts as: it has few batches, but of the same model."""
 
 _EXPECTED_WEIGHT = 1.0
-"""Observations that what earlier runs have shown of the very model counts as."""
+"""Observations that earlier runs of the same model count as."""
 
 _SWEEPS = 4
-"""Of alternating least squares at a time. They go on from where the last ones ended."""
+"""Sweeps of alternating least squares for each fit, continuing from the previous one."""
 
 _SIGMA, _SIGMA_PRIOR = 0.2, 4
-"""The error expected before it is measured, and the observations this counts as. A prediction that came true once by
-chance is no reason to trust a plan."""
+"""Prior error, and the observations it counts as: one accurate prediction may be chance."""
 
 _SIGMA_EXPECTED = 16
 """Observations that the error counts as that earlier runs have shown, where it is asked how well it is known."""
 
 _SURPRISING = 2.0
-"""Standard deviations."""
+"""Errors above this many standard deviations are surprises."""
 
 _SIGMA_STEP = 0.05
-"""Newest errors keep at least this weight: predictions become better."""
+"""Minimum weight of the newest error, because predictions improve."""
 
 
 @dataclass
@@ -71,51 +72,53 @@ _Subject = tuple[str, str]
 
 @dataclass
 class Estimates:
-    """Sub-epoch times per model, worker and technique, by name. One owner, not thread-safe.
+    """Sub-epoch times by model, worker and technique. One owner, not thread-safe.
 
     Attributes:
-        observations: how many sub-epochs were observed.
+        observations: number of observed sub-epochs.
     """
 
     observations: int = 0
     surprises: int = 0
-    """Sub-epochs whose time was off by more than two standard deviations: what was known of their way was wrong."""
+    """Sub-epochs with an error above two standard deviations."""
     _pairs: dict[_Subject, dict[str, _Mean]] = field(default_factory=dict)
     _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
-    """Worker -> what ran there."""
+    """Worker -> the (model, technique) pairs that ran there."""
     _costs: dict[_Subject, float] = field(default_factory=dict)
     _sub_epochs: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Worker -> how many ran there."""
+    """Worker -> number of sub-epochs."""
     _seeds: dict[_Subject, tuple[str, float]] = field(default_factory=dict)
-    """Where a trial ran, and the logarithm of its seconds per row."""
+    """Worker of a trial, and the logarithm of its seconds per row."""
     _fixed: dict[_Subject, _Mean] = field(default_factory=dict)
     _fixed_seeds: dict[_Subject, float] = field(default_factory=dict)
     _fixed_expected: dict[_Subject, float] = field(default_factory=dict)
     _typical_fixed: float = 0.0
     _slowness: dict[str, float] = field(default_factory=dict)
     _expected: dict[_Subject, tuple[float, float]] = field(default_factory=dict)
-    """The logarithm of seconds per row, and as how many observations it counts."""
+    """Logarithm of seconds per row, and its weight in observations."""
     _expected_slowness: dict[str, float] = field(default_factory=dict)
     _expected_sub_epochs: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
     _predicted: int = 0
     _sigma_expected: int = 0
-    """As how many observations the error that was expected counts, beyond the usual ones."""
+    """Extra observations that the expected error counts as."""
 
     @property
     def sigma(self) -> float:
-        """Standard deviation, lately, of the logarithm of measured over predicted time: the noise a plan has to bear,
-        be it that sub-epochs vary or that too little is known of them."""
+        """Recent standard deviation of the logarithm of measured over predicted time.
+
+        This is the noise a plan must tolerate; both variation and missing knowledge contribute.
+        """
         return math.sqrt(self._variance)
 
     @property
     def is_blind(self) -> bool:
-        """Whether nothing is known of how long anything takes."""
+        """True without any observation or expectation."""
         return not self.observations and not self._expected
 
     def knows(self, model: str, technique: str = "") -> bool:
-        """Whether a sub-epoch of the model was observed, a trial of it, or sub-epochs of it in earlier runs."""
+        """True if a sub-epoch or trial of the model was observed, or earlier runs had this model."""
         subject = (model, technique)
         return subject in self._pairs or subject in self._seeds or self._is_expected(subject)
 
@@ -123,11 +126,12 @@ class Estimates:
         return self._expected.get(subject, (0.0, 0.0))[1] >= _EXPECTED_WEIGHT
 
     def expect(self, model: str, *, log_rate: float, fixed_s: float, sub_epochs: float) -> None:
-        """What earlier runs have shown, on a worker that is as fast as others.
+        """Set a model's expected cost from earlier runs, on a worker of average speed.
 
         Args:
             log_rate: natural logarithm of seconds per row.
-            sub-epochs: of this very model, that have shown it; 0: those of others like it have.
+            sub-epochs: number of earlier sub-epochs of this same model; 0 if the values are from similar
+            models.
         """
         subject = (model, "")
         self._expected[subject] = log_rate, _EXPECTED_WEIGHT if sub_epochs else _COST_PRIOR
@@ -136,13 +140,13 @@ class Estimates:
         self._fit_cost(subject)
 
     def expect_slowness(self, worker: str, slowness: float) -> None:
-        """What earlier runs have shown of workers of its kind; as `slowness` answers."""
+        """Set a worker's expected slowness from workers of its kind in earlier runs. Unit as in `slowness`."""
         self._expected_slowness[worker] = slowness
         if worker not in self._subjects:
             self._slowness[worker] = slowness
 
     def expect_sigma(self, sigma: float) -> None:
-        """How much sub-epoch times strayed in earlier runs."""
+        """Set the expected error from earlier runs."""
         if not self._predicted:
             self._variance, self._sigma_expected = sigma * sigma, _SIGMA_EXPECTED
 
@@ -156,9 +160,10 @@ class Estimates:
         fixed_s: float = 0.0,
         technique: str = "",
     ) -> None:
-        """A trial on the worker has shown what so many rows would take there, and how long a sub-epoch's fixed part:
-        believed as `_SEED_WEIGHT` observations of sub-epochs are, which correct it. A second one takes the place of the
-        first."""
+        """Add the result of a trial on the worker: seconds for `rows`, and the fixed part.
+
+        It weighs `_SEED_WEIGHT` observations; sub-epochs correct it. A later trial replaces it.
+        """
         if rows > 0 and seconds > 0:
             subject = (model, technique)
             self._seeds[subject] = worker, math.log(seconds / rows)
@@ -175,8 +180,10 @@ class Estimates:
         fixed_s: float = 0.0,
         technique: str = "",
     ) -> None:
-        """A sub-epoch ran: its rows took `seconds`, all else `fixed_s`. Sub-epochs without rows or of no time tell
-        nothing and are passed over."""
+        """Add an observed sub-epoch: `seconds` for its rows, `fixed_s` for everything else.
+
+        Ignores sub-epochs without rows or time.
+        """
         if rows <= 0 or seconds <= 0:
             return
         log_rate, subject = math.log(seconds / rows), (model, technique)
@@ -197,7 +204,7 @@ class Estimates:
         self.observations += 1
 
     def settle(self) -> None:
-        """Fit all factors anew. Costs some passes over all pairs: to be done now and then."""
+        """Fit all factors. Makes several passes over all pairs, so call it only now and then."""
         for _ in range(_SWEEPS):
             for worker, subjects in self._subjects.items():
                 told = sum(self._pairs[subject][worker].value - self._costs[subject] for subject in subjects)
@@ -218,21 +225,21 @@ class Estimates:
         count = len(pairs) + prior
         if subject in self._seeds:
             worker, log_rate = self._seeds[subject]
-            # A worker counts as one here, however many sub-epochs it has run; so the trial counts for less with each.
+            # All sub-epochs on one worker count as one here; divide the trial's weight accordingly.
             weight = _SEED_WEIGHT * len(pairs) / sum(mean.count for mean in pairs.values()) if pairs else 1.0
             told += weight * (log_rate - slowness.get(worker, 0.0))
             count += weight
         self._costs[subject] = (told + prior * typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
-        """What so many rows will take in a sub-epoch; always above 0. A model that never ran costs what is typical."""
+        """Estimate the seconds for `rows` in a sub-epoch, above 0. A new model has the typical cost."""
         cost, slowness = self._costs.get((model, technique), self._typical), self._slowness.get(worker, 0.0)
         seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
 
     def shown(self, model: str, technique: str = "") -> tuple[float, float]:
-        """What is estimated of a model, and how far it may be off, as `cerebro.scheduling.beliefs` has it."""
+        """Return a model's estimated log cost and its standard error, the input of `beliefs`."""
         subject = (model, technique)
         cost = self._costs.get(subject, self._typical)
         sub_epochs = sum(mean.count for mean in self._pairs.get(subject, {}).values())
@@ -241,18 +248,17 @@ class Estimates:
             return cost, math.inf
         weight = _EXPECTED_WEIGHT if before else 0.0
         told = sub_epochs + (weight**2 / before if before else 0.0)
-        # How much sub-epochs stray is known of few, too: Student's distribution has that much more variance.
+        # The error itself is estimated from few samples: use the variance of Student's distribution.
         known = _SIGMA_PRIOR + self._predicted + self._sigma_expected
         sigma = self.sigma * math.sqrt(known / (known - 2))
         return cost, sigma * math.sqrt(told) / (sub_epochs + weight)
 
     def slowness(self, worker: str) -> tuple[float, int]:
-        """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many
-        sub-epochs there: 0 of none."""
+        """Return the logarithm of a worker's slowness factor, and its number of sub-epochs."""
         return self._slowness.get(worker, 0.0), self._sub_epochs.get(worker, 0)
 
     def fixed_s(self, model: str, technique: str = "") -> float:
-        """The fixed part of a sub-epoch. Of a model that never ran it is what is typical."""
+        """Estimate the fixed part of a sub-epoch in seconds. A new model has the typical one."""
         subject = (model, technique)
         mean, seed, weight = self._fixed.get(subject), self._fixed_seeds.get(subject), float(_SEED_WEIGHT)
         if seed is None and subject in self._expected:
@@ -266,7 +272,7 @@ class Estimates:
     def table(
         self, models: Sequence[str], workers: Sequence[str], *, rows: float, technique: str = ""
     ) -> list[list[float]]:
-        """`seconds` of each model (rows of the table) on each worker (columns)."""
+        """Return `seconds` for each model (rows) on each worker (columns)."""
         slowness = [self._slowness.get(worker, 0.0) for worker in workers]
         factors = [max(rows, 1.0) * math.exp(value) for value in slowness]
         columns = {worker: column for column, worker in enumerate(workers)}
@@ -284,6 +290,6 @@ class Estimates:
 
 
 def _own_share(mean: _Mean, cost: float, slowness: float) -> float:
-    """By which factor the pair's own observations change the product."""
+    """Return the factor by which a pair's own observations correct the product."""
     deviation = mean.value - cost - slowness
     return math.exp(deviation * mean.count / (mean.count + _TRUSTED))

@@ -1,13 +1,13 @@
-"""The scheduling problem: models x partitions x workers, who holds what, and how long sub-epochs take.
+"""The scheduling problem: models, partitions, workers, replicas and sub-epoch times.
 
-A *sub-epoch* is one model on one partition in one epoch. It runs on a worker that holds the partition, by one of
-the strategies that fit the model there (so many GPUs, a technique, so many seconds). The papers' problems are special
-cases: the open shop of Model Hopper Parallelism (seed paper, section 5.1) has one GPU per worker, one strategy and one
-holder per partition; the thesis's (section 4.3) has several GPUs per worker, which it calls a node, and one partition
-on each.
+A *sub-epoch* is one model on one partition in one epoch. It runs on a worker with a replica of the partition,
+by one of the model's strategies there (GPUs, technique, seconds). The papers' problems are special cases. In
+the open shop of Model Hopper Parallelism (seed paper, section 5.1) each worker has one GPU and each partition
+one strategy and one holder. In the thesis (section 4.3) workers, called nodes, have several GPUs and one
+partition each.
 
-Indices are positions: model `m`, partition `p`, worker `w`. Sets of partitions are bit masks, because decisions are
-made over a hundred thousand (model, partition) pairs. Pure; knows nothing of experiments, tasks or time.
+Indices are positions: model `m`, partition `p`, worker `w`. Sets of partitions are bit masks, because
+decisions cover 100,000 (model, partition) pairs. Pure; independent of experiments, tasks and clocks.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ class Strategy:
     fixed: float = 0.0
 
     def sub_epoch_s(self, size: float) -> float:
-        """How long a sub-epoch takes on a partition of that size."""
+        """Return the seconds of a sub-epoch for this partition size."""
         return self.seconds * size + self.fixed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStrategy:
-    """A way to run a sub-epoch on a set of partitions: on as many workers as there are partitions, each holds one of
-    them.
+    """Parallel plan of a gang: one worker with a replica for each partition of a set.
 
     Attributes:
-        members: workers, and partitions of the set.
-        seconds: for partitions whose sizes add up to 1.
-        gpus: of each worker, all from start to end.
+        members: number of workers, and of partitions.
+        seconds: seconds for partitions with sizes that add up to 1.
+        gpus: GPUs of each worker, all occupied from start to end.
         fixed: as in `Strategy`.
-        technique: name of the parallelism.
+        technique: name of the technique.
     """
 
     members: int
@@ -60,33 +59,37 @@ class GangStrategy:
     technique: str = ""
 
     def sub_epoch_s(self, size: float) -> float:
-        """How long a sub-epoch takes on partitions whose sizes add up to that."""
+        """Return the seconds of a sub-epoch for this sum of partition sizes."""
         return self.seconds * size + self.fixed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is to be scheduled. Checked when made; immutable.
+    """A scheduling problem. Validated at creation; immutable.
 
     Attributes:
-        models, workers: names, for people.
-        gpus: of each worker.
-        strategies: ``strategies[m][w]``, the ways model `m` can run on worker `w`; empty if it does not fit there.
-        holders: ``holders[p]``, the workers that hold partition `p`: the availability map (seed paper, section 5.5).
-        sizes: of the partitions, relative: a sub-epoch takes ``strategy.seconds * sizes[p] + strategy.fixed``.
-        epochs: each model visits every partition once in each; its epochs follow each other, without a barrier
-            between models.
-        left: ``left[m]``, mask of the partitions model `m` has yet to visit in its first epoch. A problem that is half
-            done has less than all; a model that needs no sub-epoch in it has 0.
-        model_ready: seconds from now before which a model is occupied.
-        gpu_ready: ``gpu_ready[w]``, the same of each of the worker's GPUs, ascending: which is which does not matter.
-        gangs: ``gangs[m]``, the ways in which several workers can train model `m` together, on any of them that have
-            the GPUs. Bounds and validator know them; planner, policies and solvers choose none.
+        models, workers: names, for messages.
+        gpus: GPUs of each worker.
+        strategies: ``strategies[m][w]``, strategies of model `m` on worker `w`; an empty tuple if it does not
+            fit.
+        holders: ``holders[p]``, workers with a replica of partition `p`: the availability map (seed paper,
+            section 5.5).
+        sizes: relative sizes of the partitions: a sub-epoch takes ``strategy.seconds * sizes[p] +
+            strategy.fixed``.
+        epochs: number of epochs. Each model trains once on every partition in each; its epochs are in
+            sequence, without a barrier between models.
+        left: ``left[m]``, mask of the partitions that model `m` still needs in its first epoch; 0 if it needs
+            none. Default: all.
+        model_ready: seconds from now until a model is idle.
+        gpu_ready: ``gpu_ready[w]``, seconds until each GPU of the worker is free, ascending; GPUs are
+            interchangeable.
+        gangs: ``gangs[m]``, gang strategies of model `m`, on any workers with enough GPUs. Bounds and
+            validator support them; planner, policies and solvers do not.
 
     Raises:
-        InstanceError: sizes disagree, a time is not positive and finite, an axis is empty, a partition is held by
-            nobody, a model fits nowhere where one of its partitions lies, a strategy wants more GPUs than its worker
-            has, a gang is no several workers.
+        InstanceError: sizes disagree, a time is not positive and finite, an axis has length 0, a partition
+            has no holder, a model fits on no holder of a partition, a strategy needs more GPUs than its
+            worker has, or a gang has too few or too many members.
     """
 
     models: tuple[str, ...]
@@ -117,34 +120,37 @@ class Problem:
 
     @property
     def num_models(self) -> int:
-        """Rows of the papers' matrix."""
+        """Number of rows of the papers' matrix."""
         return len(self.models)
 
     @property
     def num_workers(self) -> int:
-        """Nodes of the thesis, workers of the paper."""
+        """Number of workers (nodes in the thesis)."""
         return len(self.workers)
 
     @property
     def num_partitions(self) -> int:
-        """Partitions of the training data."""
+        """Number of partitions of the training data."""
         return len(self.holders)
 
     @property
     def all_partitions(self) -> int:
-        """The mask of every partition."""
+        """Mask of all partitions."""
         return (1 << len(self.holders)) - 1
 
     @property
     def num_sub_epochs(self) -> int:
-        """Sub-epochs to run, over all epochs."""
+        """Number of sub-epochs to run in all epochs."""
         first = sum(mask.bit_count() for mask in self.left)
         return first + (self.epochs - 1) * self.num_models * self.num_partitions
 
     @property
     def is_open_shop(self) -> bool:
-        """Whether it is the paper's plain case: one GPU per worker, one strategy, one holder per partition and one
-        partition per worker, nothing done yet, one epoch; no gangs."""
+        """True for the paper's plain case.
+
+        One GPU per worker, one strategy, one holder per partition, one partition per worker, one epoch,
+        nothing started and no gangs.
+        """
         return (
             self.is_single
             and not any(self.gangs)
@@ -158,35 +164,35 @@ class Problem:
 
     @property
     def is_single(self) -> bool:
-        """Whether each model has at most one strategy on each worker: nothing is left to choose but the order."""
+        """True if each model has at most one strategy on each worker, so only the order is open."""
         return all(len(parallel_plans) <= 1 for row in self.strategies for parallel_plans in row)
 
     def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
-        """How long a sub-epoch takes."""
+        """Return the seconds of a sub-epoch."""
         return self.strategies[model][worker][strategy].sub_epoch_s(self.sizes[partition])
 
     @property
     def mean_size(self) -> float:
-        """Of the partitions: where ways are compared before it is known for which."""
+        """Mean size of the partitions, to compare parallel plans independently of a partition."""
         return sum(self.sizes) / len(self.sizes)
 
     def ready(self, worker: int, gpus: int = 1) -> float:
-        """When so many GPUs of a worker are free for the first time: nothing that takes them starts sooner."""
+        """Return the seconds until `gpus` GPUs of a worker are free for the first time."""
         return self.gpu_ready[worker][gpus - 1]
 
     def places(self, model: int, partition: int) -> tuple[int, ...]:
-        """Workers that hold the partition and have a strategy for the model."""
+        """Return the workers with the partition and a strategy for the model."""
         return tuple(w for w in self.holders[partition] if self.strategies[model][w])
 
     def twins(self) -> list[list[int]]:
-        """The models, those together that are alike in all but their names."""
+        """Group models that differ only in name."""
         alike: dict[object, list[int]] = {}
         for m in range(self.num_models):
             alike.setdefault((self.strategies[m], self.left[m], self.model_ready[m]), []).append(m)
         return list(alike.values())
 
     def with_strategies(self, chosen: Sequence[Sequence[int]]) -> Problem:
-        """The same problem with strategy ``chosen[m][w]`` the only one of model `m` on worker `w`."""
+        """Return the problem with ``chosen[m][w]`` as the only strategy of model `m` on worker `w`."""
         kept = tuple(
             tuple(
                 (parallel_plans[chosen[m][w]],) if parallel_plans else ()
@@ -204,13 +210,14 @@ def open_shop(
     epochs: int = 1,
     sizes: Sequence[float] = (),
 ) -> Problem:
-    """A problem of workers that run one sub-epoch at a time.
+    """Build a problem with workers that run one sub-epoch at a time.
 
     Args:
-        times: ``times[i][j]``, seconds of a sub-epoch of model `i` on worker `j` (T of the seed paper, table 3).
-        available: ``available[p]``, workers that hold partition `p`; partition `j` on worker `j` if left out.
-        epochs: how often every model visits every partition.
-        sizes: of the partitions, relative; all 1 if left out.
+        times: ``times[i][j]``, seconds of a sub-epoch of model `i` on worker `j` (T of the seed paper, table
+            3).
+        available: ``available[p]``, workers with partition `p`. Default: partition `j` on worker `j`.
+        epochs: number of epochs.
+        sizes: relative sizes of the partitions; default 1.
 
     Raises:
         InstanceError: see `Problem`.
@@ -236,15 +243,15 @@ def open_shop(
 def multi_gpu(
     nodes: Sequence[int], runtimes: Mapping[str, Mapping[int, Mapping[int, float]]], *, epochs: int = 1
 ) -> Problem:
-    """The thesis's problem (section 4.3): each model visits each node once, on a number of its GPUs.
+    """Build the thesis's problem (section 4.3): each model trains once on each node, on some of its GPUs.
 
     Args:
         nodes: GPUs of each node (GPU_n of the thesis, table 4.1).
         runtimes: model -> node -> number of GPUs -> seconds (G and R of table 4.1).
-        epochs: how often every model visits every node.
+        epochs: number of epochs.
 
     Raises:
-        InstanceError: see `Problem`; or a node that does not exist.
+        InstanceError: see `Problem`; or a node does not exist.
     """
     for model, places in runtimes.items():
         for node in places:
@@ -269,8 +276,10 @@ def multi_gpu(
 
 
 def undominated(problem: Problem) -> Problem:
-    """The problem without the strategies that take no fewer GPUs and no less time than another one of the same model
-    and worker, whatever the partition: some shortest schedule uses none of them."""
+    """Remove dominated strategies: another one of the model and worker needs no more GPUs or time.
+
+    Some shortest schedule uses none of the removed ones.
+    """
     kept = tuple(tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.strategies)
     return problem if kept == problem.strategies else replace(problem, strategies=kept)
 
@@ -399,11 +408,12 @@ def _check_gang(problem: Problem, model: int, gang: GangStrategy) -> None:
 
 
 def filled_s(ready: Iterable[float], seconds: float) -> float:
-    """When GPUs that get ready one after the other have done so many GPU-seconds, if all of them are busy from then on;
-    those that get ready later than that have done nothing.
+    """Return when GPUs with these ready times have completed `seconds` GPU-seconds.
+
+    Each GPU is busy from its ready time; GPUs that are ready too late contribute nothing.
 
     Args:
-        ready: seconds at which each gets ready; at least one.
+        ready: ready time of each GPU in seconds; at least one.
     """
     best, offset = math.inf, 0.0
     for count, at in enumerate(sorted(ready), start=1):
@@ -413,10 +423,9 @@ def filled_s(ready: Iterable[float], seconds: float) -> float:
 
 
 def shared_s(seconds: Iterable[float]) -> float:
-    """Seconds for which each of several holders is busy with one visit to a partition, if they share the visits so that
-    all are busy equally long: a fast one does more of them.
+    """Return the seconds each holder spends per sub-epoch if holders share them and are busy equally long.
 
     Args:
-        seconds: of the sub-epoch on each holder; at least one.
+        seconds: seconds of the sub-epoch on each holder; at least one.
     """
     return 1 / sum(1 / each for each in seconds)

@@ -1,4 +1,4 @@
-"""A schedule: when each sub-epoch runs where. Data only; whether it is right is for `cerebro.scheduling.validator`."""
+"""A schedule: where and when each sub-epoch runs. Data only; `cerebro.scheduling.validator` checks it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubEpoch:
-    """One model on one partition in one epoch, from `start` to `end` (seconds) on `gpus` GPUs of a worker; or on a set
-    of partitions, on as many GPUs of each worker of a gang.
+    """One model on one partition in one epoch, from `start` to `end` (seconds).
 
-    Indices as in `Problem`; epochs count from 1. `others` are the pairs (partition, worker) beside the first.
+    It takes `gpus` GPUs of the worker, or of each worker of a gang. Indices as in `Problem`; epochs count
+    from 1. `others` are a gang's pairs (partition, worker) after the first.
     """
 
     model: int
@@ -27,7 +27,7 @@ class SubEpoch:
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """(partition, worker) that it takes."""
+        """All (partition, worker) pairs."""
         return ((self.partition, self.worker), *self.others)
 
 
@@ -39,7 +39,7 @@ class Schedule:
 
     @classmethod
     def of(cls, sub_epochs: Iterable[SubEpoch]) -> Schedule:
-        """A schedule of `sub_epochs`, put in order."""
+        """Sort sub-epochs into a schedule."""
         return cls(
             tuple(
                 sorted(sub_epochs, key=lambda sub_epoch: (sub_epoch.start, sub_epoch.worker, sub_epoch.model))
@@ -48,11 +48,11 @@ class Schedule:
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last sub-epoch ends (C of both papers)."""
+        """Seconds until the last sub-epoch ends (C in both papers)."""
         return max((sub_epoch.end for sub_epoch in self.sub_epochs), default=0.0)
 
     def by_worker(self) -> dict[int, list[SubEpoch]]:
-        """Worker -> its sub-epochs in the order of their start."""
+        """Return worker -> its sub-epochs, ordered by start."""
         found: dict[int, list[SubEpoch]] = defaultdict(list)
         for sub_epoch in self.sub_epochs:
             for _, worker in sub_epoch.places:
@@ -61,16 +61,16 @@ class Schedule:
 
 
 def devices(sub_epochs: Iterable[SubEpoch]) -> dict[SubEpoch, tuple[int, ...]]:
-    """Which GPUs (from 0) of its worker each sub-epoch runs on.
+    """Assign GPU numbers (from 0) of its worker to each sub-epoch.
 
-    First fit in the order of start: as long as no worker is overbooked at any instant, so many GPUs are enough, since a
-    sub-epoch may take any of those that are free.
+    First fit in the order of start. This needs no more GPUs than the largest number in use at once, because a
+    sub-epoch may take any free GPUs.
     """
     free_at: dict[int, list[float]] = defaultdict(list)
     found: dict[SubEpoch, tuple[int, ...]] = {}
     for sub_epoch in sorted(sub_epochs, key=lambda u: (u.start, u.end)):
         ends = free_at[sub_epoch.worker]
-        # Ends and starts come from the same sums, but perhaps not in the same order of addition.
+        # Ends and starts may be sums in a different order of addition.
         free = [
             gpu for gpu, end in enumerate(ends) if end <= sub_epoch.start + 1e-9 * max(1.0, sub_epoch.start)
         ]
