@@ -1,11 +1,11 @@
-"""The fold of an experiment's log: `ExperimentState.apply` for each kind of event.
+"""The fold of an experiment's log: `ExperimentState.apply` handles each kind of event.
 
-The log as it is read has the cluster's events in it. What they tell of workers is of use while a run is open; what
-happens in the cluster later changes nothing of a run that has ended, and is taken in when the next one is open.
+The log that readers see includes the cluster's events. They change the workers only while a run is open; later ones
+wait in `unseen` until the next run opens.
 
-`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. Where the fold
-itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.repair`). What
-users ask for is in `cerebro.state.commands`, what happens to tasks in `attempts`.
+`apply` checks before it changes anything, so an illegal event raises and leaves the state unchanged. If the fold itself
+fails within an event, the state is torn and accepts no further events (`cerebro.state.repair`). User commands are in
+`cerebro.state.commands`, task events in `attempts`.
 """
 
 from __future__ import annotations
@@ -88,68 +88,69 @@ from cerebro.state.workers import Worker, WorkerChange
 
 @dataclass(kw_only=True)
 class ExperimentState:
-    """Everything the log of one experiment says."""
+    """State after all events of one experiment's log."""
 
     name: str
     seq: int = 0
-    """Of the newest event applied."""
+    """Number of the newest event applied."""
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
-    """As they are; while no run is open, as they were when the last one ended."""
+    """Current workers; while no run is open, the workers of the last run."""
     worker_changes: list[WorkerChange] = field(default_factory=list)
-    """Which workers came and went since the first run was requested. Of what happened while no run was open only the
-    outcome is here, once a run is open again."""
+    """Workers that came and went since the first run was requested.
+
+    Changes between runs appear as one net change when the next run opens."""
     unseen: dict[str, Worker] | None = None
-    """As they are by now, where something has happened to them since then."""
+    """Current workers, if they changed since the last run ended."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
     commands: list[CommandRecord] = field(default_factory=list)
-    """Who asked for what, oldest first: every event that a client may append."""
+    """Every user command with its author, oldest first."""
     is_archived: bool = False
     deletion: DeletionRequested | None = None
-    """Set once a user wants the experiment gone; nothing is begun from then on."""
+    """The user's deletion request; nothing starts after it."""
     archive_after: int | None = field(default_factory=lambda: ARCHIVE_AFTER)
-    """As `Run.archive_after`, of its runs."""
+    """`Run.archive_after` for new runs."""
     keeps_archived: bool = False
-    """As `Run.keeps_archived`, of its runs."""
+    """`Run.keeps_archived` for new runs."""
     torn: str = ""
-    """Why the event after `seq` was perhaps applied in part; empty for a state that can be relied on."""
+    """Error that left the event after `seq` half applied; empty for a valid state."""
 
     def etl_request(self, dataset: str) -> EtlRequest | None:
-        """What the newest ETL run of a data set was asked for."""
+        """Return the request of a data set's newest ETL run."""
         made = [r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset]
         requests = [run.request for run in made if isinstance(run.request, EtlRequest)]
         return requests[-1] if requests else None
 
     def open_runs(self) -> list[Run]:
-        """Runs that have not ended, oldest first."""
+        """Return the runs that have not ended, oldest first."""
         return [run for run in self.runs.values() if run.is_open]
 
     def active_run(self) -> Run | None:
-        """The open run that says most of the experiment: the oldest ETL or fit run, else the oldest one."""
+        """Return the open run to show: the oldest ETL or fit run, else the oldest."""
         return min(self.open_runs(), key=lambda run: run.is_evaluation, default=None)
 
     def going_on(self) -> list[Run]:
-        """Open runs that wait for no other one, oldest first (`cerebro.state.beside`)."""
+        """Return the attended runs, oldest first (`cerebro.state.beside`)."""
         return beside.going_on(self.runs)
 
     def newest_dataset(self) -> Dataset | None:
-        """The data set of the newest finished ETL run."""
+        """Return the data set of the newest finished ETL run."""
         finished = [r for r in self.runs.values() if r.kind == "etl" and r.state is RunState.FINISHED]
         plans = [run.plan for run in finished if isinstance(run.plan, EtlPlan)]
         return self.datasets.get(plans[-1].dataset) if plans else None
 
     def holders(self, dataset: str, partition: int) -> list[Worker]:
-        """Workers, alive or not, that hold a training partition."""
+        """Return workers, alive or not, with a replica of a training partition."""
         return [w for w in self.workers.values() if (dataset, partition) in w.replicas]
 
     # --- the fold --------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """Take one event in.
+        """Apply one event.
 
         Raises:
             IllegalEventError: the event does not fit; the state is unchanged, unless it is `torn`.
-            MemoryError, KeyboardInterrupt: nothing is wrong with the event; the state is torn.
+            MemoryError, KeyboardInterrupt: the event is valid, but the state is torn.
         """
         if self.torn:
             raise IllegalEventError(self.torn)
@@ -164,12 +165,12 @@ class ExperimentState:
             self.torn = f"{event.type} does not fit: {type(cause).__name__}: {cause}"
             if isinstance(cause, MemoryError) or not isinstance(cause, Exception):
                 raise
-            # A log is data: a name that is no key, a field that nobody wrote yet. It is this event that does not fit.
+            # A log is data: an unknown name or a missing field makes this event illegal.
             raise IllegalEventError(self.torn) from cause
 
     def _apply(self, event: Event) -> None:
         match event:
-            # First, because they are many, and to see that an event is of another type takes a while.
+            # First, because they are the most frequent, and matching a type takes time.
             case (
                 TaskAssigned()
                 | TaskStarted()
@@ -251,14 +252,14 @@ class ExperimentState:
     # --- runs ------------------------------------------------------------------------------------
 
     def _ask(self, event: ClientEvent) -> bool:
-        """Do what a user asked for; whether that had any effect."""
+        """Apply a user command; return True if it has an effect."""
         match event:
             case RunRequested():
                 self._request(event)
             case ExperimentArchived():
                 self.is_archived = event.is_archived
             case LocatorsChanged():
-                pass  # what the locators are is in the experiment's record
+                pass  # the experiment's record has the locators
             case DeletionRequested():
                 self._delete(event)
             case _:
@@ -273,7 +274,7 @@ class ExperimentState:
         return True
 
     def _before(self, event: ClientEvent) -> str:
-        """What it is about to change in a model, in words."""
+        """Describe the value that the command is about to change in a model."""
         run = self.runs.get(getattr(event, "run", ""))
         model = run.models.get(getattr(event, "model", "")) if run else None
         return commands.before(event, model) if model else ""
@@ -384,13 +385,13 @@ class ExperimentState:
             report_models(run.search, run, (run.models[model],), time=event.time, by=SEARCH)
 
     def _training(self) -> int:
-        """Workers that are there and train."""
+        """Count the live workers that train."""
         return sum(worker.is_alive and worker.trains for worker in self.workers.values())
 
     # --- workers ---------------------------------------------------------------------------------
 
     def _see(self, event: ClusterEvent) -> None:
-        """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
+        """Apply a change of workers: discard plans, and end breaks that are over."""
         open_runs = self.open_runs()
         if self.runs and not open_runs:
             unseen = copy.deepcopy(self.workers) if self.unseen is None else self.unseen
@@ -404,7 +405,7 @@ class ExperimentState:
         was_there = name in self.workers and self.workers[name].is_alive
         workers.apply(self.workers, event)
         if not self.runs:
-            # What was before its first run is no matter of the experiment's.
+            # Workers that left before the first run don't matter.
             if isinstance(event, WorkerRemoved):
                 del self.workers[event.worker]
             elif isinstance(event, WorkerJoined):
@@ -417,7 +418,7 @@ class ExperimentState:
         self._tell_workers(open_runs)
 
     def _tell_workers(self, runs: Iterable[Run]) -> None:
-        """Searches ask how many models to train at a time."""
+        """Searches ask for the number of models to train at once."""
         for run in runs:
             if run.search is not None:
                 run.search.see_workers(self._training())
@@ -427,7 +428,7 @@ class ExperimentState:
             self.worker_changes.append(WorkerChange(worker.name, worker.since, worker.is_alive, worker.lost))
 
     def _is_of_interest(self, event: ClusterEvent, run: Run) -> bool:
-        """Whether it changes where the run could be trained. What a volume holds, its own tasks may have told."""
+        """True if it changes where the run can train. Its own tasks may have reported the volume's replicas already."""
         match event:
             case WorkerJoined():
                 return "train" in event.kinds
@@ -442,7 +443,7 @@ class ExperimentState:
         return run.plan is not None and any(dataset == run.plan.dataset for dataset, _ in gained | lost)
 
     def _catch_up(self, unseen: dict[str, Worker]) -> None:
-        """A run is open again: the workers are those that there are now."""
+        """Adopt the current workers when a run opens again."""
         before, self.workers, self.unseen = self.workers, unseen, None
         for worker in self.workers.values():
             known = before.get(worker.name)
@@ -456,7 +457,7 @@ class ExperimentState:
 def fold(
     name: str, events: tuple[Event, ...] | list[Event], *, keeps_archived: bool = False
 ) -> ExperimentState:
-    """The state after all of `events`; `keeps_archived` as there."""
+    """Return the state after all of `events`; see `Run.keeps_archived`."""
     state = ExperimentState(name=name, keeps_archived=keeps_archived)
     for event in events:
         state.apply(event)

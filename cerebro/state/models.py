@@ -1,8 +1,8 @@
-"""One model of a fit run: its visits to partitions, its metrics, the checkpoints it needs.
+"""A model of a fit run: completed sub-epochs, metrics and checkpoints to keep.
 
-A *visit* is a committed sub-epoch, to one partition or to a set of them. The model's place in training follows from its
-visits, so nothing can disagree with it: epoch and remaining partitions are derived. Within an epoch visits overlap in
-no partition, and none goes over the epoch's end; so the number of partitions visited says how many epochs are complete.
+A *visit* is a committed sub-epoch on one partition or a set of partitions. Epoch and remaining partitions are derived
+from the visits, so they cannot contradict them. Within an epoch the partitions of visits are disjoint, and no visit
+crosses the end of an epoch: the number of visited partitions gives the number of completed epochs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from cerebro.state.visits import Visit, mean
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuledOut:
-    """A way that is ruled out for a model.
-
+    """A parallel plan ruled out for a model.
     Attributes:
         reason: one line, for people.
         kind: kind of the failure that ruled it out.
@@ -42,45 +41,45 @@ class RuledOut:
 
 
 class ModelState(StrEnum):
-    """Where a model stands."""
+    """State of a model."""
 
-    ACTIVE = "active"  # has sub-epochs to do, or validations
-    STOPPED = "stopped"  # a user stopped it; its sub-epoch that runs is being taken back
+    ACTIVE = "active"  # sub-epochs or validations remain
+    STOPPED = "stopped"  # by a user; the controller revokes its running sub-epoch
     FINISHED = "finished"  # all epochs trained and validated
-    FAILED = "failed"  # given up; the other models go on
+    FAILED = "failed"  # the run continues with the other models
 
 
 CUT_SHORT = frozenset({ModelState.STOPPED, ModelState.FAILED})
-"""Nothing more is due of such a model; what it has committed stays."""
+"""States in which a model trains no further; its committed sub-epochs stay."""
 
 TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
     (ModelState.ACTIVE, "ModelStopRequested"): ModelState.STOPPED,
     (ModelState.STOPPED, "ModelResumed"): ModelState.ACTIVE,
     (ModelState.FAILED, "ModelRetried"): ModelState.ACTIVE,
-    # `Run.settle`; of a stopped model, if its sub-epoch was committed before it could be taken back.
+    # `Run.settle`. A stopped model finishes if its sub-epoch commits before the controller revokes it.
     (ModelState.ACTIVE, "LastTaskEnded"): ModelState.FINISHED,
     (ModelState.STOPPED, "LastTaskEnded"): ModelState.FINISHED,
     # `cerebro.state.failures`.
     (ModelState.ACTIVE, "GivenUp"): ModelState.FAILED,
     (ModelState.STOPPED, "GivenUp"): ModelState.FAILED,
     (ModelState.FAILED, "GivenUp"): ModelState.FAILED,
-    # A user stopped it while it waited for a search to decide whether it goes on.
+    # A user stopped the model while the search was deciding.
     (ModelState.FINISHED, "StoppedAtRung"): ModelState.STOPPED,
-    # It may be trained for more epochs.
+    # More epochs were granted.
     (ModelState.FINISHED, "Extended"): ModelState.ACTIVE,
-    # Its run had ended, and is open again for another model alone.
+    # The run had ended and is open again for other models only.
     (ModelState.ACTIVE, "LeftOut"): ModelState.STOPPED,
 }
-"""(state, event) -> state. What it lacks has no effect: it is a user's command that came too late."""
+"""(state, event) -> state. Ignore missing pairs: they are user commands that came too late."""
 
 
 def is_same(one: Hyperparameters, other: Hyperparameters) -> bool:
-    """Whether user code is given the same: 1, 1.0 and true are three values."""
+    """True if user code sees equal hyperparameters; 1, 1.0 and true are different."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 class Terms(NamedTuple):
-    """What a model is trained with, until a user or a search changes it."""
+    """Training config of a model: one numbered version."""
 
     hyperparams: Hyperparameters
     epochs: int
@@ -88,16 +87,16 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The newest savepoint of a model, in the middle of its sub-epoch `task`."""
+    """The newest savepoint of a model, taken during its sub-epoch `task`."""
 
     task: str
     attempt: int
-    """That took it."""
+    """Attempt that took the savepoint."""
     savepoint: Savepoint
     terms: int = 0
-    """With which it was begun, as in `Model.given`."""
+    """Version of the training config, as in `Model.given`."""
     deaths: int = 0
-    """Attempts that went on from it, and whose process or worker died before they took another one."""
+    """Attempts that continued from this savepoint and died before taking another."""
 
 
 _NOTHING: dict[str, float] = {}
@@ -105,7 +104,7 @@ _MOST_WARNINGS = 20
 
 
 class _Best(NamedTuple):
-    """The best epoch of the first `through`."""
+    """The best epoch among the first `through` epochs."""
 
     epoch: int | None
     score: float
@@ -113,113 +112,111 @@ class _Best(NamedTuple):
     through: int
 
     def beside(self, epoch: int, score: float) -> _Best:
-        """The better one of the two; of equals the earlier one."""
+        """Return the better result; the earlier epoch wins ties."""
         is_better = self.epoch is None or score > self.score or (score == self.score and epoch < self.epoch)
         return self._replace(epoch=epoch, score=score) if is_better else self
 
 
 @dataclass(kw_only=True, slots=True)
 class Model:
-    """A training configuration and how far it is. `visits` and `validations` change by its methods alone."""
+    """A training config and its progress. Only methods change `visits` and `validations`."""
 
     id: str
     hyperparams: Hyperparameters
     epochs: int
-    """That it may be trained for in all: its grant."""
+    """Resource: number of epochs the model may train in all."""
     partitions: tuple[int, ...]
     parent: str = ""
-    """The model whose hyper-parameters it was made from, if any."""
+    """Model that lent its hyperparameters, if any."""
     inherited: int = 0
-    """Its first `visits`, which are its parent's: it goes on from the checkpoint of the last of them."""
+    """Number of leading `visits` that belong to the parent; training continues from the last one's checkpoint."""
     horizon: int = 0
-    """Epochs that its learning-rate schedule is to count on, if they are more than its grant: of a model of a search,
-    the most that any of them is trained for. A grant that grows from rung to rung would have it begin anew."""
+    """Epochs for the learning-rate schedule, if more than `epochs`.
+
+    A search sets the largest resource of any model, so the schedule does not restart at each rung."""
     priority: int = 0
-    """Sub-epochs of models of a higher one go first wherever they can."""
+    """Models with a higher priority go first."""
     terms: list[Terms] = field(default_factory=list)
-    """All that there were, oldest first; the last are those of `hyperparams` and `epochs`."""
+    """All versions of the training config, oldest first; the last one holds `hyperparams` and `epochs`."""
     given: int = 0
-    """Which of `terms` its newest open sub-epoch has."""
+    """Index in `terms` for the newest open sub-epoch."""
     begun: list[tuple[int, int]] = field(default_factory=list)
-    """(sub-epoch, which of `terms` it and those after it were trained with), ascending; of sub-epochs that are
-    committed."""
+    """(first sub-epoch, index in `terms`) of each change among committed sub-epochs, ascending."""
     state: ModelState = ModelState.ACTIVE
     visits: Visits = field(default_factory=Visits)
     summaries: Summaries = field(default_factory=Summaries)
-    """What is remembered of the first epochs, of those whose visits are archived."""
+    """Sums of the first epochs, after their visits were compacted."""
     busy: str | None = None
-    """Key of its open training sub-epoch: at most one, which is the isolation invariant."""
+    """Key of the open training sub-epoch. There is at most one: the isolation invariant."""
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Epoch -> what the user's test function returned."""
+    """Epoch -> metrics from the user's test function."""
     saved: Saved | None = None
-    """Of the sub-epoch that comes next, if that was left in its middle. Any sub-epoch that is committed makes it
-    worthless."""
+    """Savepoint of the next sub-epoch, if an attempt left one. Any commit discards it."""
     failure: Failure | None = None
     struck: dict[str, RuledOut] = field(default_factory=dict)
-    """Label of each way that it cannot be trained by -> why (`cerebro.state.parallel_plans`)."""
+    """Label of each parallel plan ruled out -> the reason (`cerebro.state.parallel_plans`)."""
     redone: int = 0
-    """Attempts at its sub-epochs that began, and not at a savepoint, although an earlier one had begun: work done
-    again."""
+    """Attempts that repeated an earlier attempt's work, because they started without a savepoint."""
     reopened: Counter[int] = field(default_factory=Counter)
-    """Sub-epoch number -> how often its checkpoint was lost."""
+    """Sub-epoch number -> number of lost checkpoints."""
     unreadable: set[int] = field(default_factory=set)
-    """Epochs whose last checkpoint a validation could not read. The next sub-epoch starts from it, so it finds out as
-    well and has it made again; until then the validation waits."""
+    """Epochs whose last checkpoint a validation could not read.
+
+    The validation waits. The next sub-epoch reads the same checkpoint and has it recomputed if it is corrupt."""
     unvalidated: set[int] = field(default_factory=set)
-    """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
+    """Epochs without validation, because no attempt could read their checkpoint."""
     taken_back: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
-    """(epoch, partitions) of visits that were once committed and had to be done again."""
+    """(epoch, partitions) of visits that were committed once and later undone."""
     removed: set[str] = field(default_factory=set)
-    """Names of checkpoints of its visits that were removed although it may have asked for them
-    (`cerebro.state.pruning`)."""
+    """Checkpoints that were removed although the model may need them (`cerebro.state.pruning`)."""
     warnings: Counter[str] = field(default_factory=Counter)
     """Warning -> number of sub-epochs that reported it."""
     returns: tuple[str, ...] = ()
-    """Names of what its first sub-epoch returned."""
+    """Metric names from the first sub-epoch."""
     began: float = 0.0
-    """When its own first sub-epoch started; 0 before."""
+    """Start of the model's first own sub-epoch; 0 before."""
     trained_s: float = 0.0
-    """Seconds of its visits, without what their processes took to start."""
+    """Seconds of the visits, without process start."""
     compute_s: float = 0.0
-    """Seconds of them in user code."""
+    """Seconds of the visits in user code."""
     rows: int = 0
-    """Rows of its visits."""
+    """Rows of the visits."""
     visited: int = 0
-    """Partitions that its visits were to, added up over all epochs."""
+    """Visited partitions, summed over all epochs."""
     _visited: set[int] = field(default_factory=set, repr=False, compare=False)
-    """Partitions that its present epoch has visited."""
+    """Partitions visited in the current epoch."""
     _ends: list[int] = field(default_factory=list, repr=False, compare=False)
-    """Of each complete epoch: how many visits there were at its end."""
+    """Number of visits at the end of each complete epoch."""
     _inherited: int = field(default=0, repr=False, compare=False)
-    """Partitions that its inherited visits were to."""
+    """Partitions of inherited visits, summed over epochs."""
     inherited_rows: int = field(default=0, repr=False, compare=False)
-    """Rows of its inherited visits."""
+    """Rows of inherited visits."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
-    """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
+    """Epoch -> `training_metrics`, a cache for complete epochs."""
     _best: dict[tuple[str, str, bool], _Best] = field(default_factory=dict, repr=False, compare=False)
-    """Arguments of `best_epoch` -> answer, and how far it holds."""
+    """Arguments of `best_epoch` -> cached result."""
     _settled: int = field(default=0, repr=False, compare=False)
-    """Of the first epochs, so many, no validation is due any more."""
+    """Number of leading epochs that await no validation."""
 
     def __post_init__(self) -> None:
         if not self.terms:
             self._agree()
 
-    # --- what changes it -------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def move(self, event: str) -> bool:
-        """Change its state by the table; whether it did."""
+        """Apply a transition of the table; return True if there is one."""
         target = TRANSITIONS.get((self.state, event))
         self.state = target or self.state
         return target is not None
 
     def give_up(self, failure: Failure) -> None:
-        """Mark it failed; `failure` says why."""
+        """Mark the model failed with the reason `failure`."""
         if self.move("GivenUp"):
             self.failure = failure
 
     def add(self, visit: Visit) -> None:
-        """A sub-epoch was committed."""
+        """Add a committed sub-epoch."""
         sub_epoch = len(self.visits)
         if (self.begun[-1][1] if self.begun else 0) != self.given:
             self.begun.append((sub_epoch, self.given))
@@ -240,7 +237,7 @@ class Model:
             self._visited.clear()
 
     def inherit(self, parent: Model, sub_epochs: int) -> None:
-        """Begin where another model was after so many sub-epochs; to be called before anything else happens to it."""
+        """Start after the parent's first `sub_epochs` sub-epochs. Call it before any other change."""
         self.visits = parent.visits.until(sub_epochs)
         self._ends = [end for end in parent._ends if end <= sub_epochs]
         self.summaries = parent.summaries.until(len(self._ends))
@@ -258,7 +255,7 @@ class Model:
         self.given = len(self.terms) - 1
 
     def extend(self, epochs: int) -> bool:
-        """Have it trained for so many epochs in all, but not for fewer than it has begun; whether that changes it."""
+        """Set the resource, at least the epochs already begun; return True if anything changes."""
         epochs = max(epochs, self.begun_epochs, 1)
         has_changed = epochs != self.epochs
         self.epochs = epochs
@@ -269,7 +266,7 @@ class Model:
         return has_changed
 
     def change(self, hyperparams: Hyperparameters) -> bool:
-        """Have the sub-epochs that have not begun trained with these instead; whether any differs."""
+        """Change hyperparameters for sub-epochs that have not begun; return True if any differs."""
         changed = {**self.hyperparams, **hyperparams}
         if is_same(changed, self.hyperparams):
             return False
@@ -284,7 +281,7 @@ class Model:
             self.terms.append(found)
 
     def take_back(self) -> Visit:
-        """The newest sub-epoch is to be done again; see `may_take_back`."""
+        """Undo the newest sub-epoch. Check `may_take_back` first."""
         self.saved = None
         lost = self.visits.pop()
         self.taken_back.add((lost.epoch, lost.partitions))
@@ -308,8 +305,13 @@ class Model:
         return lost
 
     def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[Visit]:
-        """Keep the visits of the first epoch that it still has no longer, but for the last one and where it began, or
-        `keeps_all` of them beside; those of them that are its own."""
+        """Replace the visits of the oldest remaining epoch by `summary`.
+
+        Keeps the epoch's last visit and the starting point, or every visit if `keeps_all`.
+
+        Returns:
+            The model's own visits among the compacted ones.
+        """
         self.summaries.append(summary)
         epoch = len(self.summaries)
         first, until = self.visits.archived, self._ends[epoch - 1]
@@ -320,7 +322,7 @@ class Model:
         return gone[max(0, self.inherited - first) :]
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
-        """The validation of an epoch was committed."""
+        """Record the committed validation of an epoch."""
         if epoch in self.validations:
             self._best.clear()
         self.validations[epoch] = metrics
@@ -330,124 +332,121 @@ class Model:
                 self._best[asked] = self._better(best, epoch, name, mode, validated=True)
 
     def warn(self, warnings: Collection[str]) -> None:
-        """Count the warnings of a committed sub-epoch; of many different ones the first are kept."""
+        """Count the warnings of a committed sub-epoch, up to 20 different texts."""
         for text in warnings:
             if text in self.warnings or len(self.warnings) < _MOST_WARNINGS:
                 self.warnings[text] += 1
 
     def try_validations_again(self) -> None:
-        """Those that were given up may come."""
+        """Allow validations that were given up."""
         self.unvalidated.clear()
         self._settled = 0
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
-        """Its sub-epoch `task` can go on from here."""
+        """Record the savepoint of sub-epoch `task`."""
         self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.given)
 
     def savepoint_of(self, task: str) -> Savepoint | None:
-        """Where its sub-epoch `task` goes on, if not at its beginning."""
+        """Return the savepoint for sub-epoch `task`, if any."""
         return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
 
-    # --- where it stands -------------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------
 
     @property
     def warning(self) -> str:
-        """Warnings of its sub-epochs, joined to one text."""
+        """Warnings of the sub-epochs, joined to one text."""
         sub_epochs = self.own_sub_epochs
         found = [f"{text} (in {number} of {sub_epochs} sub-epochs)" for text, number in self.warnings.items()]
         return "; ".join(found)
 
     @property
     def kept_visits(self) -> list[Visit]:
-        """Those of `visits` that are no other model's, and are not archived: of whole epochs, and the present one."""
+        """The model's own visits that are not compacted."""
         since = self.inherited - self.visits.archived
         return self.visits.kept[since:] if since > 0 else self.visits.kept
 
     @property
     def known_visits(self) -> Iterator[Visit]:
-        """`kept_visits`, after those that are pinned (`Visits`): all whose checkpoints there may be."""
+        """`kept_visits` after pinned ones (`Visits`): every visit that may have a checkpoint."""
         yield from self.visits.pinned(self.inherited)
         yield from self.kept_visits
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """The most memory that a sub-epoch of it had, of its process and on GPUs, bytes; 0 where that is not known."""
+        """Peak memory of a sub-epoch: process and GPU, in bytes; 0 if unknown."""
         known = [self.summaries.peaks]
         known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.kept]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
     @property
     def own_sub_epochs(self) -> int:
-        """How many of `visits` are no other model's."""
+        """Number of visits that are not inherited."""
         return len(self.visits) - self.inherited
 
     @property
     def own_visited(self) -> int:
-        """Partitions that its own visits were to, added up over all epochs."""
+        """Partitions of the model's own visits, summed over all epochs."""
         return self.visited - self._inherited
 
     @property
     def archived_epochs(self) -> int:
-        """Epochs whose visits are archived, the first ones."""
+        """Number of leading epochs whose visits are compacted."""
         return bisect_right(self._ends, self.visits.archived) if self.visits.archived else 0
 
     @property
     def may_take_back(self) -> bool:
-        """Whether its newest sub-epoch can be done again: not where it is archived, because what was before is not
-        known."""
+        """True if the newest sub-epoch can be undone; a compacted one cannot."""
         return bool(self.visits.kept)
 
     @property
     def inherited_epochs(self) -> int:
-        """Epochs that are complete within its inherited visits: the epoch at which it branched off."""
+        """Complete inherited epochs: the epoch at which the model branched off."""
         return bisect_right(self._ends, self.inherited)
 
     @property
     def own_epochs(self) -> int:
-        """Epochs that are complete, but for those of its inherited visits."""
+        """Completed epochs without inherited ones."""
         return len(self._ends) - self.inherited_epochs if self.inherited else len(self._ends)
 
     def terms_of(self, sub_epoch: int) -> Terms:
-        """With which the sub-epoch of that number, from 0, was trained; of one that is not committed, with which it is
-        assigned now, or would be."""
+        """Return the training config of a sub-epoch, numbered from 0.
+
+        For an uncommitted sub-epoch: the config of its open attempt, or else the newest."""
         if sub_epoch >= len(self.visits):
             return self.terms[self.given if self.busy and sub_epoch == len(self.visits) else -1]
         place = bisect_right(self.begun, (sub_epoch, len(self.terms)))
         return self.terms[self.begun[place - 1][1] if place else 0]
 
     def hyperparams_of(self, sub_epoch: int) -> Hyperparameters:
-        """Those of `terms_of`."""
+        """Return the hyperparameters of a sub-epoch; see `terms_of`."""
         return self.terms_of(sub_epoch).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
-        """Hyper-parameters to show with the value of `epoch`, or else of its newest or first sub-epoch."""
+        """Return the hyperparameters to show for `epoch`, or for the newest sub-epoch if it is None."""
         if len(self.terms) == 1 or not self.visits:
             return self.hyperparams
         sub_epoch = len(self.visits) - 1 if self.own_sub_epochs else len(self.visits)
         return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(sub_epoch)
 
     def hyperparams_at(self, epoch: int) -> Hyperparameters:
-        """With which the last sub-epoch of a complete epoch was trained."""
+        """Return the hyperparameters at the end of a complete epoch."""
         return self.hyperparams_of(self.visits_until(epoch) - 1)
 
     def terms_for(self, task: str) -> int:
-        """Number of the terms with which its sub-epoch of this key is to begin: those that it had, if it goes on from a
-        savepoint, else the newest."""
+        """Return the config version for sub-epoch `task`: the savepoint's, or else the newest."""
         is_saved = self.saved is not None and self.saved.task == task
         return self.saved.terms if is_saved and self.saved else len(self.terms) - 1
 
     @property
     def is_outdated(self) -> bool:
-        """Whether its open sub-epoch was given other hyper-parameters than it has now, and is to begin anew with
-        these."""
+        """True if the open sub-epoch has old hyperparameters and must restart with the new ones."""
         if self.busy is None or self.given == self.terms_for(self.busy):
             return False
         return not is_same(self.terms[self.given].hyperparams, self.hyperparams)
 
     @property
     def changes(self) -> list[tuple[int, Hyperparameters]]:
-        """(sub-epoch, hyper-parameters): with which it was trained before the sub-epoch of that number, ascending; only
-        where those after it differ."""
+        """(sub-epoch, hyperparameters before it) for each change, ascending."""
         sub_epochs = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
         if self.busy:
             sub_epochs.insert(-1, (len(self.visits), self.given))
@@ -460,62 +459,62 @@ class Model:
 
     @property
     def has_changed(self) -> bool:
-        """Whether it ever had other hyper-parameters than it has now: what is measured of it, and of models that were
-        like it when they were inspected, does not hold for each other."""
+        """True if the hyperparameters ever changed.
+
+        Measurements then don't transfer between this model and models that were alike at inspection."""
         return len(self.terms) > 1 and not all(
             is_same(each.hyperparams, self.hyperparams) for each in self.terms
         )
 
     @property
     def is_pruned(self) -> bool:
-        """Whether its newest state was removed: it is trained no further, whatever a user asks for."""
+        """True if the newest checkpoint was removed: nothing can continue this model."""
         return bool(self.visits) and self.visits[-1].file in self.removed
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether it ended, or is stopped, before its last epoch: nothing more of it is due."""
+        """True if the model failed or was stopped: no further work is due."""
         return self.state in CUT_SHORT
 
     @property
     def is_trained(self) -> bool:
-        """Whether every sub-epoch of every epoch is committed."""
+        """True if every sub-epoch of every epoch is committed."""
         return self.visited >= self.epochs * len(self.partitions)
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether its newest sub-epoch was the last one of an epoch, or the very first."""
+        """True after the last sub-epoch of an epoch, and after the very first one."""
         return len(self.visits) <= 1 or not self.visited % len(self.partitions)
 
     @property
     def epoch(self) -> int:
-        """The epoch its next sub-epoch belongs to, from 1; `epochs` once trained."""
+        """Epoch of the next sub-epoch, from 1; `epochs` once trained."""
         return min(self.completed_epochs + 1, self.epochs)
 
     @property
     def completed_epochs(self) -> int:
-        """Epochs whose sub-epochs are all committed."""
+        """Epochs with all sub-epochs committed."""
         return self.visited // len(self.partitions)
 
     @property
     def begun_epochs(self) -> int:
-        """Epochs that its grant cannot be smaller than: those that are complete, and the present one, of which a
-        sub-epoch may have been assigned already."""
+        """Minimum for the resource: completed epochs and the current one, which may have an open sub-epoch."""
         return self.completed_epochs + (not self.is_trained)
 
     @property
     def remaining(self) -> tuple[int, ...]:
-        """Partitions its present epoch has yet to visit, ascending; empty once trained."""
+        """Partitions left in the current epoch, ascending; empty once trained."""
         if self.is_trained:
             return ()
         return tuple(p for p in self.partitions if p not in self._visited)
 
     @property
     def due(self) -> int:
-        """Visits to partitions that are left to do, over all epochs."""
+        """Partitions left to visit, summed over all epochs."""
         return self.epochs * len(self.partitions) - self.visited
 
     def visit(self, epoch: int, partition: int) -> Visit | None:
-        """The visit of a partition in an epoch, alone or in a set; `None` if there is none, or it is archived."""
+        """Return the visit of a partition in an epoch; `None` if missing or compacted."""
         if epoch > self.completed_epochs and partition not in self._visited:
             return None
         if epoch in self.summaries:
@@ -526,32 +525,32 @@ class Model:
         return None
 
     def has_visited(self, epoch: int, partition: int) -> bool:
-        """Whether it has visited a partition in an epoch."""
+        """True if the model has visited the partition in that epoch."""
         return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self._visited)
 
     def needs(self, epoch: int, partitions: Collection[int]) -> bool:
-        """Whether a sub-epoch on this set may be its next: it has visited none of them in this epoch."""
+        """True if the next sub-epoch may train on this set of partitions."""
         is_due = epoch == self.epoch and not self.is_trained and bool(partitions)
         return is_due and self._visited.isdisjoint(partitions) and set(partitions).issubset(self.partitions)
 
     def visits_until(self, epoch: int) -> int:
-        """How many visits there are of epochs up to this one."""
+        """Return the number of visits up to the end of an epoch."""
         return self._ends[epoch - 1] if 0 < epoch <= len(self._ends) else len(self.visits) if epoch > 0 else 0
 
     def epochs_before(self, sub_epoch: int) -> int:
-        """How many epochs were complete before the sub-epoch of that number, from 0."""
+        """Return the number of epochs completed before a sub-epoch, numbered from 0."""
         return bisect_right(self._ends, sub_epoch)
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
-        """The visits of one epoch, in order.
+        """Return the visits of one epoch, in order.
 
         Raises:
-            ArchivedError: they are archived; see `summaries`.
+            ArchivedError: the visits are compacted; see `summaries`.
         """
         return self.visits[self.visits_until(epoch - 1) : self.visits_until(epoch)]
 
     def returned_in(self, epoch: int) -> dict[str, bool]:
-        """Metrics of an epoch's visits so far, name -> whether it is a ratio: the first that has it says."""
+        """Return name -> True if a ratio, for an epoch's metrics; the first visit with a name decides."""
         if epoch in self.summaries:
             return dict(self.summaries[epoch].returned)
         found: dict[str, bool] = {}
@@ -560,29 +559,29 @@ class Model:
         return found
 
     def partitions_until(self, sub_epoch: int) -> int:
-        """Partitions that its first sub-epochs, so many, were to; the sub-epochs end an epoch, or are all."""
+        """Count the partitions of the first `sub_epoch` visits; these end an epoch, or are all."""
         epochs = self.epochs_before(sub_epoch)
         begun = self.visits[self._ends[epochs - 1] if epochs else 0 : sub_epoch]
         return epochs * len(self.partitions) + sum(len(visit.partitions) for visit in begun)
 
     def epoch_totals(self, epoch: int) -> EpochTotals:
-        """Of all visits of an epoch, another model's among them."""
+        """Return the sums over an epoch's visits, inherited ones included."""
         return (
             self.summaries[epoch].totals if epoch in self.summaries else totals_of(self.epoch_visits(epoch))
         )
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
-        """The state at the end of an epoch, or `None` while it is not reached."""
+        """Return the checkpoint at the end of an epoch; `None` before."""
         return self.visits[self._ends[epoch - 1] - 1].checkpoint if epoch <= self.completed_epochs else None
 
     def may_be_validated(self, epoch: int) -> bool:
-        """Whether the validation of a completed epoch may still come."""
+        """True if the validation of a completed epoch may still come."""
         return epoch not in self.validations and epoch not in self.unvalidated
 
-    # --- how good it is --------------------------------------------------------------------------
+    # --- metrics ---------------------------------------------------------------------------------
 
     def training_metrics(self, epoch: int) -> dict[str, float]:
-        """Of all visits of an epoch together: see `mean`."""
+        """Return the means over all visits of an epoch; see `mean`."""
         return dict(self._mean(epoch))
 
     def _mean(self, epoch: int) -> dict[str, float]:
@@ -596,9 +595,9 @@ class Model:
         return means
 
     def metric(self, name: str, epoch: int, *, validated: bool) -> float | None:
-        """A metric of a completed epoch: from validation if the run validates, else from training; `None` if
-        unknown.
-        """
+        """Return a metric of a completed epoch, from validation if `validated`, else from training.
+
+        `None` if unknown or not finite."""
         if epoch > self.completed_epochs:
             return None
         if validated:
@@ -610,11 +609,11 @@ class Model:
         return value if value is not None and math.isfinite(value) else None
 
     def metrics(self, epoch: int, *, validated: bool) -> dict[str, float]:
-        """All metrics of a completed epoch, from where `metric` has its one."""
+        """Return all metrics of a completed epoch, from the same source as `metric`."""
         return dict(self.validations.get(epoch, _NOTHING) if validated else self._mean(epoch))
 
     def scores(self, name: str, *, validated: bool) -> dict[int, float]:
-        """`metric` of each epoch that has it, ascending."""
+        """Return epoch -> metric, ascending, for epochs with a value."""
         found = {}
         for epoch in range(1, self.completed_epochs + 1):
             value = self.metric(name, epoch, validated=validated)
@@ -623,17 +622,16 @@ class Model:
         return found
 
     def latest_epoch(self, name: str, *, validated: bool) -> int | None:
-        """The newest epoch that has the metric; `None` while there is none."""
+        """Return the newest epoch with the metric, if any."""
         for epoch in range(self.completed_epochs, 0, -1):
             if self.metric(name, epoch, validated=validated) is not None:
                 return epoch
         return None
 
     def best_epoch(self, name: str, mode: str, *, validated: bool) -> int | None:
-        """The epoch with the best metric, the earliest among equals, of those that it ended itself; `None` while there
-        is none."""
+        """Return the model's own epoch with the best metric, the earliest among equals; `None` before."""
         asked = (name, mode, validated)
-        # Its parent has the epochs that it inherited, with their checkpoints.
+        # Inherited epochs and their checkpoints belong to the parent.
         best = self._best.get(asked) or _Best(None, 0.0, self.inherited_epochs)
         if asked not in self._best or best.through < self.completed_epochs:
             for epoch in range(best.through + 1, self.completed_epochs + 1):
@@ -646,7 +644,7 @@ class Model:
         return best if value is None else best.beside(epoch, value if mode == "max" else -value)
 
     def _awaiting_validation(self) -> list[int]:
-        """Complete epochs whose validation may still come."""
+        """Complete epochs that await validation."""
         while self._settled < self.completed_epochs and not self.may_be_validated(self._settled + 1):
             self._settled += 1
         return [
@@ -656,11 +654,10 @@ class Model:
         ]
 
     def needed_checkpoints(self, name: str, mode: str, *, validated: bool) -> set[str]:
-        """Names of checkpoints that must not be removed.
+        """Return the names of checkpoints that must not be removed.
 
-        The newest (the next sub-epoch's input), the one before (should the newest turn out corrupt, its sub-epoch is
-        redone from there), ends of epochs whose validation is still due, and the best epoch's. Of another model's, only
-        the one that it begins with.
+        These are the newest (input of the next sub-epoch), its predecessor (to recompute a corrupt newest one), the
+        ends of epochs that await validation, and the best epoch's. Among inherited ones: only the starting point.
         """
         newest = range(max(len(self.visits) - 2, self.inherited - 1, 0), len(self.visits))
         names = {self.visits[sub_epoch].file for sub_epoch in newest if self.visits.knows(sub_epoch)}
