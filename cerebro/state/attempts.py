@@ -1,6 +1,6 @@
-"""What the events of a task mean for it, its model, its run and its worker. Pure.
+"""Effects of task events on the task, its model, run and worker. Pure.
 
-Of what is illegal nothing is taken in: it is checked first (`cerebro.state.invariants`).
+`cerebro.state.invariants` checks an event first; an illegal one changes nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from cerebro.state.workers import Ended, Worker
 
 
 class _Concerned(NamedTuple):
-    """Whom an event tells of; the model is the one that the task trains or validates, if any. The worker leads the
-    gang, if there is one, and is in it."""
+    """The objects of an event. `model` is set for training and validation; `worker` leads the gang, if any."""
 
     run: Run
     task: Task
@@ -40,7 +39,7 @@ class _Concerned(NamedTuple):
 
 
 def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: Mapping[str, Dataset]) -> None:
-    """Take in an event of a task of `run`.
+    """Apply a task event of `run`.
 
     Raises:
         IllegalEventError: it does not fit.
@@ -61,7 +60,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
 
 
 def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Concerned:
-    """Whom an event that fits its task tells of."""
+    """Find the objects of an event that fits its task."""
     task = run.tasks.get(event.task) or run.find(event.task)
     task.check(event)
     worker = _known(workers, event, event.worker)
@@ -69,7 +68,7 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     members: Members = ((worker, source.devices),)
     if source.others:
         members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
-    # What an audit comes to is nothing to its model.
+    # A verification does not affect its model.
     is_models = task.key.model and task.key.kind != "audit"
     return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
 
@@ -125,7 +124,7 @@ def _close(
     workers: Mapping[str, Worker],
 ) -> None:
     run, task, worker, model, members = concerned
-    # Before the task knows: what never ran has met no savepoint.
+    # Read before the task changes: an attempt that never ran has read no savepoint.
     is_running = task.state is TaskState.RUNNING
     trainee = model if task.key.kind == "train" else None
     for member, _ in members:
@@ -134,7 +133,7 @@ def _close(
     del run.open[event.task]
     if model and model.busy == event.task:
         model.busy = None
-    if not isinstance(event, TaskRevoked):  # that is the controller's word
+    if not isinstance(event, TaskRevoked):  # the controller wrote the event, not a worker
         _see_worked(run, task, event.time)
     match event:
         case TaskCommitted():
@@ -153,10 +152,10 @@ def _close(
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
             newest = task.attempts[-1]
-            # Of a gang it is perhaps another worker that ends: that one says so itself.
+            # In a gang another worker may be draining; it reports that itself.
             worker.is_ending |= is_given_back and newest.asked is None and not newest.others
             is_device = event.failure.kind is FailureKind.DEVICE
-            # Of a machine's failures the task tells how many there were.
+            # For machine failures the task's message has the count.
             failures.fail((is_device and task.failure) or event.failure, run, task, model)
         case TaskRevoked():
             if model is not None and is_running:
@@ -173,13 +172,13 @@ def _close(
             if task.state is TaskState.FAILED and task.failure is not None:
                 failures.fail(task.failure, run, task, model)
     if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
-        # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
+        # It has priority: training the model elsewhere would discard the savepoint.
         task.keep_savepoint()
     run.see_task(event.task, task)
     if task.exhausted and task.key.kind != "audit":
         is_done = task.state is TaskState.COMMITTED
         (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
-    # A sub-epoch within an epoch changes nothing that is counted of its model.
+    # Within an epoch the counts of a model don't change.
     if model and (
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
@@ -187,7 +186,7 @@ def _close(
 
 
 def give_up(event: TaskGivenUp, run: Run) -> None:
-    """Take in that no worker has the memory that a task needs; nothing if it is about what was."""
+    """Apply that no worker has the memory a task needs; ignore outdated events."""
     task = run.tasks.get(event.task)
     if task is None or (task.state, task.attempt) != (TaskState.PENDING, event.attempt):
         return
@@ -213,8 +212,9 @@ def give_up(event: TaskGivenUp, run: Run) -> None:
 
 
 def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
-    """Whether the task is done once more, elsewhere if somebody else can, because a broken device raises the same as
-    its code. Once for all tasks of the run: a mistake in the code is told as soon as without."""
+    """Whether to repeat a task on another worker, if possible, since a broken device may raise the same error.
+
+    Once per run, so errors in user code appear early."""
     is_users = event.failure.kind is FailureKind.USER_ERROR
     is_last = task.failures + 1 >= run.max_attempts
     is_over = is_last or event.failure.is_final
@@ -227,7 +227,7 @@ def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
 def _see_end(
     event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, workers: Mapping[str, Worker]
 ) -> None:
-    """Keep for the workers how the attempt ended: by that broken machines are found."""
+    """Record for the workers how the attempt ended, as evidence of broken machines."""
     run, task, worker, _, members = concerned
     if isinstance(event, TaskRevoked):
         return
@@ -236,7 +236,7 @@ def _see_end(
         for member, _ in members:
             member.ended.append(Ended(event.time, event.task, model))
         for name in {*task.doubts} - {member.name for member, _ in members}:
-            # It was the machine: its task is done, by the same code.
+            # The machine was at fault: the same code has committed elsewhere.
             found = [each for each in workers[name].ended if each.task == event.task and each.is_doubtful]
             for each in found:
                 workers[name].ended.append(each._replace(time=event.time, is_device=True))
@@ -255,11 +255,11 @@ def _see_end(
 
 
 _NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})
-"""Kinds that tell nothing of the worker."""
+"""Failure kinds that say nothing about the worker."""
 
 
 def _of_rank(rank: int | None, members: Members) -> Worker | None:
-    """The worker of a gang that has a rank."""
+    """The gang's worker with this rank."""
     for member, devices in members:
         if rank is None or rank < len(devices):
             return member if rank is not None else None
@@ -268,7 +268,7 @@ def _of_rank(rank: int | None, members: Members) -> Worker | None:
 
 
 def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
-    """A sub-epoch that is to be audited, or was."""
+    """Start a verification, or record its result."""
     run, task, _, model, _ = concerned
     if task.key.kind == "audit":
         audits.see_redo(run.audits, event, workers)
@@ -286,7 +286,7 @@ def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str
 
 
 def _see_worked(run: Run, task: Task, at: float) -> None:
-    # A container for ETL may answer the questions of a search while nobody is there to train.
+    # An ETL container may run search tasks while no worker trains.
     if task.key.kind != "search":
         run.worked = at
 

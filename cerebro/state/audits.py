@@ -1,8 +1,8 @@
-"""Sub-epochs that are done once more, by another worker, and compared: which they are, and what came of it. Pure.
+"""Verification: sub-epochs re-executed by another worker and compared. Pure.
 
-Only hopping can do that: every sub-epoch begins with an immutable checkpoint, and another worker may hold its
-partition. A difference tells that one of the two computes wrongly, or that the code does not repeat itself. Which of
-it, a third worker tells. What a redo trains is nobody's state, whatever comes of it.
+Hopping makes it possible: each sub-epoch starts from an immutable checkpoint; another worker may have the partition.
+A difference means that one worker is faulty or that the code is not deterministic; a third worker decides. The result
+of a re-execution never becomes a model's state.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from cerebro.state.visits import Visit
 from cerebro.state.workers import Ended, Worker
 
 TOLERANCE = 1e-3
-"""Relative difference of a metric that counts as none, where bits need not be equal: on GPUs, and between devices of
-different kinds."""
+"""Relative difference below which metrics are equal, on GPUs and between kinds of devices."""
 MOST_UNCLEAR = 2
-"""So many audits of a run may wait for a third worker before others begin, and so many may find nobody to blame before
-nothing more is audited: code that does not repeat itself would have every machine checked, again and again."""
+"""Limit of open disagreements, and of disagreements without a faulty worker.
+
+The first limit delays new verifications. The second ends them: nondeterministic code would accuse every machine."""
 
 
 class AuditState(StrEnum):
-    """Where an audit stands."""
+    """State of a verification."""
 
-    WAITING = "waiting"  # for a redo
-    EQUAL = "equal"  # done again, it is as it was committed
-    DIFFERS = "differs"  # it is not; a third worker is to tell which of the two is wrong
-    JUDGED = "judged"  # a third worker has told: `Audit.wrong`, or nobody
-    DROPPED = "dropped"  # it came to nothing: `Audit.note`
+    WAITING = "waiting"  # for a re-execution
+    EQUAL = "equal"  # the re-execution agrees
+    DIFFERS = "differs"  # a third worker must decide
+    JUDGED = "judged"  # decided: `Audit.wrong`, or no worker
+    DROPPED = "dropped"  # cancelled: `Audit.note`
 
 
 OPEN = frozenset({AuditState.WAITING, AuditState.DIFFERS})
 
 
 class Redo(NamedTuple):
-    """A sub-epoch done once more."""
+    """One re-execution of a sub-epoch."""
 
     worker: str
     is_exact: bool
@@ -56,16 +56,18 @@ class Redo(NamedTuple):
 
 @dataclass(kw_only=True)
 class Audit:
-    """Of one committed sub-epoch.
+    """Verification of one committed sub-epoch.
 
     Attributes:
-        sub-epoch: its key. number: how many sub-epochs its model had trained before.
-        visit: what it left. before: the checkpoint that it began with; `None`: it was the first.
-        hyperparams: with which it was trained.
-        arithmetic: of the worker that trained it, as of `arithmetic_of`.
-        drawn_after: sub-epochs that the run had committed by then.
-        wrong: worker that computed wrongly, if that was found.
-        note: in words, what was found beyond the state.
+        sub_epoch: its key.
+        number: sub-epochs its model had trained before.
+        visit: its result.
+        before: checkpoint it started from; `None` for the first.
+        hyperparams: hyperparameters in use.
+        arithmetic: `arithmetic_of` its worker.
+        drawn_after: committed sub-epochs of the run at selection.
+        wrong: the faulty worker, if known.
+        note: further findings, for people.
     """
 
     sub_epoch: TaskKey
@@ -80,65 +82,65 @@ class Audit:
     wrong: str = ""
     note: str = ""
     is_over: bool = False
-    """Its run ended before a third worker could tell."""
+    """True if the run ended before a third worker could decide."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a redo of it is to come."""
+        """True if a re-execution is due."""
         return self.state in OPEN and not self.is_over
 
     @property
     def next_key(self) -> TaskKey:
-        """Of the task that is to do it once more."""
+        """Key of the next re-execution."""
         return self.sub_epoch._replace(kind="audit", redo=len(self.redos) + 1)
 
     @property
     def seen_by(self) -> frozenset[str]:
-        """Workers that have done the sub-epoch; another one is to do it next."""
+        """Workers that have computed the sub-epoch; the next one must differ."""
         return frozenset({self.visit.worker, *(redo.worker for redo in self.redos)})
 
     @property
     def files(self) -> frozenset[str]:
-        """Names of the checkpoints that it needs while it is open."""
+        """Checkpoints it needs while open."""
         return frozenset({self.visit.file, *([self.before.name] if self.before else [])})
 
 
 @dataclass(kw_only=True)
 class Audits:
-    """Of a run, by the key of their sub-epoch, in the order in which they were drawn.
+    """Verifications of a run, by sub-epoch key, in the order of selection.
 
     Attributes:
-        unaudited: sub-epochs that were drawn and could not be audited: why -> how many.
+        unaudited: reason -> number of selected sub-epochs that cannot be verified.
     """
 
     known: dict[str, Audit] = field(default_factory=dict)
     unaudited: dict[str, int] = field(default_factory=dict)
     unblamed: int = 0
-    """How many were judged, with nobody to blame."""
+    """Decided verifications without a faulty worker."""
     _open: dict[str, Audit] = field(default_factory=dict)
-    """Those that are: few, of perhaps many."""
+    """Open verifications, a small part of `known`."""
 
     def open(self) -> Iterator[Audit]:
-        """Those that wait for a redo."""
+        """Yield the open verifications."""
         if not self.is_hopeless:
             yield from self._open.values()
 
     def of(self, key: TaskKey) -> Audit | None:
-        """The open one whose next redo has this key."""
+        """Return the open verification with this key for its next re-execution."""
         audit = self.get(key)
         return audit if audit is not None and audit.is_open and audit.next_key == key else None
 
     def get(self, key: TaskKey) -> Audit | None:
-        """The one whose redo has this key, even if it has come to nothing while the redo was on its way."""
+        """Return the verification for a re-execution's key, even a cancelled one."""
         return self.known.get(str(_sub_epoch_of(key)))
 
     def needed(self, model: str, *, but: Audit | None = None) -> set[str]:
-        """Names of checkpoints of a model that must not be removed, for other audits than `but`."""
+        """Return the checkpoints of a model that open verifications except `but` need."""
         of_model = (audit for audit in self.open() if audit.sub_epoch.model == model and audit is not but)
         return {name for audit in of_model for name in audit.files}
 
     def due(self) -> Iterator[Audit]:
-        """Those of which a redo is to be given, what differs first."""
+        """Yield verifications to schedule, disagreements first."""
         differing = [audit for audit in self.open() if audit.state is AuditState.DIFFERS]
         yield from differing
         if len(differing) < MOST_UNCLEAR:
@@ -146,28 +148,28 @@ class Audits:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many have found nobody to blame that the code is the likely cause."""
+        """True if disagreements without a faulty worker suggest nondeterministic code."""
         return self.unblamed >= MOST_UNCLEAR
 
     def draw(self, audit: Audit) -> None:
-        """One more is to be done."""
+        """Add a verification."""
         self.known[str(audit.sub_epoch)] = self._open[str(audit.sub_epoch)] = audit
 
     def settle(self, audit: Audit) -> None:
-        """Its state is another one."""
+        """Update the counts after a change of state."""
         if not audit.is_open:
             self._open.pop(str(audit.sub_epoch), None)
             self.unblamed += audit.state is AuditState.JUDGED and not audit.wrong
 
     def drop(self, sub_epoch: TaskKey, note: str) -> None:
-        """It comes to nothing: its sub-epoch is done again, say."""
+        """Cancel a verification, for example because its sub-epoch is trained again."""
         audit = self.known.get(str(sub_epoch))
         if audit is not None and audit.is_open:
             audit.state, audit.note = AuditState.DROPPED, note
             self.settle(audit)
 
     def end(self) -> None:
-        """The run has ended: what was not done is not to be done any more, and needs nothing."""
+        """Cancel open verifications at the end of the run."""
         for audit in list(self._open.values()):
             if audit.state is AuditState.WAITING:
                 self.drop(
@@ -178,8 +180,7 @@ class Audits:
 
 
 def is_drawn(seed: int, sub_epoch: TaskKey, share: float) -> bool:
-    """Whether a sub-epoch is among those that are audited. The same for whoever asks, whenever: only seed, run and
-    sub-epoch count."""
+    """Return True if a sub-epoch is selected; depends only on seed, run and sub-epoch."""
     digest = hashlib.sha256(f"audit/{seed}/{sub_epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
@@ -195,10 +196,10 @@ def see_commit(
     committed: int,
     workers: Mapping[str, Worker],
 ) -> None:
-    """A sub-epoch was committed, as its model knows already: perhaps it is to be audited.
+    """Select a committed sub-epoch for verification or not; call it after the model has it.
 
     Args:
-        committed: sub-epochs of the run, this one among them.
+        committed: sub-epochs of the run, including this one.
     """
     sub_epoch = task.key
     if (
@@ -227,7 +228,7 @@ def see_commit(
 
 
 def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
-    """Why a sub-epoch cannot be audited; empty if it can."""
+    """Why a sub-epoch cannot be verified, or an empty string."""
     if visit.parallel_plan is not None or visit.others:
         return "trained by a way, or by several workers"
     if not visit.cores:
@@ -242,28 +243,27 @@ def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Ma
 
 
 def may_redo(worker: Worker, dataset: str, partition: int) -> bool:
-    """Whether a worker can do a sub-epoch on this partition once more."""
+    """Return True if a worker can re-execute a sub-epoch on this partition."""
     return worker.is_alive and "audit" in worker.kinds and (dataset, partition) in worker.replicas
 
 
 def is_exact(audit: Audit, worker: Worker) -> bool:
-    """Whether a worker computes the bits that the one had which trained the sub-epoch."""
+    """Return True if a worker computes the same bits as the original worker."""
     return bool(audit.arithmetic) and audit.arithmetic == arithmetic_of(worker)
 
 
 def arithmetic_of(worker: Worker) -> str:
-    """What processors have in common that compute the same bits, as the worker tells; empty of a worker that computes
-    on GPUs, and where it is not known."""
+    """Return the worker's class of bit-identical processors; empty for GPUs and if unknown."""
     if worker.device is None or worker.device.kind != "cpu":
         return ""
     return next((kind for kind in worker.kinds if kind.startswith(COMPUTES)), "")
 
 
-# --- what comes of a redo -------------------------------------------------------------------------
+# --- results of re-executions ---------------------------------------------------------------------
 
 
 def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]) -> None:
-    """A redo was committed: compare, judge, and keep for the workers what it says of their machines."""
+    """Compare a committed re-execution and record the findings for the workers."""
     key, outcome = TaskKey.parse(event.task), event.result.audit
     audit = audits.of(key)
     if audit is None or outcome is None:
@@ -294,8 +294,7 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
 
 
 def judged(audit: Audit) -> tuple[str, str]:
-    """Of a sub-epoch that was done three times: who computed wrongly, if that can be told, and what was found, in
-    words."""
+    """Return the faulty worker, if known, and the findings, for a sub-epoch computed three times."""
     first, second = audit.redos
     where = f"differs in {_named(first.differences)}"
     is_as_committed, is_as_first = not second.differences, _agree(first, second)
@@ -324,13 +323,13 @@ def judged(audit: Audit) -> tuple[str, str]:
 
 
 def see_failure(audits: Audits, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
-    """An attempt at a redo failed. Nothing but the audit suffers from it."""
+    """Record the failure of a re-execution; it affects only the verification."""
     if is_final or failure.kind in (FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY):
         audits.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
 
 
 def apart(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
-    """Names of metrics that differ by more than `TOLERANCE`, or that one of the two lacks."""
+    """Return the metrics that differ by more than `TOLERANCE` or are missing on one side."""
     return [
         name
         for name in {**first, **second}
@@ -359,7 +358,7 @@ def _named(names: Collection[str], most: int = 3) -> str:
 
 
 def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit: Audit) -> None:
-    """One of the two is wrong, so both are to check their machines."""
+    """Have both workers check their machines, since one is faulty."""
     if name in workers:
         other = audit.redos[0].worker if name == audit.visit.worker else audit.visit.worker
         failure = _failure(audit, f"{audit.sub_epoch} {audit.note} when {name} and {other} do it")

@@ -1,17 +1,15 @@
-"""By which ways a model can be trained: those of its run but for the ones that are ruled out.
+"""Parallel plans of a model: the run's plans without the ruled-out ones.
 
-A way is ruled out for a model when an attempt shows that it cannot be used: the technique does not apply to the model,
-or memory ran out. It is not chosen again for this model, and as long as another way is left the failure counts as no
-attempt. A model fails for its ways only once none is left; then it tells of each why.
+An attempt rules a plan out for its model if the technique does not apply or memory ran out. While another plan remains,
+the failure counts as no attempt. A model fails only after its last plan, and its error lists the reason for each.
 
-User code that raises, hangs or crashes by another way than it is written may do so because of the way. So what would
-end the model rules out the way, as long as another one is left: if it was user code, the other one shows the same.
+User code that raises, hangs or crashes under a plan other than the plain one may fail because of the plan. A failure
+that would end the model rules the plan out if another remains: an error in user code will appear there too.
 
-A gang that loses workers again and again goes on as workers that train alone.
+A gang that keeps losing workers continues as single workers.
 
-Memory of a device belongs to the attempt that has the device, so one failure is proof. Memory of a machine is shared:
-what runs out of it is first done once more with nothing else on its worker, as far as attempts remain
-(`controller.exclusions.memory_retries`).
+Each device serves one attempt, so a single failure is proof. Host memory is shared: the sub-epoch is first
+retried alone on its worker, if attempts remain (`controller.exclusions.memory_retries`).
 """
 
 from __future__ import annotations
@@ -33,27 +31,28 @@ from cerebro.state.tasks import MAX_LOSSES, Task
 
 _STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY, FailureKind.MEMBER_LOST})
 _DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
-"""Failures that are perhaps the way's, and perhaps user code's or chance."""
+"""Failures with several possible causes: the plan, user code or chance."""
 
 
 def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
-    """By which sub-epochs of a fit may run, those first that are tried first."""
+    """Return the plans for a fit's sub-epochs, in the order of trying."""
     return (run.plan.parallel_plans if isinstance(run.plan, FitPlan) else ()) or (SINGLE,)
 
 
 def left(run: Run, model: Model) -> Iterator[ParallelPlan]:
-    """Those of them that are not ruled out for a model."""
+    """Yield the plans that are not ruled out for a model."""
     return (
         parallel_plan for parallel_plan in parallel_plans_of(run) if parallel_plan.label not in model.struck
     )
 
 
 def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
-    """Strike a way off if the end of the open attempt of `task`, a sub-epoch of `model`, shows that it cannot be used;
-    the task does not know of the failure yet.
+    """Rule a plan out if the failure of the task's open attempt proves it unusable.
+
+    Call it before the task records the failure.
 
     Returns:
-        Whether the sub-epoch is to be done by another way: then the failure counts as no attempt.
+        True if another plan remains; the failure then counts as no attempt.
     """
     parallel_plan = task.attempts[-1].parallel_plan or SINGLE
     is_doubtful = failure.is_by_parallel_plan and failure.kind in _DOUBTFUL
@@ -74,14 +73,14 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
 
 
 def strike_last(failure: Failure, run: Run, task: Task, model: Model) -> None:
-    """No other way is left for a sub-epoch of `model`, and by the one of its newest attempt it cannot be done."""
+    """Rule out the plan of the newest attempt, with no other plan left."""
     parallel_plan = task.attempts[-1].parallel_plan or SINGLE
     if len(parallel_plans_of(run)) > 1 and parallel_plan.label not in model.struck:
         strike(model, parallel_plan, failure)
 
 
 def strike(model: Model, parallel_plan: ParallelPlan, failure: Failure) -> None:
-    """A model cannot be trained by a way; `failure` says why. Its run is to see the model again."""
+    """Rule a plan out for a model. The caller updates the run's counts."""
     model.struck[parallel_plan.label] = RuledOut(
         parallel_plan=parallel_plan,
         reason=failure.line,
@@ -92,7 +91,7 @@ def strike(model: Model, parallel_plan: ParallelPlan, failure: Failure) -> None:
 
 
 def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
-    """Take in an event; a model without a way left is given up.
+    """Apply an event; fail a model without remaining plans.
 
     Raises:
         IllegalEventError: the run has no such model.
@@ -111,15 +110,15 @@ def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelPlanTold:
-    """What there is to say of a way for a model.
+    """Facts about a parallel plan of a model.
 
     Attributes:
-        sub-epochs: that are committed and ran so.
-        seconds: that one of them took on average; `None` where there is none.
-        ruled_out: why it cannot be used; empty: it can, as far as is known.
-        is_next: sub-epochs run so now, or the next one does where it can.
-        batch_s: seconds of a batch, as a trial has measured; 0: none has.
-        is_verified: a trial has shown that it computes the gradient of one device; `None`: none was made.
+        sub_epochs: number committed with this plan.
+        seconds: mean time of a sub-epoch; `None` without any.
+        ruled_out: reason, or empty.
+        is_next: True for the plan of the running or probable next sub-epoch.
+        batch_s: seconds per batch in a trial; 0 without one.
+        is_verified: True if a trial matched the gradient of one device; `None` without a trial.
     """
 
     parallel_plan: ParallelPlan
@@ -132,7 +131,7 @@ class ParallelPlanTold:
 
 
 def told(run: Run, model: Model) -> list[ParallelPlanTold]:
-    """All ways of a model, those first that are tried first."""
+    """Describe all plans of a model, in the order of trying."""
     seconds: dict[str, tuple[int, float]] = {}
     known = {parallel_plan.label: parallel_plan for parallel_plan in parallel_plans_of(run)}
     for used in _used(model):
@@ -163,14 +162,14 @@ def told(run: Run, model: Model) -> list[ParallelPlanTold]:
 
 
 def _used(model: Model) -> Iterator[ParallelPlanUsed]:
-    """By which ways its sub-epochs ran, and those that it has from another model."""
+    """Yield the plans of a model's sub-epochs, inherited ones included."""
     yield from model.summaries.parallel_plans
     for visit in model.visits.kept:
         yield ParallelPlanUsed(visit.parallel_plan, 1, visit.seconds)
 
 
 def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome]]:
-    """Label -> a way of the model, and what a trial of it has shown; of several kinds of devices the best."""
+    """Label -> plan and trial outcome; the best one across kinds of devices."""
     group = run.inspection.group_of(model.id) if run.inspection else None
     found: dict[str, tuple[ParallelPlan, TrialOutcome]] = {}
     for known in group.parallel_plans if group else ():
@@ -181,8 +180,7 @@ def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome
 
 
 def _upcoming(run: Run, model: Model) -> str:
-    """Label of the way by which its sub-epoch runs, or else the last one ran, or the next one probably does; empty if
-    there is none to come."""
+    """Label of the running, last or probable next sub-epoch's plan; empty for a trained model."""
     if model.state is not ModelState.ACTIVE or model.is_trained:
         return ""
     task = run.open.get(model.busy or "")
@@ -194,16 +192,14 @@ def _upcoming(run: Run, model: Model) -> str:
 
 
 def has_more_than_one(run: Run, model: Model) -> bool:
-    """Whether there is something to say of a model's ways: it was trained by another one than is tried first without a
-    choice, or one is ruled out or was measured."""
+    """True if a model's plans are worth showing: a plan was used, ruled out or measured."""
     return bool(model.struck or _tried(run, model)) or any(
         used.parallel_plan is not None for used in _used(model)
     )
 
 
 def lines(run: Run) -> list[str]:
-    """By which ways the models of a fit are trained, and why ways are ruled out, in words; nothing where all run on
-    one device, as user code is written."""
+    """Describe the plans of a fit's models and why plans are ruled out; no lines without plans."""
     used: Counter[str] = Counter()
     struck: dict[str, list[ParallelPlanTold]] = {}
     for model in run.models.values():
@@ -214,7 +210,7 @@ def lines(run: Run) -> list[str]:
             used[found.parallel_plan.label] += found.is_next or (model.is_trained and found.sub_epochs > 0)
             if found.ruled_out:
                 struck.setdefault(found.parallel_plan.label, []).append(found)
-    used += Counter()  # without what nobody uses
+    used += Counter()  # drops unused plans
     if not struck and set(used) <= {SINGLE.label}:
         return []
     by = ", ".join(f"{_models(count)} by {label}" for label, count in used.items())
@@ -233,16 +229,16 @@ _CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
     "not_applicable": (FailureKind.NOT_APPLICABLE, None),
     "gradient": (FailureKind.NOT_APPLICABLE, None),
 }
-"""Why a trial has failed -> what it proves of its way. A crash or a hang, or memory of the machine, proves nothing."""
+"""Cause of a failed trial -> conclusive failure. A crash, a hang or host memory proves nothing."""
 
 
 def see_trial(run: Run, group: str, parallel_plan: str) -> None:
-    """Strike a way off for the models of a group if a trial has shown that it cannot be used; on each kind of devices,
-    if there are several. Not where a sub-epoch of one of them has been trained so, nor for those that have changed
-    since; and the last way that a model has is left for its own sub-epochs to judge.
+    """Rule a plan out for a group of models if trials on every kind of device failed conclusively.
+
+    Skips plans with a trained sub-epoch, models changed since, and a model's last plan, left to its sub-epochs.
 
     Args:
-        group, way: ids in the run's inspection.
+        group, parallel_plan: ids in the run's inspection.
     """
     known = run.inspection.group(group) if run.inspection else None
     tried = known.parallel_plan(parallel_plan) if known else None
@@ -270,7 +266,7 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:
-    """What a model that is given up tells: of its ways, if it is for want of one."""
+    """Return the failure to show for a failed model; it lists all plans once they are ruled out."""
     if (
         failure.kind not in _STRIKING
         or len(parallel_plans_of(run)) == 1
@@ -282,7 +278,7 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     most = max((each.peak_bytes for each in struck), default=0)
     limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
     seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB{limit}" if most else ""
-    # Tables show the first line, so need and limit come first.
+    # Tables show the first line, so put need and limit first.
     need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
     told = "\n".join(
         [

@@ -1,5 +1,4 @@
-"""Which workers can be spared: the limits of quarantine, for people and for the controller's rule; and what the store
-keeps of a worker's health. Pure."""
+"""Limits of quarantine, for people and the controller's rule, and the store's health records. Pure."""
 
 from __future__ import annotations
 
@@ -26,24 +25,24 @@ from cerebro.contract.records import WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError
 
 MOST = 0.5
-"""Share of the workers that train which may be quarantined."""
+"""Largest share of quarantined training workers."""
 SLOW = 1.5
-"""Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect. As
-often as the other workers' sub-epochs the sub-epochs of one have to take to be labelled so
-(`controller.exclusions.stragglers`)."""
+"""Factor over the median time that labels a worker slow; a label has no other effect.
+
+Compares check results on equal devices, and sub-epochs (`controller.exclusions.stragglers`)."""
 CHECK_PASSED = "check passed"
-"""`Incident.what` of a good result: the log of checks keeps it, and the page does not list it."""
+"""`Incident.what` of a passed check, which the log keeps and the page hides."""
 
 CHECK_S = 75.0
-"""So long a check may take with all that belongs to it; one that has told nothing by then is not waited for."""
+"""Seconds to wait for a check's result."""
 
 
 def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, WorkerHealth]) -> str:
-    """Why a worker cannot be quarantined now; empty if it can.
+    """Return why a worker cannot be quarantined now, or an empty string.
 
     Args:
-        statuses: all that are registered.
-        health: of those of which something is known.
+        statuses: all registered workers.
+        health: known health records by worker.
     """
     out = {name for name, each in health.items() if each.is_quarantined} | {worker}
     here = [status for status in statuses if not status.is_lost]
@@ -73,7 +72,7 @@ def _last_maker(worker: str, there: Sequence[WorkerStatus]) -> str:
 
 
 def _unmakable(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[WorkerStatus]) -> str:
-    """Why what a worker holds could not be had elsewhere; empty if it could, or is there already."""
+    """Why no other worker could provide this one's partitions, or an empty string."""
     held = _held(status for status in statuses if status.record.worker == worker)
     trainers = [status for status in there if "train" in status.record.kinds]
     lonely = sorted(held - _held(trainers))
@@ -95,11 +94,11 @@ def _volume(status: WorkerStatus) -> str:
     return status.record.volume or status.record.worker
 
 
-# --- in words -------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def health_words(status: WorkerStatus, health: HealthAnswer) -> str:
-    """What people are to know of a worker's machine, in the same words everywhere; empty: nothing."""
+    """Describe the state of a worker's machine; an empty string for a healthy one."""
     name = status.record.worker
     known, factor = health.of(name), slow(health).get(name)
     if known.quarantine is not None and known.is_quarantined:
@@ -115,16 +114,16 @@ def health_words(status: WorkerStatus, health: HealthAnswer) -> str:
 
 
 def cordon_line(status: WorkerStatus) -> str:
-    """How a person keeps other pods off the node of a worker, which Cerebro may not do; empty outside of pods."""
+    """Return the command that cordons a worker's node, which Cerebro may not do; empty outside pods."""
     record = status.record
     return f"If its node is broken: kubectl cordon {record.host}" if record.pod and record.host else ""
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 class Change(NamedTuple):
-    """What is known of a worker from now on, and what people are told; nothing is told of what was so before."""
+    """A new health record and the incident to announce, if any."""
 
     health: WorkerHealth
     incident: Incident | None = None
@@ -137,11 +136,11 @@ def quarantined(
     health: HealthAnswer,
     now: float,
 ) -> Change:
-    """Give a worker nothing more. A person's word replaces the rule's.
+    """Quarantine a worker. A person's request replaces the rule's.
 
     Raises:
-        NotFoundError: nobody of that name is registered.
-        ConflictError: it cannot be spared.
+        NotFoundError: no such worker is registered.
+        ConflictError: the cluster needs the worker.
     """
     status, known = found(worker, statuses), health.of(worker)
     if known.quarantine is not None and known.is_quarantined:
@@ -166,10 +165,10 @@ def quarantined(
 def released(
     worker: str, request: ReleaseRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
-    """Give a worker tasks again. What was seen of it until now counts no more.
+    """Release a worker from quarantine and discard earlier evidence.
 
     Raises:
-        NotFoundError: nobody of that name is registered.
+        NotFoundError: no such worker is registered.
         ConflictError: it is not quarantined.
     """
     status, known = found(worker, statuses), health.of(worker)
@@ -191,10 +190,10 @@ def released(
 def check_asked(
     worker: str, request: CheckRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
-    """Have a worker check its machine.
+    """Request a node check.
 
     Raises:
-        NotFoundError: nobody of that name is registered.
+        NotFoundError: no such worker is registered.
         ConflictError: the worker trains no models.
     """
     status = found(worker, statuses)
@@ -204,17 +203,17 @@ def check_asked(
         )
     known, by = health.of(worker), _by(request)
     if known.check is not None and known.check.ended is None and now - known.check.asked < CHECK_S:
-        return Change(known)  # one is under way
+        return Change(known)  # a check is running
     check = WorkerCheck(asked=now, reason=request.reason, by=by)
     return Change(known.model_copy(update={"check": check}))
 
 
 def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
-    """What a worker has found. Told by another incarnation, or unasked, it is kept all the same: it is newer."""
+    """Record the result of a check, even an unrequested one or from another incarnation: it is newer."""
     known = health.of(worker)
     check = known.check or WorkerCheck(asked=now, reason="unasked", by=worker)
     if check.result == result:
-        return Change(known)  # told twice
+        return Change(known)  # repeated report
     told = check.model_copy(update={"ended": now, "result": result})
     verdict = result.verdict
     incident = Incident(
@@ -231,11 +230,10 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
 def paced(
     worker: str, request: PaceRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
-    """Label a worker whose sub-epochs take much longer than the others', or take the label off. People are told of
-    both, and not of what it is by now.
+    """Set or clear the slow label of a worker. Announce only changes of the label, not of the factor.
 
     Raises:
-        NotFoundError: nobody of that name is registered.
+        NotFoundError: no such worker is registered.
     """
     host, known = found(worker, statuses).record.host, health.of(worker)
     pace = None
@@ -263,7 +261,7 @@ def paced(
 
 
 def told(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident | None:
-    """An incident as it is kept; `None`: the newest of the worker says the same."""
+    """Return the incident to keep; `None` if it repeats the worker's newest one."""
     newest = next((each for each in reversed(health.incidents) if each.worker == request.worker), None)
     if newest is not None and (newest.what, newest.evidence) == (request.what, request.evidence):
         return None
@@ -271,8 +269,7 @@ def told(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident
 
 
 def slow(health: HealthAnswer) -> dict[str, float]:
-    """Workers that computed slower at their check than others with the same devices: how many times as long they take,
-    against the median."""
+    """Return worker -> factor over the median check time on equal devices, for slow workers."""
     rates: dict[str, dict[str, float]] = {}
     for name, each in health.workers.items():
         result = each.check.result if each.check is not None else None
@@ -286,7 +283,7 @@ def slow(health: HealthAnswer) -> dict[str, float]:
 
 
 def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
-    """A registered worker; `NotFoundError` if there is none of that name."""
+    """Return a registered worker, or raise `NotFoundError`."""
     for status in statuses:
         if status.record.worker == worker:
             return status
@@ -295,7 +292,7 @@ def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
 
 
 def _by(request: QuarantineWorkerRequest | ReleaseRequest | CheckRequest) -> str:
-    """Return who acts. A request needs a term to be the controller's: without users mode, clients can send any name."""
+    """Return the author. Only the controller sends a term; without users mode, clients can send any name."""
     if request.term is not None:
         return CONTROLLER
     return "somebody" if request.by == CONTROLLER else request.by

@@ -1,7 +1,6 @@
-"""One task's life: states, the table of transitions, attempts.
+"""States, transitions and attempts of a task.
 
-A task is retried under a growing attempt number. Whether a failed attempt gets another one is decided here
-and only here.
+Each retry has a higher attempt number. Only this module decides whether a failed attempt is retried.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoke
 
 
 class TaskState(StrEnum):
-    """Where a task stands."""
+    """State of a task."""
 
-    PENDING = "pending"  # to be done; no attempt is open
+    PENDING = "pending"  # no attempt is open
     ASSIGNED = "assigned"  # in a worker's inbox
-    RUNNING = "running"  # a worker holds its lease
+    RUNNING = "running"  # the worker holds its lease
     COMMITTED = "committed"  # done, once
-    FAILED = "failed"  # given up
+    FAILED = "failed"  # no further attempts
 
 
 OPEN = frozenset({TaskState.ASSIGNED, TaskState.RUNNING})
@@ -51,31 +50,29 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
     (TaskState.RUNNING, "TaskAsked"): frozenset({TaskState.RUNNING}),
     (TaskState.RUNNING, "SubEpochSaved"): frozenset({TaskState.RUNNING}),
-    # `Task.reopen`: the checkpoint a committed sub-epoch left is lost; a training partition may have to be made once
-    # more.
+    # `Task.reopen`: a sub-epoch's checkpoint is lost, or a training partition is needed on another worker.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
-    # No worker has the memory that it needs.
+    # No worker has enough memory.
     (TaskState.PENDING, "TaskGivenUp"): frozenset({TaskState.FAILED}),
-    # `Task.retry`: a user wants its model to go on.
+    # `Task.retry`: a user retries the model.
     (TaskState.FAILED, "ModelRetried"): frozenset({TaskState.PENDING}),
 }
-"""(state, event) -> states it may lead to. Anything else is illegal and changes nothing."""
+"""(state, event) -> allowed states. Anything else is illegal and changes nothing."""
 
 MAX_LOSSES = 5
-"""Times a task may be running when its worker is lost. A worker that dies again and again on the same task (a kernel
-that kills the whole worker for memory, say) would otherwise do so for ever."""
+"""Worker losses during one task before it fails. Otherwise a task that kills its workers would do so for ever."""
 
 MAX_DEVICE_FAILURES = 5
-"""Times a task may fail of its machine. By then it has met several, or the only one that there is."""
+"""Machine failures of one task before it fails; by then it has tried several workers, or the only one."""
 
 UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
-"""Failures that are not the task's own and use up no attempt."""
+"""Failure kinds that use up no attempt."""
 
 
 @lru_cache(maxsize=256)
 def _shared(devices: tuple[int, ...]) -> tuple[int, ...]:
-    """Equal ones as one object: there is an attempt for each sub-epoch of a long run."""
+    """Intern equal tuples: a long run has an attempt for each sub-epoch."""
     return devices
 
 
@@ -86,7 +83,7 @@ def _shared_way(text: str) -> ParallelPlan:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One attempt of a task at a worker; times are the store's clock in seconds, 0 while unknown."""
+    """One attempt at a task. Times are seconds of the store's clock, 0 if unknown."""
 
     number: int
     worker: str
@@ -94,28 +91,28 @@ class Attempt:
     started: float = 0.0
     ended: float = 0.0
     outcome: str = ""
-    """`committed`, `revoked: REASON` (or given back by a worker that ends), or the failure's kind; empty while open."""
+    """`committed`, `revoked: REASON` (also for released tasks) or the failure's kind; empty while open."""
     has_run: bool = False
-    """Whether it ever started. (At 0, perhaps, where virtual time begins.)"""
+    """True if it started. (`started` may be 0 in virtual time.)"""
     asked: float | None = None
-    """When the controller asked for it to be given back, if it did."""
+    """Time of the controller's request to release it, if any."""
     start_s: float = 0.0
-    """Seconds of it before its own work began, at most all of it; known once it is committed."""
+    """Seconds of process start, known after the commit."""
     devices: tuple[int, ...] = (0,)
-    """Of the worker, that it takes or took."""
+    """Devices of the worker."""
     parallel_plan: ParallelPlan | None = None
-    """How it uses them; `None`: on one, as user code is written."""
+    """How it uses the devices; `None`: one device, user code as written."""
     others: tuple[Member, ...] = ()
-    """Of a sub-epoch on a set of partitions: the other workers of its gang. They have and lose the attempt together."""
+    """The other workers of a gang, which share the attempt."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended by a failure of its own."""
+        """True if it ended with its own failure."""
         return bool(self.outcome) and self.outcome != "committed" and not self.outcome.startswith("revoked: ")
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(worker, devices of it) that it takes or took."""
+        """(worker, its devices) of the attempt."""
         first = ((self.worker, self.devices),)
         return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
 
@@ -128,37 +125,37 @@ class Task:
     state: TaskState = TaskState.PENDING
     attempts: list[Attempt] = field(default_factory=list)
     failures: int = 0
-    """Attempts that failed and count."""
+    """Failed attempts that count."""
     hangs: int = 0
-    """Of these, how many hung while their process was idle."""
+    """Failed attempts that hung while their process was idle."""
     losses: int = 0
-    """Attempts that were running when their worker was lost."""
+    """Attempts that ran when their worker was lost."""
     result: TaskResult | None = None
-    """Of ETL, tests and predictions. What a sub-epoch or a validation brought is with its model."""
+    """Result of ETL, tests and predictions; the model has the results of sub-epochs and validations."""
     device_failures: int = 0
-    """Attempts that failed of their machine."""
+    """Attempts that failed because of their machine."""
     volume_failures: int = 0
-    """Attempts that failed because a volume could not be used."""
+    """Attempts that failed because of a volume."""
     shunned: frozenset[str] = frozenset()
-    """Workers where that was so, or may have been: it goes elsewhere first."""
+    """Workers that failed it, maybe because of machine or volume; try others first."""
     doubts: tuple[str, ...] = ()
-    """Workers where user code raised what a broken device raises, too, in this order."""
+    """Workers where user code raised an error that a broken device raises too, in order."""
     failure: Failure | None = None
-    """Of the newest failed attempt."""
+    """Failure of the newest failed attempt."""
     exhausted: frozenset[str] = frozenset()
     """Workers where an attempt ran out of memory."""
     shortages: int = 0
-    """Attempts that did."""
+    """Attempts that ran out of memory."""
     lacks: tuple[memory.Lack, ...] = ()
-    """What was learned of its need by those of them that had their worker to themselves; by the present way."""
+    """Memory limits learned from attempts alone on their worker, for the current parallel plan."""
     is_interrupted: bool = False
-    """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
+    """True if it ran when its worker was lost or drained, or has a savepoint, until it starts again."""
     waits_until: float = 0.0
-    """Of a sub-epoch with a savepoint: for so long it is worth waiting for a holder of its partition."""
+    """Time until which a sub-epoch with a savepoint waits for a worker with its partition."""
 
     @property
     def attempt(self) -> int:
-        """Number of the newest attempt, 0 before the first."""
+        """Number of the newest attempt; 0 before the first."""
         return self.attempts[-1].number if self.attempts else 0
 
     @property
@@ -167,7 +164,7 @@ class Task:
         return self.attempts[-1].worker if self.state in OPEN else None
 
     def check(self, event: TaskEvent) -> None:
-        """Raise `IllegalEventError` unless the event fits; changes nothing."""
+        """Raise `IllegalEventError` unless the event fits; change nothing."""
         kind = event.type
         if (self.state, kind) not in TRANSITIONS:
             raise IllegalEventError(
@@ -183,7 +180,7 @@ class Task:
         if newest and not is_new and event.worker != newest.worker:
             raise IllegalEventError(f"{kind} of {event.task} by {event.worker}, but {newest.worker} has it")
 
-    # --- by events that `check` passed -----------------------------------------------------------
+    # --- events that passed `check` --------------------------------------------------------------
 
     def assign(self, event: TaskAssigned, worker: str) -> None:
         """Open an attempt at `worker`."""
@@ -202,13 +199,13 @@ class Task:
         self.state = TaskState.ASSIGNED
 
     def start(self, event: TaskStarted) -> None:
-        """The open attempt runs."""
+        """Mark the open attempt as running."""
         newest = self.attempts[-1]
         newest.started, newest.has_run = event.time, True
         self.state, self.is_interrupted, self.waits_until = TaskState.RUNNING, False, 0.0
 
     def commit(self, event: TaskCommitted) -> None:
-        """The open attempt has done it."""
+        """Mark the open attempt as committed."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, "committed"
         newest.start_s = min(max(0.0, event.result.timings.start_s), newest.ended - newest.started)
@@ -222,17 +219,17 @@ class Task:
         is_worth_another: bool = False,
         goes_another_way: bool = False,
     ) -> None:
-        """The open attempt came to nothing.
+        """End the open attempt with a failure.
 
         Args:
-            is_worth_another: of whatever kind the failure is.
-            goes_another_way: it was for the way, and another one is left: the attempt does not count.
+            is_worth_another: retry for any kind of failure.
+            goes_another_way: retry with another parallel plan, without counting the attempt.
         """
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, event.failure.kind
         is_running = self.state is TaskState.RUNNING
         if event.failure.kind is FailureKind.PREEMPTED:
-            # Its worker gave it back, because it ends itself or was asked: the attempt is no failed one.
+            # Released: the worker drains or was preempted. The attempt does not count as failed.
             newest.outcome = f"revoked: {event.failure.message}"
             self.state, self.is_interrupted = TaskState.PENDING, is_running
             return
@@ -247,7 +244,7 @@ class Task:
         self._fail(event.failure, max_attempts, is_worth_another=is_worth_another)
 
     def revoke(self, event: TaskRevoked, max_attempts: int, *, goes_another_way: bool = False) -> None:
-        """The open attempt was taken back; `goes_another_way` as of `fail`."""
+        """Revoke the open attempt; see `fail` for `goes_another_way`."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, f"revoked: {event.reason}"
         is_running, self.state = self.state is TaskState.RUNNING, TaskState.PENDING
@@ -268,7 +265,7 @@ class Task:
         self._lose(event.reason)
 
     def _lose(self, reason: str) -> None:
-        """A worker was lost while the attempt ran."""
+        """Count the loss of a worker during the attempt."""
         self.is_interrupted, self.losses = True, self.losses + 1
         if self.losses > MAX_LOSSES:
             self.state, self.is_interrupted = TaskState.FAILED, False
@@ -276,7 +273,7 @@ class Task:
             self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
     def _fail_of_device(self, failure: Failure) -> None:
-        """It is the machine's fault: that counts for the machine. A task must not go round for ever, though."""
+        """Count a machine failure; fail the task after `MAX_DEVICE_FAILURES`."""
         worker, self.device_failures = self.attempts[-1].worker, self.device_failures + 1
         self.shunned |= {worker}
         self.state = TaskState.PENDING
@@ -292,11 +289,10 @@ class Task:
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self._count(failure, max_attempts, is_worth_another=is_worth_another)
         if failure.is_final and failure.kind not in UNCOUNTED:
-            self.state = TaskState.FAILED  # of whatever kind, and wherever there is more memory
+            self.state = TaskState.FAILED  # for any kind of failure, even if another worker has more memory
 
     def _count(self, failure: Failure, max_attempts: int, *, is_worth_another: bool) -> None:
-        """What was learned by an attempt that failed, and whether another one is worth it but for failure rules that
-        want none."""
+        """Count a failed attempt and decide on a retry, before failure rules that forbid one."""
         self.failure = failure
         if failure.kind is FailureKind.DEVICE:
             self._fail_of_device(failure)
@@ -307,22 +303,22 @@ class Task:
             self.state = TaskState.PENDING
             return
         if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
-            # That it came to nothing is what there was to find out.
+            # A failed measurement is a result.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if self.key.kind == "audit" and failure.kind is FailureKind.OUT_OF_MEMORY:
-            # Nothing waits for it: no second worker is to die of it.
+            # Nothing waits for a verification, so don't risk a second worker.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
-            # Since the first one it is given workers for itself.
+            # After the first shortage it runs alone on its workers.
             before, is_alone = self.lacks, bool(self.exhausted)
             self.exhausted |= {self.attempts[-1].worker}
             self.shortages += 1
             if is_alone:
                 self.lacks = memory.with_failure(before, failure)
             if memory.have_grown(before, self.lacks):
-                self.state = TaskState.PENDING  # it goes to a worker with more than that, or is given up
+                self.state = TaskState.PENDING  # retry on a worker with more memory, or give up
                 return
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING
@@ -341,21 +337,22 @@ class Task:
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def give_up(self, failure: Failure) -> None:
-        """No further attempt is made, although there could be."""
+        """Fail the task although attempts remain."""
         self.state, self.failure, self.is_interrupted = TaskState.FAILED, failure, False
 
     def keep_savepoint(self) -> None:
-        """Its attempt has ended, and the next one goes on from a savepoint."""
+        """Let the next attempt continue from the savepoint."""
         trained_s = sum(attempt.ended - attempt.started for attempt in self.attempts if attempt.has_run)
         self.is_interrupted, self.waits_until = True, self.attempts[-1].ended + trained_s
 
     def retry(self) -> None:
-        """Have it done once more if it was given up, its attempts counted anew. Where it ran out of memory is still
-        known: it is done elsewhere, or alone. What it needs is learned anew."""
+        """Retry a failed task with new counters.
+
+        After running out of memory it still changes workers or runs alone. Memory limits are learned again."""
         if self.state is TaskState.FAILED:
             self.state, self.failure, self.lacks = TaskState.PENDING, None, ()
             self.failures = self.hangs = self.losses = self.device_failures = 0
 
     def reopen(self) -> None:
-        """Undo the commit: what it made cannot be read, or is wanted once more."""
+        """Undo the commit: its output is unreadable, or needed again."""
         self.state, self.result = TaskState.PENDING, None

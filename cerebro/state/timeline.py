@@ -1,7 +1,7 @@
-"""What ran where when in a fit run: its sub-epochs and attempts as spans of time, as a schedule to judge.
+"""Time spans of a fit run's sub-epochs and attempts, and their schedule. Pure.
 
-Read off the log alone, so it is the same during a run, after it, and in a replay. Times are the store's clock in
-seconds, or seconds since the start of the run's first sub-epoch where it says so. Pure.
+The log is the only source, so results are the same during the run, afterwards and in a replay. Times are seconds of the
+store's clock, or since the first sub-epoch's start where noted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cerebro.state.visits import Visit
 
 
 class TrainedSubEpoch(NamedTuple):
-    """A sub-epoch that is committed, or that runs and has not ended yet. Store's clock.
+    """A committed or running sub-epoch, in the store's clock.
 
-    Of a committed one it is known when its own work began, and it started then; one that runs, when its attempt did.
+    A committed one starts with its own work; a running one with its attempt, since its process start is not known yet.
     """
 
     model: str
@@ -36,11 +36,11 @@ class TrainedSubEpoch(NamedTuple):
     is_running: bool = False
     devices: tuple[int, ...] = (0,)
     others: tuple[Member, ...] = ()
-    """Of a sub-epoch on a set of partitions: the workers beside `worker`, which reads `partition`."""
+    """The other workers of a gang; `worker` reads `partition`."""
 
     @classmethod
     def of(cls, model: str, visit: Visit) -> TrainedSubEpoch:
-        """A committed one."""
+        """Return the span of a committed sub-epoch."""
         return cls(
             model,
             visit.epoch,
@@ -54,17 +54,17 @@ class TrainedSubEpoch(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took, or runs."""
+        """Duration until now or the end."""
         return self.ended - self.started
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(worker, devices of it) that it takes or took."""
+        """(worker, its devices) of the sub-epoch."""
         return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
 
 
 class Busy(NamedTuple):
-    """An attempt of a task of any kind that ran at a worker, and the devices that it took. Store's clock."""
+    """An attempt of any task that ran on a worker's devices, in the store's clock."""
 
     worker: str
     started: float
@@ -78,14 +78,14 @@ class Try(NamedTuple):
     key: TaskKey
     attempt: Attempt
     visit: Visit | None
-    """What it left, if it was an attempt at a sub-epoch, was committed, and was not lost since."""
+    """The committed sub-epoch, unless its checkpoint was lost."""
 
 
 def tries(run: Run, model: str = "") -> Iterator[Try]:
-    """Every attempt at every task of `run`, or of one of its models; in no order, but for those at one task. Not of
-    archived sub-epochs.
+    """Yield every attempt of a run or model, without compacted sub-epochs.
 
-    A committed sub-epoch's attempt comes with its visit. When it was assigned is known only if it was not the first.
+    Only attempts at one task are in order. A committed sub-epoch's attempt comes with its visit; its assignment time is
+    known only for a second or later attempt.
     """
     for task in run.tasks.values():
         if model in ("", task.key.model):
@@ -100,14 +100,14 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
 
 
 def committed(run: Run) -> Iterator[TrainedSubEpoch]:
-    """Committed sub-epochs, model by model in the order of training, but for archived ones."""
+    """Yield committed sub-epochs by model in the order of training, without compacted ones."""
     for model in run.models.values():
         for visit in model.kept_visits:
             yield TrainedSubEpoch.of(model.id, visit)
 
 
 def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
-    """Sub-epochs that run, up to `now` (a clock that is a little behind the store's is read as the store's)."""
+    """Yield running sub-epochs up to `now`, or to their start if `now` is earlier (clock skew)."""
     for task in run.open.values():
         key, attempt = task.key, task.attempts[-1]
         if key.kind != "train" or task.state is not TaskState.RUNNING:
@@ -130,8 +130,7 @@ def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
 
 
 def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
-    """Every attempt that ran, whatever came of it; those that still do up to `end`. Only visits that ended after
-    `since`."""
+    """Yield every attempt that ran, open ones up to `end`; visits only if they ended after `since`."""
     yield from busy_without_visits(run, end)
     for model in run.models.values():
         for visit in reversed(model.kept_visits):
@@ -142,7 +141,7 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
 
 
 def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
-    """`busy` without the visits."""
+    """Yield `busy` without the visits."""
     for attempt in _unvisited(run):
         ended = attempt.ended if attempt.outcome else end
         for worker, devices in attempt.places:
@@ -150,8 +149,9 @@ def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
 
 
 def lost(run: Run) -> Iterator[Busy]:
-    """Attempts at sub-epochs that ran and were not committed, without the start of their process. What they did was to
-    be done again, but for what a savepoint kept."""
+    """Yield uncommitted attempts at sub-epochs, without process start.
+
+    Their work was repeated, except for the part in a savepoint."""
     for task in run.tasks.values():
         if task.key.kind != "train":
             continue
@@ -163,7 +163,7 @@ def lost(run: Run) -> Iterator[Busy]:
 
 
 def starts(run: Run) -> Iterator[Busy]:
-    """When tasks of any kind that were then committed waited for a process to start, and to import user code."""
+    """Yield the process starts (with imports) of committed tasks."""
     yield from (Busy(*start) for start in run.starts)
     for attempt in _unvisited(run):
         if attempt.start_s:
@@ -181,18 +181,17 @@ def _unvisited(run: Run) -> Iterator[Attempt]:
 
 
 def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Problem, Schedule]:
-    """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
+    """Return the visits of a fit run for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
-    Seconds since the first sub-epoch's own work began. The problem's times are means of those measured; as holders of a
-    partition count the workers that served it (the fold has checked that they held it). A model that failed or was
-    stopped is left out, because nothing more of it is due.
+    Times are seconds since the first sub-epoch began its work. The problem has mean measured times; the holders of a
+    partition are the workers that served it (the fold has checked them). Failed and stopped models are omitted.
 
     Args:
-        devices: worker -> how many it had, as far as that is known; else as many as its sub-epochs show.
+        devices: worker -> number of devices, if known; the default is the number in use.
 
     Raises:
-        InstanceError: nothing is committed yet, or models were trained for different numbers of epochs: a problem has
-            one number for all.
+        InstanceError: nothing is committed, sub-epochs are compacted, or models differ in epochs (a problem has one
+            number).
     """
     models = [model for model in run.models.values() if not model.is_cut_short]
     if any(model.inherited or model.epochs != models[0].epochs for model in models):
@@ -247,7 +246,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
 
 
 def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
-    """One for each number of workers, and of GPUs of each, that trained a model together, with its mean time."""
+    """One strategy with its mean time per number of workers and GPUs that trained a model together."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         if sub_epoch.others:
@@ -266,7 +265,7 @@ def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy,
 def _times(
     sub_epochs: list[SubEpoch], models: int, workers: int
 ) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
-    """Mean time of each model on each worker; where it has not been, its mean elsewhere, or that of all sub-epochs."""
+    """Mean time per model and worker; else the model's mean, else the overall mean."""
     measured: dict[tuple[int | None, int | None], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         for pair in ((sub_epoch.model, sub_epoch.worker), (sub_epoch.model, None), (None, None)):
@@ -274,7 +273,7 @@ def _times(
 
     def mean(model: int, worker: int) -> float:
         found = measured.get((model, worker)) or measured.get((model, None)) or measured[None, None]
-        # Not 0, should start and commit fall into one tick of the store's clock.
+        # Positive, even if start and commit share a tick of the store's clock.
         return max(sum(found) / len(found), 1e-9)
 
     return tuple(tuple((Strategy(seconds=mean(m, w)),) for w in range(workers)) for m in range(models))
