@@ -1,4 +1,4 @@
-"""The pure core of one experiment: state and cluster snapshot in, steps out.
+"""The core of one experiment: state and cluster snapshot in, steps out.
 
-No I/O and no clock, so a decision is the same live, after a crash and in a simulation.
+It does no I/O and reads no clock, so it decides the same live, after a crash and in a simulation.
 """

@@ -1,22 +1,19 @@
-"""Which task goes to which worker now: the assignments of one decision. Pure.
+"""Assign ready tasks to devices: the assignments of one decision. Pure.
 
-Each device is first given something to run; then sub-epochs that are queued behind others are taken back if the policy
-would have an idle device run them; then devices that are about to end a sub-epoch are given the next one, so that its
-model is loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which sub-epoch is the policy's choice,
-but for one. The policy knows workers and how many devices of each are free; which of them takes the sub-epoch makes no
-difference: one that is free, else the one that ends first.
+`assign` works in three passes. It gives each idle device a task. It revokes a queued sub-epoch if the policy
+would run it on an idle device. It queues the next sub-epoch on devices that will finish soon, so its model
+loads during the current one (docs/decisions/0005-prefetched-units-are-soft.md). The policy chooses sub-epochs
+and workers; this module chooses the worker's devices: a free one, else the first to finish.
 
-A sub-epoch of several devices is chosen as any other, as soon as a device of the worker is free. It is then given those
-that are free and those that end first, and begins when the last of them has ended what it has: so those that are free
-wait for the others, and no sub-epoch of one device can come between. That is no longer than the longest of what runs
-there.
+A sub-epoch of several devices is chosen like any other, as soon as one device of the worker is free. It takes
+the free devices and those that finish first, and starts when all of its devices are idle. No other sub-epoch
+can start on these devices first, so they wait at most for the longest running task.
 
-A sub-epoch whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
-holder of its partition has room; while such a holder is there the model goes nowhere else. It is one sub-epoch of a
-run's hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its sub-epoch
-go on at once, and not whenever its model's turn comes. A sub-epoch with a savepoint also waits for a holder that is
-away: if its model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the
-sub-epoch had been trained, so waiting never costs more than doing it again. Policies
+Interrupted sub-epochs have priority: they restart as soon as their model is idle and a worker with the
+partition has room. While such a worker is alive, the model trains nowhere else. A run has hundreds of
+sub-epochs, so this hardly changes the makespan, and a user who loses a worker sees its sub-epoch continue at
+once. A sub-epoch with a savepoint also waits for an absent worker with the partition, because the savepoint
+is useless after the model has trained elsewhere. It waits at most for the time it had been trained. Policies
 that preempt choose interrupted sub-epochs by priority score like all others.
 """
 
@@ -55,9 +52,11 @@ def assign(
     *,
     search: Searching | None = None,
 ) -> list[api.Assign | api.Revoke | api.Ask]:
-    """Assignments, and queued sub-epochs to take back; of a fit that is trained to its end, what is left to be audited.
-    `fit`, of `run` or of another run of the experiment, is left as it
-    was. `search` is that of `run`, if it has one."""
+    """Return assignments and revocations of queued sub-epochs for one run.
+
+    Also assigns verifications and requests preemptions. `fit` may be the dispatch state of another run of the
+    experiment; it ends unchanged. `search` is the run's search, if it has one.
+    """
     draft = AssignmentDraft(record, state, run, fit, snapshot)
     if fit is not None and fit.run != run.id:
         fit = None
@@ -92,7 +91,7 @@ def assign(
 
 
 class _SubEpochs:
-    """Lets the policy choose training sub-epochs, tentatively on the dispatch state."""
+    """Chooses training sub-epochs with the policy, tentatively on the dispatch state."""
 
     def __init__(
         self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot, audit: auditing.Give
@@ -102,29 +101,30 @@ class _SubEpochs:
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
         self._bar()
-        # Of those that have room for another task; of a thousand workers they are few.
+        # Only workers with room for another task: few of a thousand.
         self._soon = {
             w.name: self._due(w) for w in self._training_workers if draft.places.num_free(w.name, self._depth)
         }
 
     def _due(self, worker: Worker) -> list[int]:
-        """Devices of the worker that may be given the task after their present one, in the order in which they end."""
+        """Return devices that may get a queued task now, ordered by expected end."""
         devices = [
             device for device in range(worker.devices) if not due_s(self._fit, worker, device, self._now)
         ]
         if worker.devices > 1 and isinstance(self._policy(), Following):
-            # An idle device begins a sub-epoch only now: a plan means the next one for the device that ends first.
+            # An idle device starts a sub-epoch only now: a plan means the next one for the first device to
+            # end.
             devices = [device for device in devices if worker.first_in(device)]
         if len(devices) > 1:
             devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
         return devices
 
     def decide(self) -> list[api.Assign | api.Revoke | api.Ask]:
-        """The steps that `assign` returns for an open fit run."""
+        """Return the steps of `assign` for an open fit run."""
         left = self._fit.dispatch_state.worker_left
         if not self._fit.preempts:
             self._fill(1, self._interrupted)
-        # Validation delays training: it goes where least is left to train.
+        # Validation delays training, so it goes to the worker with the least remaining training.
         calmest_first = sorted(
             self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
@@ -152,11 +152,11 @@ class _SubEpochs:
         return [*for_better_model(self._draft.run, self._fit, workers, self._now, is_alone=is_alone)]
 
     def undo(self) -> None:
-        """Leave the dispatch state as it was: the log will tell it of what took effect."""
+        """Restore the dispatch state. The log will report the steps that took effect."""
         self._dispatch_draft.undo()
 
     def _bar(self) -> None:
-        """Keep models off the workers that they may not go to."""
+        """Keep models off the workers where they may not run."""
         dispatch_state = self._fit.dispatch_state
         bound = {model for model, _, _ in self._fit.interrupted}
         for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.shunned.keys()):
@@ -164,7 +164,7 @@ class _SubEpochs:
                 continue
             able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
             if model in self._fit.memory_retries:
-                # It is not to wait for a faster worker, which it might never have for itself.
+                # It should not wait for a faster worker, which it might never have to itself.
                 places, names = self._draft.places, self._fit.workers
                 able = {w for w in able if not places.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.held):
@@ -177,8 +177,7 @@ class _SubEpochs:
         choose: Callable[[list[int]], Choice | None],
         among: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Give sub-epochs to devices with fewer than `depth` open tasks, and only to those in `among` if it is
-        given."""
+        """Assign sub-epochs to devices with fewer than `depth` open tasks, restricted to `among`."""
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
@@ -187,7 +186,7 @@ class _SubEpochs:
             and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
         }
         workers = sorted(room)
-        # Queued sub-epochs count as running, so their places are free for the next ones.
+        # Queued sub-epochs count as running, so their device slots are free for the next ones.
         dispatch_state.free = [max(1, count) for count in dispatch_state.free]
         for worker, count in room.items():
             dispatch_state.free[worker] = self._reach(worker, count)
@@ -200,7 +199,7 @@ class _SubEpochs:
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
                 workers = [w for w in workers if self._fit.workers[w] not in self._draft.barred]
                 if depth > 1 and choice.worker in workers:
-                    # The worker is to become idle first.
+                    # The worker must first become idle.
                     workers.remove(choice.worker)
                 continue
             parallel_plan = self._fit.parallel_plans.of(choice.model, choice.worker)
@@ -216,14 +215,16 @@ class _SubEpochs:
                 workers.remove(choice.worker)
 
     def _reach(self, worker: int, room: int) -> int:
-        """Devices that a sub-epoch of several could be given, of a worker with room for so many sub-epochs of one."""
+        """Return the number of devices that one sub-epoch could take on a worker with `room` free slots."""
         if self._fit.parallel_plans.is_plain or not room:
             return room
         return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
 
     def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
-        """For a sub-epoch that was chosen, ascending: of several, those that are free, then those that end first.
-        `None`: there are not enough of them."""
+        """Return the chosen sub-epoch's devices, ascending; `None` if there are too few.
+
+        Free devices come first, then those that end first.
+        """
         name, places = self._fit.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]
         if size == 1:
@@ -235,7 +236,7 @@ class _SubEpochs:
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
 
     def _waits_needlessly(self, choice: Choice, room: Mapping[int, int]) -> bool:
-        """Whether the sub-epoch would wait for devices here while its model could begin another one elsewhere."""
+        """True if the sub-epoch would wait here while its model could start another one elsewhere."""
         dispatch_state, model = self._fit.dispatch_state, choice.model
         need, times = dispatch_state.need[model], dispatch_state.time[model]
         if need[choice.worker] <= room[choice.worker]:
@@ -247,8 +248,10 @@ class _SubEpochs:
         )
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
-        """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
-        to do, of those that could, is kept free for it, and the model off those that have something to do."""
+        """True if a model that ran out of memory can have the worker to itself now.
+
+        Otherwise reserves the least loaded suitable worker for it, and keeps the model off busy workers.
+        """
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         if not places.load(self._fit.workers[choice.worker]):
             return True
@@ -286,7 +289,7 @@ class _SubEpochs:
         return choice
 
     def _in_turn(self) -> Callable[[list[int]], Choice | None]:
-        """`_choose`, to be asked again and again with the workers that are left."""
+        """Return a function like `_choose`, for repeated calls with shrinking sets of workers."""
         policy = self._policy()
         if not isinstance(policy, CriticalFirst):
             return self._choose
@@ -312,7 +315,7 @@ class _SubEpochs:
         return choose
 
     def _interrupted(self, workers: list[int]) -> Choice | None:
-        """A sub-epoch that was interrupted, at the worker that has least left to do of those that can take it."""
+        """Choose an interrupted sub-epoch, on the suitable worker with the least remaining training."""
         dispatch_state = self._fit.dispatch_state
         for model, partition, holders in self._bound():
             able = [w for w in holders if w in workers]
@@ -321,8 +324,10 @@ class _SubEpochs:
         return None
 
     def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
-        """(model, partition, holders that can run it) of each interrupted sub-epoch that is still to be done, has such
-        a holder or waits for one, and whose model is idle."""
+        """Yield (model, partition, suitable workers) of open interrupted sub-epochs of idle models.
+
+        Includes sub-epochs that have no suitable worker yet but still wait for one.
+        """
         dispatch_state = self._fit.dispatch_state
         for (model, epoch, partition), until in sorted(self._fit.interrupted.items()):
             is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
@@ -334,16 +339,16 @@ class _SubEpochs:
         dispatch_state, rng = self._fit.dispatch_state, self._draft.rng
         choice = self._policy().choose(dispatch_state, workers, rng)
         if choice is None and not dispatch_state.running:
-            # Nothing runs whose end the policy could be waiting for.
+            # Nothing is running, so the policy has no end to wait for.
             return POLICIES[DEFAULT_POLICY].choose(dispatch_state, workers, rng)
         return choice
 
     def _policy(self) -> Policy:
-        # A plan knows nothing of workers that a model is kept off.
+        # A plan does not know about workers that a model is kept off.
         return self._fit.dispatch if self._dispatch_draft.keeps_off else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
-        """A queued sub-epoch that an idle device should rather run now: prefetching must never make anybody wait."""
+        """Revoke a queued sub-epoch that an idle device should run now: prefetching must never delay a model."""
         draft = self._draft
         idle = [
             w
@@ -358,20 +363,23 @@ class _SubEpochs:
         return None
 
     def _queued(self) -> list[Task]:
-        """The run's tasks that wait behind others."""
+        """Return the run's tasks that wait behind others."""
         draft = self._draft
         listed = (draft.run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
         return [task for task in listed if task and task.state is TaskState.ASSIGNED]
 
     def _outranked(self) -> api.Revoke | None:
-        """A queued sub-epoch, one of the lowest priority, in whose place a model of a higher one goes first: it is
-        idle, and is queued there at once; or that is not due yet, but there is no other place for it. Beside other runs
-        only the
-        former, and where this one may put tasks: nobody knows who has a place next that is not due."""
+        """Revoke a queued sub-epoch of the lowest priority in favor of an idle model of a higher one.
+
+        The idle model must be able to start: its slot is due now, or it has no other slot. With other runs
+        open, only the first case counts, on slots this run may use, because another run may get a slot that
+        is not yet due.
+        """
         fit, state = self._fit, self._fit.dispatch_state
         if not state.has_priorities:
             return None
-        # A model that needs more than one place, or a worker for itself, would not get it by this, and again and again.
+        # Revoking one slot would not start a model that needs several or a whole worker; it would repeat
+        # forever.
         idle = {
             m: state.priority[m]
             for m, mask in enumerate(state.open)
@@ -390,7 +398,7 @@ class _SubEpochs:
             if any(Place(worker, device) in self._snapshot.closed for device in devices):
                 continue
             if fit.is_interrupted(task.key):
-                continue  # it goes first whatever its priority: it would be queued there again
+                continue  # It has precedence regardless of priority: it would be queued there again
             is_due = set(devices) <= set(self._due(self._draft.worker(worker)))
             for model, _ in state.eligible(fit.worker(worker)):
                 if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
@@ -405,16 +413,16 @@ class _SubEpochs:
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
         if model in self._fit.shunned and index not in allowed(self._fit, model, self._now):
-            return False  # it would be queued where it is again
+            return False  # it would be queued again on the same worker
         queued = dispatch_state.running.pop(model)
         room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
-            # The model may be bound to the holders of its interrupted sub-epoch: it would only be queued there again.
+            # A model bound to the holders of its interrupted sub-epoch would only be queued there again.
             is_bound = any(m == model and index not in holders for m, _, holders in self._bound())
             choice = None if is_bound else self._choose([index])
         finally:
             dispatch_state.running[model] = queued
             dispatch_state.free[index] = free
-        # The sub-epoch itself, or another one of its model, which is held up by being queued.
+        # The sub-epoch itself, or another one of its model, which cannot start while this one is queued.
         return choice is not None and choice.model == model

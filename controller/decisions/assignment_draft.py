@@ -1,8 +1,7 @@
-"""The assignments of one decision as they are collected, what they use up, and what they would make of the dispatch
-state. Pure.
+"""The assignments of one decision, and their effect on device slots and dispatch state. Pure.
 
-A task out of memory gets its next attempt alone on a worker (`controller.exclusions.memory_retries`). Until then the
-worker is given nothing more.
+The next attempt of a task that ran out of memory runs alone on a worker
+(`controller.exclusions.memory_retries`). Until then the worker gets no other task.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from controller.sources.ready_tasks import made_elsewhere, may_run, ready
 
 
 class AssignmentDraft:
-    """Collects the assignments of one decision and keeps count of what they use up.
+    """Collects the assignments of one decision and counts the device slots they use.
 
     Attributes:
-        alive: workers that can be given tasks.
-        places: what they have, and are given now.
-        views: workers as they are now, by name.
-        fitted: what `ETLSpec.fit` returned for the run's data set, if anything.
-        barred: names of those that are given nothing more: they have a task that must be alone, or are kept free for
-            one.
+        alive: workers that can get tasks.
+        places: device slots, with the open tasks and the new assignments.
+        views: current worker views, by name.
+        fitted: return value of `ETLSpec.fit` for the run's data set, or `None`.
+        barred: names of workers that get no more tasks: one of their tasks must run alone, or they are
+            reserved for one.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class AssignmentDraft:
         self.steps: list[api.Assign] = []
         request = run.request
         seed = request.seed if isinstance(request, FitRequest) else 0
-        # Seeded by the log's length: the same state decides the same, and two decisions are independent.
+        # Seeded by the log's length: equal states decide equally, and two decisions are independent.
         self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
 
     def given_to(self, worker: str) -> list[str]:
@@ -70,7 +69,7 @@ class AssignmentDraft:
         return [step.task for step in self.steps if step.worker == worker]
 
     def worker(self, name: str) -> Worker:
-        """One of `alive`, by name."""
+        """Return an alive worker by name."""
         return self._state.workers[name]
 
     def give(
@@ -81,8 +80,15 @@ class AssignmentDraft:
         parallel_plan: ParallelPlan | None = None,
         body: TaskBody | None = None,
     ) -> None:
-        """Assign a task; a sub-epoch by a way. `body`: what the worker is told, where the task's key does not say it
-        all."""
+        """Assign a task.
+
+        Args:
+            worker: name of the worker.
+            key: key of the task.
+            devices: devices the task takes.
+            parallel_plan: plan of a sub-epoch.
+            body: task body, if the key does not determine it.
+        """
         task = self.run.task(key)
         self._taken.add(str(key))
         self.places.take(worker, devices)
@@ -105,7 +111,7 @@ class AssignmentDraft:
         return body
 
     def give_gang(self, key: TaskKey, gang: Gang, parallel_plan: ParallelPlan) -> None:
-        """Assign a sub-epoch on a set of partitions, to all of the workers or to none."""
+        """Assign a sub-epoch on a set of partitions to all members of the gang."""
         task, (first, *others) = self.run.task(key), gang.members
         self._taken.add(str(key))
         for member in gang.members:
@@ -132,7 +138,7 @@ class AssignmentDraft:
         )
 
     def _terms(self, key: TaskKey) -> int:
-        """With which of its model's terms a sub-epoch begins; `tasks.body` is made by the same."""
+        """Return the version of the training config for a sub-epoch; `tasks.body` uses the same one."""
         return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
 
     def give_ready(
@@ -141,13 +147,12 @@ class AssignmentDraft:
         order: Sequence[Worker] | None = None,
         among: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Assign what needs no model to be idle (ETL, validation, test, prediction) to lanes with fewer than `depth`
-        open tasks.
+        """Assign tasks that need no idle model: ETL, validation, test and prediction.
 
         Args:
-            depth: see above.
-            order: of the workers, who come first.
-            among: worker -> its devices that may be given something; all if left out.
+            depth: slots with fewer open tasks than this get one.
+            order: workers, the preferred first.
+            among: worker -> devices that may get a task; all by default.
         """
         if self.run.kind == "fit" and not self.run.counts.unvalidated:
             return
@@ -167,7 +172,7 @@ class AssignmentDraft:
                 return
 
     def _worker_for(self, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
-        """The first that can do it. For a task that must be alone, one that has nothing to do is kept free."""
+        """Return the first suitable worker. A task that must run alone reserves an idle or the least loaded one."""
         is_exhausted = self.run.task(key).exhausted
         among = self.alive if is_exhausted else free
         fitting = (w for w in among if w.name not in self.barred and may_run(self._state, self.run, w, key))
@@ -186,7 +191,7 @@ class AssignmentDraft:
         return next((w for w in free if w.name == name), None)
 
     def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
-        """Whether the worker can take one more of the run's own tasks."""
+        """True if the worker can take one more of the run's own tasks."""
         if worker.name in self.barred:
             return False
         if self.run.kind == "etl":
@@ -196,14 +201,13 @@ class AssignmentDraft:
     def _place(
         self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None
     ) -> tuple[int, ...]:
-        """On which devices."""
         if self.run.kind == "etl":
             return ()
         return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
 
 
 class DispatchDraft:
-    """Changes the dispatch state as the assignments of one decision would, until `undo`."""
+    """Applies the assignments of one decision to the dispatch state, until `undo`."""
 
     def __init__(self, fit: FitDispatch) -> None:
         self._state = fit.dispatch_state
@@ -214,27 +218,27 @@ class DispatchDraft:
 
     @property
     def keeps_off(self) -> bool:
-        """Whether a model is kept off a worker that the run's plan may have chosen for it."""
+        """True if a model is kept off a worker that the run's plan may have chosen for it."""
         return bool(self._kept_off)
 
     def start(self, choice: Choice) -> None:
-        """A sub-epoch that was chosen occupies its model and its devices."""
+        """Mark the model and devices of a chosen sub-epoch as busy."""
         self._state.start(choice)
         self._started.append(choice.model)
 
     def start_gang(self, model: int, members: Sequence[GangMember]) -> None:
-        """A sub-epoch on a set of partitions occupies its model, and devices of several workers."""
+        """Mark the model and devices of a gang's sub-epoch as busy."""
         self._state.start_gang(model, members)
         self._started.append(model)
 
     def keep_off(self, model: int, worker: int) -> None:
-        """Have nobody choose the model for the worker in this decision."""
+        """Exclude this pair of model and worker for the rest of this decision."""
         times = self._state.time[model]
         self._kept_off.append((model, worker, times[worker]))
         times[worker] = NEVER
 
     def undo(self) -> None:
-        """Leave the dispatch state as it was: the log will tell it of what took effect."""
+        """Restore the dispatch state. The log will report the steps that took effect."""
         for model in reversed(self._started):
             self._state.release(model)
         self._state.free = self._free

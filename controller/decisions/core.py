@@ -1,8 +1,7 @@
-"""The controller's core of one experiment: events in, steps out. No I/O, no clock, no generator that is not seeded.
+"""The scheduling core of one experiment: events in, steps out. No I/O, no clock, no unseeded random numbers.
 
-Live, after a crash and in simulations it is the same object: a fold of the log with one question to ask of it. What is
-read of the past is folded into the state alone; the dispatch state is made from that once there is something to decide,
-at a fraction of what it takes to keep it in step.
+The same object runs live, after a crash and in simulations. Past events are folded only into the experiment
+state. The dispatch state is built from it at the first decision, which is much cheaper than folding both.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from controller.sources.pruning import Pruning
 from controller.sources.search import EVERYWHERE, Searching
 
 _SOON_S = 0.001
-"""Not at once, or nobody would wait."""
+"""Minimum delay before the next wake-up; zero would busy-loop."""
 
 
 class Core:
-    """Everything known of an experiment, and what to do next. Not thread-safe.
+    """The state of one experiment and its next steps. Not thread-safe.
 
     Attributes:
-        record: what the experiment is.
+        record: the experiment's record.
         state: the fold of its log.
-        attended: ids of the runs that may be worked on; `None`: all.
+        attended: ids of the runs that may be worked on; `None` for all.
 
     Args:
-        drawable: kinds of samplers that can draw beside the loop; workers draw by others.
-        state: a fold of the log's beginning, to go on from; owned from then on.
+        drawable: kinds of samplers that can run in the controller; workers run the others.
+        state: a fold of the log's beginning. The core owns it.
     """
 
     def __init__(
@@ -54,18 +53,18 @@ class Core:
         self.attended: Collection[str] | None = None
         self._times: SubEpochTimes | None = None
         self._priors: tuple[str, Priors | None] = ("", None)
-        """Of which run they are, and what earlier runs have shown."""
+        """A run id, and the priors that earlier runs give it."""
         self._fit: FitDispatch | None = None
         self._searching: Searching | None = None
         self._pruning: Pruning | None = None
         self.views: Mapping[str, WorkerView] = {}
-        """The workers as they were at the newest decision."""
+        """The workers' views at the newest decision."""
 
     @property
     def fit(self) -> FitDispatch | None:
-        """Of the fit run that is worked on, `None` while there is none."""
+        """Dispatch state of the active fit run, or `None`."""
         if self._fit is None:
-            run = self.state.active_run()  # an ETL or fit run, if one is open
+            run = self.state.active_run()
             if run is None or not run.models:
                 return None
             self._fit = FitDispatch.of(self.state, run, self._times_of(run))
@@ -73,14 +72,14 @@ class Core:
         return self._fit
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:
-        """Take one event in.
+        """Apply one event.
 
         Args:
-            is_news: whether there may be something to decide on it, before the next event.
+            is_news: True if a decision may follow before the next event.
 
         Raises:
-            IllegalEventError: the event does not fit; see `ExperimentState.apply`. Any other error is one of what is
-                kept beside the state, see `start_over`.
+            IllegalEventError: the event does not fit; see `ExperimentState.apply`. Any other error comes from
+                the derived objects: see `start_over`.
         """
         self.state.apply(event)
         if isinstance(event, LocatorsChanged):
@@ -109,41 +108,45 @@ class Core:
         return SubEpochTimes.of(run, priors if of == run.id else None)
 
     def expects(self, run: Run) -> bool:
-        """Whether it was told what earlier runs say of this one."""
+        """True if `expect` was called for this run."""
         return self._priors[0] == run.id
 
     def expect(self, run: Run, priors: Priors | None) -> None:
-        """Have decisions on a run rest on what earlier runs have shown, too; `None`: they say nothing."""
+        """Use the priors of earlier runs in decisions on a run; `None` if they give none."""
         self._priors = run.id, priors
         if priors:
             self._times = self._fit = None
 
     def slowness(self) -> dict[str, tuple[float, int]]:
-        """What sub-epochs of the newest fit run have shown of workers, as `Estimates.slowness`; none before one was
-        committed."""
+        """Return the slowness of each worker in the newest fit run, as `Estimates.slowness`.
+
+        The result has no entries before the first commit.
+        """
         if self._times is None:
             return {}
         return {name: self._times.estimates.slowness(name) for name in self.state.workers}
 
     def start_over(self) -> None:
-        """Make what is kept beside the state anew, from the state, when it is asked for."""
+        """Discard all objects derived from the state. They are rebuilt on demand."""
         self._times = self._fit = self._searching = self._pruning = None
 
     def wake_s(self, now: float) -> float:
-        """Seconds until there is something to decide although nothing happens: a device is about to end its sub-epoch,
-        a worker has not given back what it was asked for, a model has waited for one long enough. Infinite if there is
-        nothing of the kind."""
+        """Return the seconds until a decision may be due without an event, or infinity.
+
+        Reasons are a sub-epoch that ends soon, an overdue release, and a model that has waited long enough
+        for a worker.
+        """
         revoke_s, fit = self._revoke_in_s(now), self.fit
         search = self._searching
         run = self.state.runs.get(search.run) if search is not None else None
-        # A run that is paused or has ended is told nothing.
+        # The search of a paused or ended run gets no events.
         is_told = run is not None and run.state is RunState.RUNNING
         if search is not None and run is not None and is_told and search.is_behind(run):
             revoke_s = _SOON_S
         if fit is None:
             return revoke_s
         waits = (until - now for until in fit.interrupted.values() if until > now)
-        # Where models differ in priority, what is queued may have to give its place to another one.
+        # If models differ in priority, a queued sub-epoch may lose its slot to another one.
         most = QUEUE_DEPTH if fit.dispatch_state.has_priorities else 1
         places = (
             (worker, device)
@@ -156,25 +159,25 @@ class Core:
         return min((revoke_s, *filter(None, dues), *waits))
 
     def _revoke_in_s(self, now: float) -> float:
-        """Seconds until an attempt that was asked for may be revoked; infinite while there is none."""
+        """Return the seconds until a requested release may be revoked; infinity without requests."""
         asked = (task.attempts[-1].asked for run in self.state.open_runs() for task in run.open.values())
         return min((max(_SOON_S, at + YIELD_S - now) for at in asked if at is not None), default=math.inf)
 
     def open_runs(self) -> list[Run]:
-        """Runs that are worked on, oldest first: those that wait for no other run."""
+        """Return the attended runs that wait for no other run, oldest first."""
         return [run for run in self.state.going_on() if self.attended is None or run.id in self.attended]
 
     def waiting(self) -> frozenset[str]:
-        """Ids of open runs that wait for another one of the experiment."""
+        """Return ids of open runs that wait for another run of the experiment."""
         going_on = {run.id for run in self.state.going_on()}
         return frozenset(run.id for run in self.state.open_runs() if run.id not in going_on)
 
     def fit_of(self, run: Run) -> FitDispatch | None:
-        """The dispatch state of a fit run that is worked on, `None` for any other run."""
+        """Return the dispatch state of an active fit run, `None` for any other run."""
         return self.fit if run.models else None
 
     def search_of(self, run: Run) -> Searching | None:
-        """What decides on the models of a run that searches; it is told what the log says when it is asked."""
+        """Return the object that decides on a search's models; it reads new events when called."""
         if run.search is None:
             return None
         if self._searching is None or self._searching.run != run.id:
@@ -189,14 +192,14 @@ class Core:
         return self._pruning
 
     def to_grow(self, snapshot: ClusterSnapshot, run: Run) -> set[str]:
-        """Workers that are to be given more memory, for tasks of a run that is worked on."""
+        """Return the workers that need more memory for tasks of an active run."""
         return to_grow(self.state, run, snapshot) if run.exhausted and snapshot.growth.workers else set()
 
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
-        """The steps to take now; empty when there is nothing to do but wait.
+        """Return the steps to take now.
 
         Args:
-            run: one of `open_runs`; the first of them if it is left out.
+            run: one of `open_runs`; the first by default.
         """
         run = run or next(iter(self.open_runs()), None)
         if run is None:

@@ -1,9 +1,8 @@
-"""What to do next: the controller's pure core. State, dispatch_state and snapshot in, steps out; no I/O, no clock, no
-memory.
+"""The next steps of one run, from state, dispatch state and snapshot. No I/O, no clock, no memory.
 
-Everything is decided anew from the state at each call, so a controller that was restarted, or that reads an
-event it did not expect, needs no special case. Steps are compare-and-set in the store: one that comes too
-late is refused there, the next read of the log shows why, and the next call decides on that.
+Every call decides from the whole state, so a restarted controller and an unexpected event need no special
+case. The store checks each step atomically. It refuses a late step, the next read of the log shows the
+reason, and the next call decides again.
 """
 
 from __future__ import annotations
@@ -63,16 +62,14 @@ def decide(
     search: Searching | None = None,
     pruning: Pruning | None = None,
 ) -> list[Step]:
-    """The steps to take now for a run that is open and waits for no other one; empty when there is nothing to do but
-    wait.
+    """Return the steps to take now for an open run that waits for no other.
 
-    A run that is still queued is planned by the loop, because that reads metadata.
+    The loop plans queued runs, because that reads metadata.
 
     Args:
-        fit: the dispatch state of the experiment's fit run that has started, if there is one: `run` or another one. It
-            is left as it was.
-        search: that of `run`, if it has one.
-        pruning: of its checkpoints, if it removes any.
+        fit: dispatch state of the experiment's started fit run, which may be another run. It ends unchanged.
+        search: the run's search, if it has one.
+        pruning: removes the run's checkpoints, if enabled.
     """
     if not run.is_open:
         return []
@@ -81,7 +78,7 @@ def decide(
         return steps
     events = [step.event for step in steps if isinstance(step, api.Note)]
     if any(isinstance(event, SearchDecided) for event in events):
-        return steps  # perhaps it lets the model go on that has just come to a rung
+        return steps  # it may extend the model that has just reached a rung
     is_last = any(isinstance(event, RunFinished) for event in events)
     pruned = pruning.step(state.runs, run, is_last=is_last or run.state is RunState.PAUSED)
     if pruned is None:
@@ -98,14 +95,13 @@ def _decided(
     *,
     search: Searching | None,
 ) -> list[Step]:
-    """The steps but for pruning."""
     steps = list(_workers(state, snapshot))
     if steps:
-        # What workers can do has changed: decide on the rest once the log says so.
+        # The workers' abilities have changed: decide the rest after the log records it.
         return steps
     if run.state is RunState.STOPPING:
         return _end(run, "stopped", "", now=snapshot.now)
-    if run.plan is None:  # the loop plans a queued run
+    if run.plan is None:
         return _resumed(run, snapshot)
     problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
     if problem:
@@ -116,7 +112,7 @@ def _decided(
     epoch = _completed_epoch(run)
     report = [_note(epoch_report(state, run, epoch))] if epoch else []
     if report and run.is_complete():
-        return [*report]  # more epochs may be complete, if the model they waited for was given up
+        return [*report]  # more epochs may be complete if they waited for a model that has failed
     return [*report, *_go_on(record, state, run, snapshot, fit, search=search)]
 
 
@@ -129,7 +125,7 @@ def _go_on(
     *,
     search: Searching | None,
 ) -> list[Step]:
-    """The steps of a run that is neither to be stopped nor to fail."""
+    """Return the steps of a run that neither stops nor fails."""
     if run.is_complete():
         redos = _redos(record, state, run, snapshot, fit)
         is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects, snapshot.workers)
@@ -161,8 +157,8 @@ def _resumed(run: Run, snapshot: ClusterSnapshot) -> list[Step]:
 def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
     """True if a run that is paused for a volume should try it again.
 
-    Workers report free space of the checkpoint volume only. Any other volume, and any other error, shows by a new
-    attempt: after 15 s, then after pauses that double up to two minutes.
+    Workers report free space of the checkpoint volume only. Other volumes and errors need a new attempt:
+    after 15 s, then after pauses that double up to two minutes.
     """
     if not run.needs_bytes and not run.full_volume:
         return False
@@ -181,13 +177,13 @@ def _redos(
     snapshot: ClusterSnapshot,
     fit: FitDispatch | None,
 ) -> list[Step]:
-    """Of sub-epochs of a fit that is trained to its end, as far as somebody has a device for them now."""
+    """Assign verifications of a trained fit to devices that are free now."""
     steps = assign(record, state, run, fit, snapshot) if any(run.audits.due()) else []
     return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "audit"]
 
 
 def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[ParallelPlansRuledOut]:
-    """Models that none of the ways that they have left can train where their partitions are."""
+    """Return models that no remaining parallel plan can train on the workers with their partitions."""
 
     def ask(models: Iterable[str]) -> list[ParallelPlansRuledOut]:
         return [*out_of_reach(state, run, models), *out_of_gangs(state, run, models)]
@@ -199,8 +195,10 @@ def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequenc
 
 
 def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step]:
-    """Take back what is open at workers that are not there. Who is there, the cluster's log tells: it is read to its
-    end before this is asked."""
+    """Revoke or release open tasks of absent and excluded workers.
+
+    Requires that the cluster log has been read completely.
+    """
     for name, known in state.workers.items():
         seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
         loss = _loss(known, seen)
@@ -216,11 +214,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
 """Seconds until a paused run tries its volume again: the first pause and the longest."""
 
 _NAMED = 5
-"""Models that are named of those that failed for one cause."""
+"""Maximum number of models named per cause of failure."""
 
 
 def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
-    """Why a worker is not there, and how sure that is; `None` if it is there."""
+    """Return the reason and certainty of a worker's absence; `None` if it is present."""
     if seen is None:
         return Absence(how=Liveness.GONE, exit=REMOVED)
     if known.incarnation != seen.incarnation:
@@ -235,13 +233,13 @@ def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
 def _take_back(
     state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
 ) -> Iterator[Step]:
-    """Take back what a worker has, as far as it may be taken.
+    """Revoke a worker's tasks where allowed.
 
-    A live lease is respected unless its holder is known to be gone: then nobody could renew it. What runs at a worker
-    that is leaving is its own to end.
+    A live lease is respected unless its holder is known to be gone and cannot renew it. A leaving worker
+    finishes its running tasks itself.
 
     Args:
-        among: keys of its tasks; all of them by default.
+        among: keys of its tasks; all by default.
     """
     for key in worker.open_tasks if among is None else sorted(among):
         task = state.runs[TaskKey.parse(key).run].tasks[key]
@@ -249,9 +247,10 @@ def _take_back(
             yield api.Revoke(
                 task=key,
                 attempt=task.attempt,
-                worker=task.worker or worker.name,  # of a gang, the one that leads it
+                worker=task.worker or worker.name,  # a gang's leader
                 reason=f"{worker.name}: {exit.reason}",
-                # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
+                # A live lease of a gang's leader says nothing about a lost member, without which the gang
+                # cannot continue.
                 force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
                 limit_bytes=exit.limit_bytes,
@@ -259,7 +258,7 @@ def _take_back(
 
 
 def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
-    """Have a worker that is given nothing any more give back what it has: it is there, and may have healthy devices."""
+    """Release the tasks of an excluded worker: it is present and may have healthy devices."""
     for key in list(worker.open_tasks):
         yield from release(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
 
@@ -268,7 +267,7 @@ def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) ->
 
 
 def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
-    """Take back what is open; end once nothing is."""
+    """Revoke or release open tasks; finish the run when it has no more."""
     open_tasks = run.open_tasks()
     if open_tasks and outcome == "stopped":
         return [step for task in open_tasks for step in release(task, "the run was stopped", now)]
@@ -278,8 +277,11 @@ def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
 
 
 def _finished(run: Run) -> Step:
-    """End a complete run. A fit is stopped if users stopped models and it trained none completely; models stopped by a
-    search count as trained."""
+    """Finish a complete run.
+
+    A fit counts as stopped if users stopped models and none was fully trained. Models that a search stopped
+    count as trained.
+    """
     verdicts = run.search.verdicts if run.search is not None else {}
     states = {
         ModelState.FINISHED if model.state is ModelState.STOPPED and model.id in verdicts else model.state
@@ -295,7 +297,7 @@ def _finished(run: Run) -> Step:
 
 
 def _none_made(run: Run) -> str:
-    """Why a search has no model at all, if that is not what a user wanted."""
+    """Return the reason why a search has no model, unless a user wanted that."""
     if run.search is None or run.search.is_closed:
         return ""
     refused = [report.why for report in run.search.reports if isinstance(report, Refused)]
@@ -303,7 +305,7 @@ def _none_made(run: Run) -> str:
 
 
 def _all_failed(run: Run) -> str:
-    """Why no model is left: each cause once, the commonest first and in full. The first line says what matters."""
+    """Return each cause of failure once, the most common first and in full. The first line is the summary."""
     causes: dict[str, list[Model]] = {}
     for model in run.models.values():
         causes.setdefault(model.failure.line if model.failure else "", []).append(model)
@@ -318,18 +320,18 @@ def _all_failed(run: Run) -> str:
 
 
 def _fatal_message(run: Run) -> str:
-    """Why no task of the run can succeed, or an empty string."""
+    """Return the reason why no task of the run can succeed, or ""."""
     failure = run.fatal
     if failure is None:
         return ""
     if failure.kind is FailureKind.CHECKPOINT:
-        # The way out of it is of more use than where the code noticed.
+        # The remedy is more useful than the traceback.
         return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
     return failure.text or str(failure.kind)
 
 
 def _mixed_parts(run: Run) -> str:
-    """Why metrics of a test's parts cannot be put together, told as soon as two of them show it."""
+    """Return an error if metrics of a test's partitions have incompatible types, or ""."""
     found = run.counts.mixed
     if found is None:
         return ""
@@ -340,14 +342,16 @@ def _mixed_parts(run: Run) -> str:
 
 
 def _completed_epoch(run: Run) -> int:
-    """The next epoch that every model left has trained and that is not reported yet, or 0."""
+    """Return the next unreported epoch that all remaining models have trained, or 0."""
     epoch, reached = len(run.epochs) + 1, run.counts.reached
     return epoch if run.has_known_models and reached and min(reached) >= epoch else 0
 
 
 def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
-    """Revoke the sub-epochs of stopped models, running or queued, and the queued sub-epochs of failed and of changed
-    models. The running sub-epoch of a failed model ends by itself."""
+    """Revoke sub-epochs of stopped models, and queued ones of failed or changed models.
+
+    A running sub-epoch of a failed model ends by itself.
+    """
     for task in run.open.values():
         if task.key.kind != "train":
             continue
@@ -357,14 +361,16 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
         elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
             yield revoke_task(task, "its model has failed", force=True)
         elif task.state is TaskState.ASSIGNED and model.is_outdated:
-            # If it has started meanwhile it runs to its end: it is trained, and replayed, with what it was given.
+            # If it has started by then, it runs to completion with its old config, and replays use that
+            # config too.
             yield revoke_task(task, "its model was changed")
 
 
 def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
-    """What nobody waits for, so that the end of the run does not: partitions that nobody has left to read, what is
-    measured for sub-epochs that are all done. And lost partitions that came back with their worker before they were
-    begun.
+    """Revoke tasks with unneeded results, so that the run can end.
+
+    These are ETL tasks of partitions without remaining readers, trials and verifications after the last
+    sub-epoch, tasks of a finished search, and queued ETL of a partition that returned with its worker.
     """
     for task in run.open.values():
         if is_pointless(run, task.key):
@@ -383,7 +389,7 @@ def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
 
 
 def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
-    """Whether an alive worker holds what a queued task is to make again. Copies are never queued (`replication`)."""
+    """True if an alive worker holds the partition of a queued ETL task. Replica copies are never queued."""
     is_queued = not state.workers[task.worker or ""].is_next(str(task.key))
     assert run.plan is not None
     holders = state.holders(run.plan.dataset, task.key.partition or 0)

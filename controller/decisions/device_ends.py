@@ -1,4 +1,4 @@
-"""When a device ends what runs on it, and when it is to be given its next task. Pure."""
+"""Expected end of a device's current task, and the time to queue the next one. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
 
 LOOKAHEAD_S = 1.0
-"""The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
-a model would be held up in a queue while another worker could train it; later, and the worker would wait for it."""
+"""Seconds before the expected end, besides the load time, at which a device gets its next task.
+
+A longer lookahead holds a model in a queue while another worker could train it; a shorter one makes the
+device wait.
+"""
 
 _SOON_S = 1e-3
-"""Sooner than this is now: a wait so short may be lost in the rounding of large clocks."""
+"""Shorter waits count as zero: rounding of large clocks may lose them."""
 
 
 def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
-    """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is no
-    sub-epoch of the run. Of a model that has not run before, or that has failed, of ETL and of audits, nothing is
-    expected: then it is never."""
+    """Return the expected end of a device's current task, by the store's clock.
+
+    `None` if it is no sub-epoch of the run. Infinity if the duration is unknown: ETL, trials, verifications,
+    and models that have not run yet or have failed.
+    """
     first = worker.first_in(device)
     key = TaskKey.parse(first) if first else None
     if key is not None and key.kind in ("etl", "trial", "audit"):
@@ -45,7 +50,7 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
 
 
 def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
-    """Seconds until a device of the worker is to be given the task after its present one; 0: now."""
+    """Return the seconds until a device should get its next task; 0 for now."""
     end = end_of(fit, worker, device)
     due_s = end - now - LOOKAHEAD_S - fit.times.load_s if end is not None else 0.0
     return due_s if due_s > _SOON_S else 0.0

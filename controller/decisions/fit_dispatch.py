@@ -1,9 +1,9 @@
-"""The open fit run as its policy sees it: the dispatch state, and the names behind its indices.
+"""The active fit run as its policy sees it: the dispatch state, and the names behind its indices.
 
-A second fold of the log beside `cerebro.state`, kept because building a dispatch state anew at every decision would
-cost a pass over all models and partitions. Nothing is decided here. `FitDispatch.of` makes a dispatch state from the
-state: for a controller that has read the log, and when a worker joins for which the dispatch state has no place; what
-is left and who runs what is then the same (tests/controller/test_fit_dispatch.py).
+This is a second fold of the log besides `cerebro.state`, because building a dispatch state at every decision
+would cost a pass over all models and partitions. It decides nothing. `FitDispatch.of` builds it from the
+state when a controller has read the log, and when an unknown worker joins. Both ways give the same open and
+running sub-epochs (tests/controller/test_fit_dispatch.py).
 """
 
 from __future__ import annotations
@@ -52,23 +52,22 @@ _Answer = TypeVar("_Answer")
 
 
 class FitDispatch:
-    """DispatchState and names of one fit run.
+    """Dispatch state and names of one fit run.
 
     Attributes:
-        run: its id.
-        models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
-        rows: of each partition, by name.
-        gang_size: workers that train a sub-epoch together; 1 if each trains alone.
-        dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
-        times: what is known of how long sub-epochs take; somebody else has it learn.
-        ways: by which way the next sub-epoch of each model runs on each worker.
-        policy: what decides; a plan is followed where there is one.
-        memory_retries: model -> its sub-epochs that ran out of memory and are not done yet: partition -> where it ran.
-        cramped: model -> workers that have less memory than one of these sub-epochs needs, as far as both are known;
-            somebody else keeps it up to date.
-        shunned: the same as `memory_retries` of sub-epochs that failed of a machine and are not done yet: where it was.
-        interrupted: (model, epoch, partition) of sub-epochs whose worker was lost or taken away while they ran, or that
-            have a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
+        run: id of the run.
+        models, workers, partitions: names behind the indices. Workers train now or trained in this run.
+        rows: rows of each partition, by its number.
+        gang_size: workers that train a sub-epoch together; 1 without gangs.
+        dispatch_state: updated by `apply`; its replicas by `see_holders`.
+        times: estimates of sub-epoch times. The caller feeds it commits.
+        ways: the parallel plan of each model's next sub-epoch on each worker (`parallel_plans`).
+        policy: the deciding policy; a plan if the run has one.
+        memory_retries: model -> partition -> workers where an open sub-epoch ran out of memory.
+        cramped: model -> workers known to have too little memory for such a sub-epoch; set by the caller.
+        shunned: like `memory_retries`, for sub-epochs that failed because of a machine.
+        interrupted: (model, epoch, partition) of open sub-epochs that were interrupted or have a savepoint ->
+            time until which the model waits for a holder of the partition; 0 without waiting.
     """
 
     def __init__(self, state: ExperimentState, run: Run, times: SubEpochTimes) -> None:
@@ -107,9 +106,9 @@ class FitDispatch:
             self.dispatch_state.epochs[index] = model.epochs
             self.dispatch_state.set_priority(index, model.priority)
         self._doubtful: dict[str, None] = {}
-        """Models with ruled out ways, see `of_doubtful`, in order."""
+        """Models with ruled out parallel plans, in order; see `of_doubtful`."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
-        """Question -> what the newest answer depends on, and the answer."""
+        """Question -> (dependencies of the newest answer, answer)."""
         self.parallel_plans = ParallelPlans(state, run, times, self.workers, self.mean_rows)
         for model in run.models.values():
             self._allot(run, model)
@@ -119,7 +118,7 @@ class FitDispatch:
 
     @classmethod
     def of(cls, state: ExperimentState, run: Run, times: SubEpochTimes | None = None) -> FitDispatch:
-        """The dispatch state of a run as it stands. Without `times`, they are learned from the visits that stand."""
+        """Build the dispatch state from a run's state. Without `times`, learn them from the committed sub-epochs."""
         made = cls(state, run, times or SubEpochTimes.of(run))
         for index, model in enumerate(run.models.values()):
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
@@ -142,11 +141,11 @@ class FitDispatch:
     # --- names -----------------------------------------------------------------------------------
 
     def worker(self, name: str) -> int:
-        """Index of a worker."""
+        """Return the index of a worker."""
         return self._worker[name]
 
     def key(self, choice: Choice) -> TaskKey:
-        """The task that a choice stands for."""
+        """Return the key of a choice's task."""
         return TaskKey(
             run=self.run,
             kind="train",
@@ -156,7 +155,7 @@ class FitDispatch:
         )
 
     def model(self, name: str) -> int:
-        """Index of a model."""
+        """Return the index of a model."""
         return self._model[name]
 
     @property
@@ -165,15 +164,17 @@ class FitDispatch:
         return isinstance(self.dispatch, ByPriorityScore) and self.dispatch.preempts
 
     def is_interrupted(self, key: TaskKey) -> bool:
-        """Whether it is a sub-epoch that goes first, as `interrupted` says."""
+        """True if the sub-epoch is in `interrupted`."""
         sub_epoch = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
         return sub_epoch in self.interrupted
 
-    # --- what is kept of decisions ---------------------------------------------------------------
+    # --- caches ----------------------------------------------------------------------------------
 
     def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:
-        """The answer to a question that costs a pass over all models: asked again only once what it is `of` has
-        changed. Forgotten with the dispatch state, so a controller that takes over asks at once."""
+        """Return a cached answer, recomputed when `of` changes.
+
+        For questions that cost a pass over all models. A new dispatch state starts with an empty cache.
+        """
         known = self._answers.get(question)
         if known is None or known[0] != of:
             known = self._answers[question] = of, ask()
@@ -182,8 +183,10 @@ class FitDispatch:
     def of_doubtful(
         self, run: Run, ask: Callable[[Iterable[str]], Sequence[ParallelPlansRuledOut]]
     ) -> Sequence[ParallelPlansRuledOut]:
-        """What `ask` answers of the models whose ways may be out of reach. It is asked of a model only after the
-        model's ways, the workers, or what it has left on them have changed; of one that is busy, once it no longer is.
+        """Return the answer of `ask` for models whose parallel plans may be out of reach.
+
+        A model is checked after its parallel plans, the workers or its remaining partitions have changed; a
+        busy model is checked again once idle.
         """
         if not self._doubtful:
             return ()
@@ -196,13 +199,15 @@ class FitDispatch:
     # --- the fold --------------------------------------------------------------------------------
 
     def knows(self, event: Event) -> bool:
-        """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
-        needs a new dispatch state, and so does a sub-epoch that was assigned when the news that its model goes no
-        further was on its way."""
+        """True if `apply` can process the event; otherwise a new dispatch state is needed.
+
+        It cannot process an unknown training worker, a changed number of devices, trials, or a sub-epoch
+        assigned just before its model was known to be over.
+        """
         if isinstance(event, TrialsRecalled) or (
             isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
         ):
-            return False  # other ways may be better from now on
+            return False  # other parallel plans may be better after this
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
             is_sub_epoch = key.run == self.run and key.kind == "train"
@@ -215,7 +220,7 @@ class FitDispatch:
         return self.dispatch_state.gpus[index] == event.devices
 
     def apply(self, state: ExperimentState, event: Event) -> None:
-        """Take in an event that `state` has just taken in."""
+        """Process an event that `state` has just processed."""
         match event:
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | ReplicasChanged():
                 self._holders_changed(state)
@@ -225,7 +230,7 @@ class FitDispatch:
                         self._allot(state.runs[self.run], model)
                 self._follow(state.runs[self.run])
             case PriorityChanged(model="") if event.run == self.run:
-                pass  # of the run: that is the arbiter's
+                pass  # the run's priority concerns only the arbiter
             case SearchDecided() | ModelsAdded() | ModelExtended() | PriorityChanged() if (
                 event.run == self.run
             ):
@@ -250,8 +255,10 @@ class FitDispatch:
                     self._holders_changed(state)
 
     def see_holders(self, state: ExperimentState) -> None:
-        """Take in who holds what now, and what models are worth. To be called before the dispatch state is looked at:
-        it costs a pass over all models and partitions, and several workers may come or go at once."""
+        """Update replicas and priority scores. Call before reading the dispatch state.
+
+        It costs a pass over all models and partitions, so several changes of workers share one pass.
+        """
         if not self._is_replica_known:
             self._is_replica_known = True
             self.dispatch_state.hold(self._held(state))
@@ -262,7 +269,7 @@ class FitDispatch:
     def _see_models(
         self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
     ) -> None:
-        """Take in models that have appeared, and those whose grant or priority is another one."""
+        """Add new models; update models with a changed resource or priority."""
         if isinstance(event, SearchDecided):
             for name in (*event.stop, *(each.model for each in event.extend)):
                 self._regrade(run, name)
@@ -284,7 +291,7 @@ class FitDispatch:
         self._follow(run)
 
     def _regrade(self, run: Run, name: str) -> None:
-        """Take in what is due of a model, and its priority."""
+        """Update a model's remaining epochs and priority."""
         model, index = run.models.get(name), self._model.get(name)
         if model is None or index is None:
             return
@@ -295,7 +302,7 @@ class FitDispatch:
         state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, left)
 
     def _steer(self, run: Run, name: str) -> None:
-        """A user gave a command on a model: take in what it came to."""
+        """Apply the effect of a user's command on a model."""
         model = run.models.get(name)
         if model is None or model.busy is not None:
             return
@@ -336,9 +343,10 @@ class FitDispatch:
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
-        """Remember a sub-epoch that was interrupted until it starts, one out of memory until it is done or given up.
-        Not one
-        of a gang: which workers can do it is seen anew each time."""
+        """Update `interrupted`, `memory_retries` and `shunned` for one task.
+
+        Gangs are excluded: their possible workers are computed each time.
+        """
         if task.key.others:
             return
         model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
@@ -368,13 +376,14 @@ class FitDispatch:
         choice = Choice(self._worker[given.worker], model, self._partition[key.partition or 0])
         dispatch_state.start(choice, at=at)
         sub_epoch = dispatch_state.running[choice.model]
-        if sub_epoch.gpus != devices:  # the model has another way by now
+        if sub_epoch.gpus != devices:  # the model has another parallel plan now
             dispatch_state.free[choice.worker] += sub_epoch.gpus - devices
             dispatch_state.running[choice.model] = sub_epoch._replace(gpus=devices)
 
     def _take_back(self, run: Run, model: Model, index: int) -> None:
-        """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set. Several at once,
-        where those before were removed."""
+        """Reopen sub-epochs after a checkpoint was lost: one partition or set, or several if earlier
+        checkpoints were removed.
+        """
         counted = (
             self.dispatch_state.epoch[index] * len(self.partitions)
             - self.dispatch_state.open[index].bit_count()
@@ -400,7 +409,7 @@ class FitDispatch:
             self.dispatch_state.drop(self._model[name])
 
     def _held(self, state: ExperimentState) -> list[int]:
-        """For each worker the mask of partitions it can train on now."""
+        """Return for each worker the mask of partitions it can train on now."""
         found = []
         for name in self.workers:
             worker = state.workers[name]
@@ -408,7 +417,7 @@ class FitDispatch:
         return found
 
     def stored(self, worker: Worker) -> int:
-        """The mask of partitions on its volume, be it there or not."""
+        """Return the mask of partitions on a worker's volume, even of an absent worker."""
         return self._mask(
             p for dataset, p in worker.replicas if dataset == self._dataset and p in self._partition
         )
@@ -417,8 +426,8 @@ class FitDispatch:
         return sum(1 << self._partition[number] for number in partitions)
 
     def _follow(self, run: Run) -> None:
-        """Follow the run's plan, or dispatch again when there is none."""
-        # The store takes any name for a policy; `controller.loop.loop` tells of one that nobody knows.
+        """Follow the run's plan, or dispatch by its policy without one."""
+        # The store accepts any name of a policy; `controller.loop.loop` reports unknown ones.
         self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
         if run.planned is not None and run.planned.order:
             self.policy = Following(
@@ -435,13 +444,13 @@ class FitDispatch:
     # --- estimates -------------------------------------------------------------------------------
 
     def _learn(self, name: str) -> None:
-        """A sub-epoch of the model was committed."""
+        """Learn from a committed sub-epoch of the model."""
         index = self._model[name]
         self.parallel_plans.learn(index)
         if self.times.settled != self._settled:
             self._estimate()
             return
-        if not self._settled:  # the sub-epoch told nothing, and none did before
+        if not self._settled:  # no sub-epoch has given a time yet
             return
         for worker, times in enumerate(
             zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
@@ -449,7 +458,6 @@ class FitDispatch:
             self.dispatch_state.set_time(index, worker, *times)
 
     def _estimate(self) -> None:
-        """All estimates anew."""
         self._settled = self.times.settled
         if not self._settled:
             self.dispatch_state.recount()
@@ -460,7 +468,7 @@ class FitDispatch:
         self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
 
     def _allot(self, run: Run, model: Model) -> None:
-        """See which way the model has on each worker from now on."""
+        """Choose the model's parallel plan on each worker."""
         if model.struck:
             self._doubtful[model.id] = None
         index = self._model[model.id]
@@ -473,7 +481,7 @@ class FitDispatch:
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:
-    """Workers that train, and those that did in this run: they may have been removed since."""
+    """Return workers that train, and workers that trained in this run, even removed ones."""
     names = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
     for task in run.tasks.values():
         if task.key.kind == "train":

@@ -1,4 +1,4 @@
-"""Task bodies: what a worker is told of a task, filled in from the state. Pure."""
+"""Task bodies: the parameters of a task for its worker, filled in from the state. Pure."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ def body(
     *,
     gang: Gang | None = None,
 ) -> TaskBody:
-    """The body of a task of a started run; of a sub-epoch, which runs by `parallel_plan` and is perhaps trained by a
-    gang."""
+    """Return the body of a task of a started run.
+
+    Args:
+        parallel_plan: plan of a sub-epoch.
+        gang: gang that trains the sub-epoch, if any.
+    """
     if key.kind == "fitting":
         return _fitting(record, run, key)
     body: EtlTask | TrainTask | EvaluateTask | PredictTask
@@ -69,7 +73,7 @@ def _fitting(record: ExperimentRecord, run: Run, key: TaskKey) -> FittingTask:
 
 
 def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EtlTask:
-    # Another run has partitions made by the code of the ETL run that made its data set.
+    # Other runs make partitions with the code of the data set's ETL run.
     made = state.etl_request(run.plan.dataset) if run.plan else None
     request = run.request if isinstance(run.request, EtlRequest) else made
     if run.plan is None or request is None:
@@ -123,7 +127,7 @@ def _train(
 def audit(
     record: ExperimentRecord, state: ExperimentState, run: Run, found: Audit, worker: Worker
 ) -> AuditTask:
-    """The next redo of a sub-epoch that is audited, by a worker."""
+    """Return the next verification of a sub-epoch, for a worker."""
     key, model, visit = found.next_key, run.models[found.sub_epoch.model or ""], found.visit
     if not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
@@ -147,8 +151,11 @@ def audit(
 
 
 def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[str, Any]:
-    """What a sub-epoch's metrics have to fit. A model that has never returned what is read of it is told of otherwise:
-    it is more likely to be misspelt than to be missing in a partition."""
+    """Return the requirements on a sub-epoch's metrics.
+
+    A metric that a model has never returned is not required here: it is probably misspelt, which is reported
+    elsewhere.
+    """
     rules = request.search.stop if request.search is not None else ()
     read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
     known = model.returns if model.visits and not run.is_validated else ()
@@ -161,7 +168,7 @@ def _validation(model: Model, epoch: int) -> Validation | None:
 
 
 def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
-    """Names of a model's checkpoints that open tests and predictions are to read: it may be trained on meanwhile."""
+    """Return names of checkpoints that open tests and predictions will read; training may continue past them."""
     epochs = epochs_read(state.runs, run, model)
     return {found.name for epoch in epochs if (found := model.epoch_checkpoint(epoch)) is not None}
 
@@ -208,7 +215,7 @@ def _evaluate(
     where: dict[str, Any] = {
         "epoch": epoch,
         "split": run.request.split,
-        # In their order, which is the order of the split's rows: the metrics do not depend on the number of workers.
+        # Sorted like the split's rows, so the metrics do not depend on the number of workers.
         "partitions": tuple(sorted(run.plan.partitions)) if key.partition is None else (key.partition,),
         "checkpoint": checkpoint,
     }

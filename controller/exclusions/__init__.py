@@ -1,1 +1,1 @@
-"""Why a worker gets no task: broken or slow machines, lack of memory."""
+"""Reasons to give a worker no task: broken or slow machines, lack of memory."""

@@ -1,8 +1,8 @@
-"""Broken machines: which workers are quarantined, which are to be checked, and what of them is left out. Pure.
+"""Broken machines: workers to quarantine, check and release, and their consequences. Pure.
 
-What attempts came to at a worker, and what its own check says, tell that its machine is broken. It is given nothing
-then, and what it holds is made elsewhere, as that of a worker that was removed. At most half of the workers, and never
-the last one that could do something: where so many fail, the machines are not the cause.
+Evidence is the results of attempts on a worker and of its own check. A quarantined worker gets no tasks, and
+its partitions are made elsewhere, as after its removal. At most half of the workers are quarantined, and
+never the last able one: if that many fail, the machines are not the cause.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from cerebro.state.workers import LAST, Ended
 from controller.scaling.orchestrator import Exit
 
 DEVICE_FAILURES = 2
-"""So many attempts that failed of the machine, among the last `LAST` of a worker, and it is quarantined. Not those of
-tasks that failed so at several workers: it may be what they do."""
+"""Failed attempts, of a worker's last `LAST`, that quarantine it.
+
+Tasks that failed this way on several workers do not count, because they may be the cause.
+"""
 AGAIN_S = 600.0
-"""Between two checks of a worker for failures that say nothing of machines, or of one that does not answer."""
+"""Seconds between two checks for failures that do not point to a machine, or of a worker that does not answer."""
 
 Evidence = Mapping[str, Sequence[Ended]]
-"""Worker -> its last attempts, of all experiments, oldest first."""
+"""Worker -> its last attempts in all experiments, oldest first."""
 
 
 def evidence(of: Iterable[Mapping[str, Iterable[Ended]]]) -> dict[str, list[Ended]]:
-    """What several experiments know of the workers, as one."""
+    """Merge the evidence of several experiments."""
     found: dict[str, list[Ended]] = {}
     for each in of:
         for worker, ended in each.items():
@@ -48,7 +50,7 @@ class Quarantined:
 
 @dataclass(frozen=True, kw_only=True)
 class Spared:
-    """A worker that is broken by the rule, and is given tasks all the same, for it cannot be spared."""
+    """Keep a worker in use although the rule finds it broken, because of the limits on quarantine."""
 
     worker: str
     reason: str
@@ -65,7 +67,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Released:
-    """A worker of this name runs on another machine now: give it tasks again."""
+    """Give tasks to a worker again: its name now runs on another machine."""
 
     worker: str
 
@@ -76,10 +78,10 @@ Action = Quarantined | Spared | Checked | Released
 def act(
     statuses: Sequence[WorkerStatus], health: HealthAnswer, seen: Evidence, now: float
 ) -> Iterator[Action]:
-    """What is to be done now.
+    """Yield the actions due now.
 
     Args:
-        now: seconds since the epoch, as events have them.
+        now: seconds since the epoch, as in events.
     """
     known, wandering = dict(health.workers), _wandering(seen)
     for status in statuses:
@@ -103,7 +105,7 @@ def act(
                 yield Spared(worker=name, reason=reason, why=why)
                 continue
             yield Quarantined(worker=name, reason=reason)
-            # The limits are those of all: the store refuses the next one that is too many.
+            # The limits apply to all together: the store refuses a quarantine beyond them.
             known[name] = _marked(of_it, now, reason=reason)
         elif "train" in status.record.kinds:
             reason = _to_check(of_it.check, ended, now) or _is_new(of_it.check, status, now)
@@ -117,7 +119,7 @@ def _marked(health: WorkerHealth, now: float, *, is_on: bool = True, reason: str
 
 
 def _wandering(seen: Evidence) -> set[tuple[str, str]]:
-    """(experiment, task) that failed of the machine at more than one worker."""
+    """Return (experiment, task) of tasks with machine failures on more than one worker."""
     places: dict[tuple[str, str], set[str]] = {}
     for worker, attempts in seen.items():
         for each in attempts:
@@ -127,13 +129,13 @@ def _wandering(seen: Evidence) -> set[tuple[str, str]]:
 
 
 def _is_elsewhere(mark: Quarantine | None, status: WorkerStatus) -> bool:
-    """Whether what the rule found was of another machine. A person's word stays."""
+    """True if the rule's quarantine concerned another machine. A person's quarantine stays."""
     host = status.record.host
     return mark is not None and mark.by == CONTROLLER and bool(host and mark.host) and host != mark.host
 
 
 def _is_fresh(check: WorkerCheck | None, status: WorkerStatus, now: float) -> bool:
-    """Whether a check tells of the worker as it is: by the process that is registered, and not long ago."""
+    """True if the check is recent and by the registered process."""
     return (
         check is not None
         and check.result is not None
@@ -143,7 +145,7 @@ def _is_fresh(check: WorkerCheck | None, status: WorkerStatus, now: float) -> bo
 
 
 def _shared(name: str, known: Mapping[str, WorkerHealth]) -> str:
-    """Why what a worker's check has found may be a fault of what all share; empty if it is its own."""
+    """Return why a failed check may be a fault of shared infrastructure; "" if it is the worker's own."""
     failing = {worker: _failing(health) for worker, health in known.items()}
     common = failing.get(name, set()) & _OF_ALL
     others = sorted(worker for worker, probes in failing.items() if worker != name and probes & common)
@@ -158,17 +160,17 @@ def _failing(health: WorkerHealth) -> set[str]:
 
 
 def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> str:
-    """Why a worker's machine counts as broken; empty if it does not.
+    """Return why a worker's machine counts as broken, or "".
 
     Args:
-        ended: its last attempts since it was released, as far as they count.
-        is_fresh: whether its check tells of it as it is.
+        ended: its last relevant attempts since its release.
+        is_fresh: True if its check describes its present state.
     """
     check = health.check
     is_new = is_fresh and check is not None and (check.ended or 0.0) > health.since
     verdict = check.result.verdict if is_new and check is not None and check.result is not None else ""
     if verdict and not _failing(health) and check is not None and not check.reason.startswith(_OF_DEVICE):
-        verdict = ""  # it did not come to its end, beside sub-epochs that compute: perhaps for want of memory or time
+        verdict = ""  # the check did not finish while sub-epochs ran, possibly for lack of memory or time
     if verdict:
         return f"its check failed: {verdict}"
     failed = [each for each in ended if each.is_device]
@@ -183,7 +185,7 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
 
 
 def suspects(statuses: Iterable[WorkerStatus], health: HealthAnswer, now: float) -> frozenset[str]:
-    """Workers that are being checked because of a failure that may be the machine's: they are given nothing new."""
+    """Return workers with a pending check after a possible machine failure; they get no new tasks."""
     return frozenset(
         status.record.worker
         for status in statuses
@@ -196,8 +198,11 @@ def suspects(statuses: Iterable[WorkerStatus], health: HealthAnswer, now: float)
 
 
 def left_out(statuses: Sequence[WorkerStatus], health: HealthAnswer) -> dict[str, Exit]:
-    """Workers that are given nothing, and why: those that are quarantined, and those for ETL alone on volumes with
-    which nobody else trains. What they hold would count, and nobody could read it."""
+    """Return the workers that get no tasks, with reasons.
+
+    These are quarantined workers, and ETL workers on volumes without another training worker: their
+    partitions would count, but no worker could read them.
+    """
     found = {
         name: Exit(reason=f"quarantined: {each.quarantine.reason}", kind=FailureKind.PREEMPTED)
         for name, each in health.workers.items()
@@ -215,11 +220,11 @@ def left_out(statuses: Sequence[WorkerStatus], health: HealthAnswer) -> dict[str
 
 
 def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]) -> list[str]:
-    """Models of a run that were given up for a task whose last attempt failed at one of these workers.
+    """Return failed models of a run whose task last failed on one of these workers.
 
     Args:
-        retried: model -> when the controller has retried it last. What had attempts by then and is given up once more
-            is no fault of these workers alone: a task is retried once. One that a failure rule gave up is not.
+        retried: model -> time of the controller's last retry. A task is retried once: a model that failed
+            again afterwards is not returned, nor is one that a failure rule failed.
     """
     if not run.models or ModelState.FAILED not in {model.state for model in run.models.values()}:
         return []
@@ -242,7 +247,7 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
 
 
 def retried(state: ExperimentState, run: str) -> dict[str, float]:
-    """Model -> when the controller has retried it last."""
+    """Return model -> time of the controller's last retry."""
     return {
         each.model: each.time
         for each in state.commands
@@ -252,23 +257,23 @@ def retried(state: ExperimentState, run: str) -> dict[str, float]:
 
 _OF_DEVICE = "its machine may have failed: "
 _OF_ALL = frozenset({"checkpoint volume"})
-"""Probes of what workers share."""
+"""Probes of resources that workers share."""
 _FRESH_S = 3600.0
-"""An older check tells of what was."""
+"""Maximum age of a check's result, in seconds."""
 _REGISTERED = "its process is new"
 _IN_A_ROW = "two models in a row failed: "
 
 
 def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> str:
-    """Why a worker is to check its machine now; empty if it is not to."""
+    """Return why a worker should check its machine now, or ""."""
     checked = check.asked if check is not None else 0.0
     if check is not None and check.ended is None and now - check.asked < CHECK_S:
-        return ""  # one is under way
+        return ""  # a check is running
     suspicious = [each for each in ended if each.is_device or each.is_doubtful]
     if suspicious and suspicious[-1].time > checked:
         newest = suspicious[-1]
         reason = f"{_OF_DEVICE}{newest.task}: {first_line(newest.failure.message) if newest.failure else ''}"
-        # Whatever the clocks say: once for each failure.
+        # Independent of clocks: once for each failure.
         return reason if check is None or check.reason != reason else ""
     last = ended[-2:]
     are_failures = len(last) == 2 and all(each.failure is not None and each.model for each in last)
@@ -278,18 +283,20 @@ def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> 
 
 
 def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
-    """Why a worker with GPUs is to check its machine although nothing has failed: its process has not looked at it yet.
-    What breaks a GPU happens between two runs, too, such as a reset or a driver that was replaced."""
+    """Return why a worker with GPUs needs a first check by its process, or "".
+
+    GPUs can break between runs, for example by a reset or a driver update.
+    """
     if not status.record.gpus:
         return ""
     if check is not None and check.ended is None and now - check.asked < AGAIN_S:
-        return ""  # one is under way, or came to no answer
+        return ""  # a check is running, or got no answer
     told = check.result.incarnation if check is not None and check.result is not None else ""
     return "" if told == status.record.incarnation else _REGISTERED
 
 
 def _everywhere(seen: Evidence, wandering: set[tuple[str, str]]) -> str:
-    """Why no worker is the cause: more than half of those where something failed, and more than one, failed so."""
+    """Return why no worker is the cause, or "": most workers that ran attempts failed this way."""
     failing = [w for w, ended in seen.items() if any(e.is_device and e.key not in wandering for e in ended)]
     trying = [w for w, ended in seen.items() if ended]
     if len(failing) <= max(1, len(trying) / 2):

@@ -1,6 +1,7 @@
-"""What the controller does about broken machines: checks that it asks for, workers that it quarantines, models that it
-has tried again; and about slow ones, which it labels. Effects only; what is to be done is decided in
-`controller.exclusions.health` and `controller.exclusions.stragglers`. Belongs to the loop.
+"""Effects of machine health: checks, quarantines, retries of models and labels of slow workers.
+
+`controller.exclusions.health` and `controller.exclusions.stragglers` decide; this module acts. Owned by the
+loop.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class MachineStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
-        """Give a worker nothing more."""
+        """Give a worker no more tasks."""
         ...
 
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
@@ -57,11 +58,11 @@ class MachineStore(Protocol):
         ...
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """How long its sub-epochs take, against the others'."""
+        """Record a worker's pace relative to the others."""
         ...
 
     def tell_incident(self, request: IncidentRequest) -> None:
-        """Something that people are to know."""
+        """Record an incident for people."""
         ...
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
@@ -70,15 +71,15 @@ class MachineStore(Protocol):
 
 
 class Machines:
-    """Belongs to the loop; not thread-safe."""
+    """Acts on workers' health. Owned by the loop; not thread-safe."""
 
     def __init__(self, store: MachineStore) -> None:
         self._store = store
         self._told: dict[str, str] = {}
-        """Worker -> why it was not quarantined although it is broken by the rule."""
+        """Worker -> why it is broken by the rule but not quarantined."""
         self._looked: HealthAnswer | None = None
         self._compared = -math.inf
-        """When sub-epoch times of workers were compared last."""
+        """Time of the last comparison of workers' paces."""
 
     def tend(
         self,
@@ -90,16 +91,16 @@ class Machines:
         open_runs: Iterable[tuple[ExperimentState, Run]],
         now: float,
     ) -> bool:
-        """Do what is to be done; whether anything was.
+        """Act on the workers' health; return True if anything was done.
 
         Args:
-            seen: how attempts ended at workers.
-            open_runs: those whose models may be tried again.
-            now: as of `controller.exclusions.health.act`.
+            seen: results of attempts by worker.
+            open_runs: runs with models that may be retried.
+            now: as for `controller.exclusions.health.act`.
 
         Raises:
             ConflictError: another controller leads.
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         has_acted = False
         for action in act(statuses, health, seen, now):
@@ -122,15 +123,15 @@ class Machines:
         shown: Callable[[], Iterable[stragglers.Learned]],
         now: float,
     ) -> None:
-        """Label workers whose sub-epochs take much longer than the others', now and then.
+        """Label slow workers, every few seconds.
 
         Args:
-            shown: what open runs have shown of workers; asked only when it is looked at.
+            shown: returns the paces of workers in open runs; called only when due.
             now: seconds.
 
         Raises:
             ConflictError: another controller leads.
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         if now - self._compared < stragglers.EVERY_S:
             return
@@ -178,8 +179,10 @@ class Machines:
         return True
 
     def _refused(self, action: Action, why: str, term: int) -> None:
-        """The store knows more than was read, so it is looked at again; or another controller leads. That this finds
-        out: an incident is refused for nothing else."""
+        """Report a refused action: the store has newer data, or another controller leads.
+
+        The incident distinguishes the two: the store refuses it only if another controller leads.
+        """
         log.info("%s: %s was refused: %s", action.worker, type(action).__name__, why)
         self._store.tell_incident(
             IncidentRequest(
@@ -194,7 +197,7 @@ class Machines:
     def _try_again(
         self, term: int, health: HealthAnswer, open_runs: Iterable[tuple[ExperimentState, Run]]
     ) -> bool:
-        """Models that were given up for what a worker did that is quarantined since: the fault was the machine's."""
+        """Retry models that failed because of a worker that is now quarantined."""
         by_rule = {
             name for name in health.quarantined() if (q := health.of(name).quarantine) and q.by == CONTROLLER
         }

@@ -1,14 +1,11 @@
-"""Giving the pods of workers more memory while they run, where the cluster manager can: which may have more, what was
-asked for, and what came of it. Belongs to the loop; not thread-safe.
+"""Larger memory limits for running worker pods, if the cluster manager supports it.
 
-A pod is given twice what it has, up to a bound that whoever runs the cluster has set. What it asks for grows by the
-same factor, so that the memory is its own on its node, and its quality of service stays. The worker's next report tells
-that it has it (`controller.scaling.cluster_snapshot`). A pod that is refused, or has not got it in time, is not asked
-for again; the sub-epoch is given up then as if there were nothing to ask (`controller.exclusions.memory_needs`). A pod
-that is made anew has what the chart says. Of a worker that is away, or whose pod is being replaced, the next pod may
-have
-more: nothing is given up for that. Nor is it while the cluster manager is not heard, as when a controller has just
-begun.
+Owned by the loop; not thread-safe. A pod's limit is doubled, up to a bound set by the cluster's operator. Its
+request grows by the same factor, which reserves the memory on the node and keeps the quality of service. The
+worker's next report confirms the change (`controller.scaling.cluster_snapshot`). After a refusal or a timeout
+the pod is not resized again, and the sub-epoch fails as usual (`controller.exclusions.memory_needs`). A new
+pod starts with the chart's limit. No task fails while its worker is absent, its pod is being replaced or the
+cluster manager is unreachable: the next pod may get more memory.
 """
 
 from __future__ import annotations
@@ -26,28 +23,28 @@ from controller.scaling.orchestrator import Fleet, Memory
 log = logging.getLogger(__name__)
 
 WAIT_S = 120.0
-"""So long a node has to give a pod what was granted, and the worker to say so."""
+"""Seconds until a granted limit must take effect and be reported."""
 _PAUSE_S = 5.0
-"""Before a cluster manager that was away is asked again."""
+"""Seconds before an unavailable cluster manager is called again."""
 _NEARLY = 0.99
-"""A worker tells its limit as its kernel has it, in whole pages."""
+"""A worker reports its limit from the kernel, in whole pages."""
 
 
 class Resizing(Protocol):
-    """What is asked of a cluster manager (`controller.scaling.orchestrator`)."""
+    """The calls to a cluster manager (`controller.scaling.orchestrator`)."""
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """Give a container of a pod more memory, while it runs."""
+        """Raise the memory of a running pod's container."""
         ...
 
 
 class _Container(NamedTuple):
-    """Of a worker, and what it has."""
+    """A worker's container and its memory."""
 
     pod: PodRef
     memory: Memory
     has_bytes: int
-    """As the worker says."""
+    """Limit reported by the worker."""
 
 
 class _Asked(NamedTuple):
@@ -59,7 +56,7 @@ class MemoryLimits:
     """The memory of all workers' pods.
 
     Args:
-        most_bytes: that a pod's container may be given; 0: all stay as they are.
+        most_bytes: maximum limit of a pod's container; 0 disables resizing.
         clock: monotonic seconds.
     """
 
@@ -69,16 +66,16 @@ class MemoryLimits:
         self._manager, self._most, self._clock = manager, most_bytes, clock
         self._containers: dict[str, _Container] = {}
         self._asked: dict[str, _Asked] = {}
-        """Pod's uid -> what it is to have, while it has less."""
+        """Pod uid -> requested limit, until it takes effect."""
         self._refused: dict[str, str] = {}
-        """Pod's uid -> why it gets no more."""
+        """Pod uid -> why it gets no more."""
         self._not_before = float("-inf")
 
     def look(self, statuses: Collection[WorkerStatus], fleet: Fleet | None) -> Growth:
-        """Which workers may have more memory than they have.
+        """Return which workers may get more memory.
 
         Args:
-            fleet: `None` while the cluster manager is not heard: what it was asked for is waited for.
+            fleet: `None` while the cluster manager is unreachable; open requests then stay open.
         """
         if not self._most or self._manager is None:
             return Growth()
@@ -94,7 +91,7 @@ class MemoryLimits:
         return Growth(most_bytes=self._most, workers=workers, is_known=fleet is not None, problem=problem)
 
     def _may_grow(self, status: WorkerStatus, fleet: Fleet | None) -> bool:
-        """Whether a worker may have more memory, now or in the pod that it comes back in."""
+        """True if a worker may get more memory, now or in its next pod."""
         ref, has_bytes = status.record.pod, memory_of(status)
         if ref is None or ref.uid in self._refused or "train" not in status.record.kinds:
             return False
@@ -103,7 +100,7 @@ class MemoryLimits:
         return is_bounded and has_bytes is not None and has_bytes < self._most
 
     def _see(self, each: _Container, fleet: Fleet) -> None:
-        """What has come of what was asked for a pod."""
+        """Check the result of a pod's request."""
         uid = each.pod.uid
         asked = self._asked.get(uid)
         if asked is None:
@@ -116,8 +113,10 @@ class MemoryLimits:
             self._refuse(each, f"pod {each.pod.name} is not given more memory: {why}")
 
     def grow(self, workers: Collection[str]) -> None:
-        """Ask for more memory for these, unless that is asked for already. Those that get none are not among those that
-        may have more, at the next look."""
+        """Request more memory for these workers, except for open requests.
+
+        A refused worker is missing from the next `Growth`.
+        """
         for name in workers:
             each = self._containers.get(name)
             is_due = each is not None and each.pod.uid not in self._asked | self._refused
@@ -143,7 +142,7 @@ class MemoryLimits:
 
 
 def _container(status: WorkerStatus, fleet: Fleet) -> _Container | None:
-    """Of a worker that trains, in a pod as it is now."""
+    """Return the container of a training worker whose pod is current."""
     ref, has_bytes = status.record.pod, memory_of(status)
     pod = fleet.pods.get(ref.name) if ref is not None else None
     if ref is None or pod is None or pod.uid != ref.uid or has_bytes is None or pod.dead or pod.leaving:

@@ -1,15 +1,13 @@
-"""Which workers have less memory than a task needs that ran out of it, and which tasks nobody has enough for. Pure.
+"""Workers with too little memory for a task, and tasks that no worker has enough memory for. Pure.
 
-What a task needs is learned by attempts that had their worker to themselves (`cerebro.state.memory`). What a worker has
-is known where nobody else takes of it: of a container the limit, of a device its memory. Where that is not known the
-task is tried there, until the run's attempts are used up.
+A task's need is learned from attempts that ran alone on their worker (`cerebro.state.memory`). A worker's
+memory is known if nothing else uses it: the limit of a container, or the memory of a device. Workers with
+unknown memory try the task, until the run's attempts are used up.
 
-A task that needs more than any worker has that could do it is given up at once: with the same seed the next attempt
-takes as many bytes. A worker that is away for now counts, because it comes back with the memory that it had. So does
-one whose memory may be raised (`controller.exclusions.memory_limits`) to what the task needs; while it is not known
-whether it may, nothing is given up that this could help. One that is quarantined counts, too: it is known what it holds
-and has, and a person may release it. So does one that is to hold the partition soon, because it is being made on its
-volume.
+A task that needs more than any able worker has fails at once: with the same seed the next attempt needs the
+same memory. Able workers include absent ones, which return with the same memory; workers whose memory may be
+raised enough (`controller.exclusions.memory_limits`), or for which that is still unknown; quarantined ones,
+which a person may release; and workers with the partition in preparation on their volume.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ Views = Mapping[str, WorkerView]
 
 
 def cramped(run: Run, views: Views) -> dict[TaskKey, frozenset[str]]:
-    """Tasks of the run that are to be done once more -> workers that are known to have too little memory."""
+    """Return pending tasks of the run -> workers known to have too little memory."""
     return {task.key: _short(run, task, views) for task in _judged(run)}
 
 
 def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:
-    """Tasks that no worker has the memory for, or may be given it, to be given up."""
+    """Yield failures of tasks that no worker has, or can get, enough memory for."""
     for task, able in _short_everywhere(state, run, snapshot):
         growth = snapshot.growth
         is_open = not growth.is_known and _is_enough(run, task, growth)
@@ -47,8 +45,11 @@ def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Ite
 
 
 def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[str]:
-    """Workers whose memory is to be raised: for each task that no worker has the memory for, the one of those that may
-    have enough that has most already."""
+    """Return the workers to resize.
+
+    For each task without an able worker, it is the present one with the most memory among those that may get
+    enough.
+    """
     found = set()
     for task, able in _short_everywhere(state, run, snapshot):
         growing = _growing(run, task, able, snapshot.growth)
@@ -59,13 +60,13 @@ def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[
 
 
 def _is_set_aside(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
-    """Whether a worker that is given nothing now could do it once it is released."""
+    """True if an excluded worker could run the task after its release."""
     views = {name: view for name, view in snapshot.set_aside.items() if _holds(run, view, task.key)}
     return not _short(run, task, views).issuperset(views)
 
 
 def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
-    """Whether a worker of which no log tells any more has what the task reads."""
+    """True if an excluded worker, which no log mentions now, stores the task's data."""
     if key.kind not in view.kinds or run.plan is None:
         return False
     is_local = key.kind == "train" or (
@@ -78,7 +79,7 @@ def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
 def _short_everywhere(
     state: ExperimentState, run: Run, snapshot: ClusterSnapshot
 ) -> Iterator[tuple[Task, list[str]]]:
-    """Tasks that no worker has the memory for as it is, and the workers that could do them if they had it."""
+    """Yield tasks that no worker has enough memory for, and the workers that lack only memory."""
     for task in _judged(run):
         able = [
             worker.name
@@ -91,18 +92,18 @@ def _short_everywhere(
 
 
 def _growing(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
-    """Those of the workers that may be given what the task needs."""
+    """Return the workers that may get the memory the task needs."""
     return [name for name in able if name in growth.workers] if _is_enough(run, task, growth) else []
 
 
 def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
-    """Whether the most that a worker may be given is enough."""
+    """True if the maximum limit of a worker is enough."""
     needs = {lack.place: _need(run, task, lack) for lack in task.lacks}
     return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
 
 
 def _judged(run: Run) -> Iterator[Task]:
-    """What ran out of memory alone, waits for another attempt, and is done by one worker."""
+    """Yield pending tasks of one worker that ran out of memory while alone."""
     for key in run.exhausted:
         task = run.tasks[key]
         model = run.models.get(task.key.model or "")
@@ -122,7 +123,7 @@ def _short(run: Run, task: Task, views: Views) -> frozenset[str]:
 
 
 def limit_of(view: WorkerView, place: MemoryPlace) -> int | None:
-    """How much memory a worker has, of its own or of each device; `None`: that is not known."""
+    """Return a worker's memory, or one device's; `None` if unknown."""
     if place == "host":
         return view.memory_bytes
     return view.device.memory_bytes if view.device is not None else None
@@ -135,7 +136,7 @@ def _need(run: Run, task: Task, lack: Lack) -> int:
 
 
 def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
-    """Whether the worker could do it if it had the memory, and were there."""
+    """True if the worker could run the task with enough memory and when present."""
     if worker.is_removed:
         return False
     if key.kind != "train":
@@ -146,7 +147,7 @@ def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool
 
 
 def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
-    """Volumes on which the partition of a sub-epoch is being made."""
+    """Return volumes with an ETL task for the sub-epoch's partition."""
     assert run.plan is not None
     return {
         state.workers[task.attempts[-1].worker].volume
@@ -158,7 +159,7 @@ def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
 
 
 def _has_other_way(run: Run, task: Task) -> bool:
-    """Whether a sub-epoch could be done by another way than the one that ran out of memory."""
+    """True if the sub-epoch has a parallel plan other than the one that ran out of memory."""
     model = run.models.get(task.key.model or "")
     if task.key.kind != "train" or model is None:
         return False
@@ -167,7 +168,7 @@ def _has_other_way(run: Run, task: Task) -> bool:
 
 
 def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot) -> str:
-    """For people: what it needs, what there is, and what to raise."""
+    """Return the need, the available memory and the remedy, for users."""
     views, growth = snapshot.workers, snapshot.growth
     lack = max(task.lacks, key=lambda each: _need(run, task, each))
     need = _need(run, task, lack)

@@ -1,9 +1,8 @@
-"""Workers that a run leaves alone because of tasks that ran out of memory, its own and other runs' of the experiment.
-Pure.
+"""Workers that a run avoids because of tasks that ran out of memory in its experiment. Pure.
 
-The next attempt of such a task gets a worker for itself, because all of a worker's devices share one memory: nothing
-else runs there, or is loaded. Until a worker is idle the one with the fewest open tasks is kept free for it. Where two
-runs wait for a worker so, the one that was requested first goes first: each would keep the other one off for ever.
+The next attempt of such a task has a worker to itself, because a worker's devices share one memory: nothing
+else runs or loads there. Until a worker is idle, the one with the fewest open tasks is reserved. If two runs
+wait this way, the older one goes first, or each would block the other forever.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from controller.sources.ready_tasks import may_run, ready
 
 
 def see(run: Run, fit: FitDispatch, views: Views) -> None:
-    """Have the dispatch state of `run` know which workers have too little memory for a model, as they are now."""
+    """Update the dispatch state with the workers that have too little memory for a model."""
     found: dict[int, frozenset[int]] = {}
     for key, names in cramped(run, views).items() if run.exhausted else ():
         if key.kind == "train":
@@ -33,13 +32,15 @@ def see(run: Run, fit: FitDispatch, views: Views) -> None:
 def barred(
     state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, snapshot: ClusterSnapshot
 ) -> set[str]:
-    """Workers that `run` gives nothing now: they have a task that must be alone, or are kept free for one of another
-    run. Which ones are kept free for its own tasks is seen when they are given out.
+    """Return the workers that may get no task of `run` now.
+
+    They have a task that must run alone, or are reserved for another run. `assign` reserves workers for the
+    run's own tasks.
 
     Args:
-        fit: the dispatch state of the experiment's fit run, if there is one.
-        places: of the workers that are alive.
-        snapshot: the workers as they are.
+        fit: dispatch state of the experiment's fit run, if it has one.
+        places: device slots of the alive workers.
+        snapshot: the present workers.
     """
     now, views = snapshot.now, snapshot.workers
     found = {
@@ -64,21 +65,21 @@ def barred(
 
 
 def calmest(workers: Iterable[Worker], places: Places) -> str:
-    """The one with the fewest open tasks, the first of equals; empty if there is none."""
+    """Return the first worker with the fewest open tasks; "" without workers."""
     return min((worker.name for worker in workers), key=places.load, default="")
 
 
 def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
-    """Workers that hold what an idle model has yet to visit, and that it may go to.
+    """Return workers that hold remaining partitions of an idle model and may train it.
 
-    Not those that have less memory than a sub-epoch of it needs; nor those where one ran out of it, or failed of the
-    machine, while another one could take it; and while an interrupted sub-epoch of it has a holder, or waits for one,
-    no others, so that it is idle when the holder is.
+    Excludes workers with too little memory for a sub-epoch, and workers where one ran out of memory or failed
+    because of the machine if another worker could take it. While an interrupted sub-epoch has a holder or
+    waits for one, only its holders remain, so that the model is idle when a holder is.
     """
     dispatch_state = fit.dispatch_state
     open_, times = dispatch_state.open[model], dispatch_state.time[model]
     found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
-    # Also if that leaves none: who has enough is away then, or the sub-epoch is about to be given up.
+    # Even if no worker remains: an able one is then absent, or the sub-epoch is about to fail.
     found -= fit.cramped.get(model, frozenset())
     tried_at = {
         worker
@@ -87,7 +88,7 @@ def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
         if not workers.issuperset(dispatch_state.holders(partition))
         for worker in workers
     }
-    # What one sub-epoch is kept off for may be all that is left for another one.
+    # A worker excluded for one sub-epoch may be the only one for another.
     if not tried_at.issuperset(found):
         found -= tried_at
     for (each, epoch, partition), until in sorted(fit.interrupted.items()):
@@ -101,7 +102,7 @@ def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
 def waiting(
     state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, views: Views
 ) -> Iterator[list[Worker]]:
-    """Of each task of the run that waits to be alone on a worker: the workers that could take it."""
+    """Yield, for each task of the run that waits to run alone, the workers that could take it."""
     if not run.exhausted:
         return
     alive = [worker for worker in state.workers.values() if worker.is_alive]

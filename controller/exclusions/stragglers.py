@@ -1,7 +1,7 @@
-"""Which workers take much longer for their sub-epochs than the others: they are labelled, for people. Pure.
+"""Workers with much slower sub-epochs than the others, labelled for people. Pure.
 
-How slow a worker is, the estimates of sub-epoch times have learned; dispatch and copies rest on the same. Here it is
-only compared, and told. A label stays until sub-epochs say that it is wrong, so also after the run that has shown it.
+The slowness comes from the estimates of sub-epoch times, which dispatch and replica copies also use. A label
+stays until sub-epochs disprove it, even after its run.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from cerebro.contract.records import WorkerStatus
 from cerebro.state.quarantine import SLOW
 
 SUB_EPOCHS = 5
-"""Of fewer sub-epochs of a worker nothing is told: of it, nor of others against it."""
+"""Minimum sub-epochs of a worker before it is compared."""
 WELL = 1.25
-"""A worker that is labelled has to take less than so many times as long as the others to be that no more: one at the
-border would be slow and not slow by turns."""
+"""Factor below which a label is removed; lower than the limit for adding one, so that labels do not flicker."""
 EVERY_S = 10.0
-"""So often it is looked at."""
+"""Seconds between two comparisons."""
 _NEWS = 0.1
-"""A label is renewed once its factor has changed by more than this share."""
+"""Relative change of the factor that renews a label."""
 
 Learned = Mapping[str, tuple[float, int]]
-"""Worker -> logarithm of the factor by which it takes longer than others, and sub-epochs there that have shown it, as
-`cerebro.scheduling.estimates.Estimates.slowness` has them."""
+"""Worker -> logarithm of its slowness factor, and the number of sub-epochs behind it.
+
+As in `cerebro.scheduling.estimates.Estimates.slowness`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +42,13 @@ class Paced:
 
 
 def compared(runs: Iterable[Learned], there: Sequence[str]) -> dict[str, tuple[float, int]]:
-    """Worker -> times as long as the median of the others its sub-epochs take, and how many have shown it. Of several
-    runs each counts by its sub-epochs.
+    """Return worker -> slowness relative to the others' median, and the number of sub-epochs.
+
+    Several runs are weighted by their sub-epochs.
 
     Args:
-        runs: what each has shown.
-        there: workers that are compared.
+        runs: slowness from each run.
+        there: workers to compare.
     """
     told: dict[str, list[tuple[float, int]]] = {}
     for learned in runs:
@@ -62,11 +64,11 @@ def compared(runs: Iterable[Learned], there: Sequence[str]) -> dict[str, tuple[f
 
 
 def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: HealthAnswer) -> Iterator[Paced]:
-    """What is to be told now, of workers that train.
+    """Yield the new labels of workers that train.
 
     Args:
-        runs: what each open run has shown.
-        statuses: all that are registered.
+        runs: slowness from each open run.
+        statuses: all registered workers.
     """
     hosts = {each.record.worker: each.record.host for each in statuses if "train" in each.record.kinds}
     found = compared(runs, list(hosts))
@@ -85,7 +87,7 @@ def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: Hea
             and pace.host != host
             and pace.sub_epochs <= sub_epochs < pace.sub_epochs + SUB_EPOCHS
         ):
-            continue  # these were of the machine that it was on before
+            continue  # these sub-epochs ran on the worker's previous machine
         is_slow = factor > SLOW or (had is not None and factor >= WELL)
         is_news = had is None or abs(factor / had - 1.0) > _NEWS
         if is_slow != (had is not None) or (is_slow and is_news):

@@ -1,25 +1,24 @@
-"""Whose turn it is: how the runs that are open share the devices of a cluster. Pure: no I/O, no clock of its own.
+"""The fair share of open runs: which run gets which device slot next. Pure: no I/O, no clock.
 
-Weighted fair sharing of attained service. A run's *service* is the device-seconds that its tasks had, of any kind: ETL
-and validation count as training does. Each second is divided by the weight of the run's priority, and counts for its
-project. A device that is free goes to the project that has had least, and within it to the run that has had least;
-half of what a project had is forgotten after a day. This is start-time fair queueing (Goyal, Vin and Cheng 1996): a
-run's tag is its service plus what its open tasks are still expected to take, so what is decided at one moment is
-balanced as well.
+Weighted fair sharing of attained service. The *service* of a run is the device-seconds of all its tasks. Each
+second is divided by the weight of the run's priority, and also counts for the run's project. A free device
+goes to the project with the least service, and within it to the run with the least. A project's service
+halves every day. This is start-time fair queueing (Goyal, Vin and Cheng 1996): a run's tag is its service
+plus the expected remaining time of its open tasks, so assignments made at one moment are balanced too.
 
-- *No credit for the past.* A run that enters begins at the least service of those that are open. So does one that had
-  nothing more to ask for: what it could not use is not owed to it later.
-- *A change of experiment costs a child process.* A device stays with its experiment for a minute, or for so many times
-  what the process took to start, and is taken by another run only if that is behind by more than a sub-epoch.
-- *Little work is let in early.* A run that has no place, and all of whose work takes a quarter of a stay at most, is
-  given one place whose stay has not ended. It costs what it would cost later. The place then stays with who is there
-  next for that much longer, and lets nobody else in until it has. So in any period, a run loses a place that it wants
-  at most once per stay, plus once.
-- *Nothing lies idle that somebody could use*: all of this orders those that want a device, and never keeps it from the
-  only one.
+- *No credit for the past.* A new run starts at the least service of the open runs. So does a run that could
+use no more devices: it is not compensated later.
+- *A change of experiment costs a child process.* A device stays with its experiment for the minimum hold
+time: a minute, or a multiple of the process's start time. After that, another run takes it only if it is
+behind by more than a sub-epoch.
+- *Short runs start early.* A run without a slot, all of whose work takes at most a quarter of a minimum hold
+time, gets one slot before its hold time ends. The next experiment there keeps the slot for longer to make up
+for this, and meets no second early start until then. So in any period, a run loses a wanted slot at most once
+per hold time, plus once.
+- *No usable device idles.* All rules only order the runs that want a device.
 
-A device is used by one run at a time. Its next task is from another run only once it has none left; so what is queued
-behind a sub-epoch is of the same run, and its model is loaded meanwhile as ever.
+One run uses a device at a time. Another run's task follows only after the run's last task there. So the
+sub-epochs queued on a device are all of one run, and their models load during the current one.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ from typing import NamedTuple, TypeVar
 HALF_LIFE_S = 24 * 3600.0
 STAY_S = 60.0
 STAY_STARTS = 20
-"""A device stays with an experiment for so many times what a child process took to start: then at most a twentieth of
-its time goes into starts."""
+"""Minimum hold time in start times of a child process: starts take at most a twentieth of a device's time."""
 
 _LITTLE = 4
-"""A run has little work if all of it takes no more than a stay over this."""
+"""A run starts early if all its work takes at most the minimum hold time divided by this."""
 
 _SLACK = 1
-"""Sub-epochs by which a run has to be behind another one to take a place from it: runs that are even keep what they
-have."""
+"""Sub-epochs by which a run must be behind another to take a slot from it: equal runs keep their slots."""
 
 
 _Key = TypeVar("_Key")
@@ -54,11 +51,11 @@ class RunRef(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What one task after another occupies: a device of a worker, or its lane for tasks without a device."""
+    """A device slot: a device of a worker, or its slot for tasks without a device."""
 
     worker: str
     device: int
-    """`cerebro.state.workers.NO_DEVICE`: the lane."""
+    """`cerebro.state.workers.NO_DEVICE` for tasks without a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +86,13 @@ class Claim:
 
     @property
     def could_use_more(self) -> bool:
-        """Whether it could use more than it has."""
+        """True if it could use more slots than it holds."""
         return self.most > 0 and not self.wants <= self.holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A run that is to decide now, and the places where it may put tasks."""
+    """A run that may decide now, and the slots it may fill."""
 
     ref: RunRef
     places: frozenset[Place]
@@ -103,11 +100,11 @@ class Turn:
 
 @dataclass(kw_only=True)
 class _Stay:
-    """Which experiment's child a place has, and since when.
+    """The experiment of a slot's child process, and its start.
 
     Attributes:
-        longer_s: it stays for so much longer than else, because another one was let in early before.
-        owed_s: it was let in early itself: so much longer the next one stays.
+        longer_s: extra hold time, because an early start displaced the experiment before.
+        owed_s: for an early start, the extra hold time of its successor.
     """
 
     experiment: str
@@ -118,7 +115,7 @@ class _Stay:
 
 @dataclass
 class _Tags:
-    """Tags at one moment; they grow with what is allotted. Lower is served first."""
+    """Tags at one moment, increased by each allocation. The lowest is served first."""
 
     projects: dict[str, float]
     runs: dict[RunRef, float]
@@ -127,7 +124,7 @@ class _Tags:
         return self.projects[claim.project], self.runs[claim.ref], claim.ref
 
     def is_behind(self, one: Claim, other: Claim) -> bool:
-        """Whether `one` has had less than `other`, by more than a sub-epoch of `other`."""
+        """True if `one` has had less service than `other`, by more than a sub-epoch of `other`."""
         slack = _SLACK * other.sub_epoch_s / other.weight
         if one.project != other.project:
             return self.projects[one.project] + slack < self.projects[other.project]
@@ -139,14 +136,14 @@ class _Tags:
 
 
 class _Alike(NamedTuple):
-    """Places where the same child is.
+    """Slots with equal child process and demand.
 
     Attributes:
-        resident: whose child it is; empty: of none of the open runs.
-        stayers: runs of that experiment which want them.
-        is_short: the child has not been there for long.
-        is_open: somebody with little work may be let in all the same.
-        places: in falling order.
+        resident: experiment of the child process; "" if it has no open run.
+        stayers: runs of that experiment that want the slots.
+        is_short: True within the minimum hold time.
+        is_open: True if a short run may start here early.
+        places: slots in descending order.
     """
 
     resident: str
@@ -158,13 +155,13 @@ class _Alike(NamedTuple):
 
 @dataclass(kw_only=True)
 class _Offer:
-    """Places that are alike to a run.
+    """Slots that are equal to a run.
 
     Attributes:
-        stayers: runs of another experiment whose child is there, and which want them.
-        is_short: their child has not been there for long.
-        is_open: the run may be let in all the same.
-        places: the next one last.
+        stayers: runs of another experiment whose child process is there, and that want the slots.
+        is_short: True within their minimum hold time.
+        is_open: True if the run may start early.
+        places: slots, the next one last.
     """
 
     stayers: tuple[Claim, ...]
@@ -173,18 +170,18 @@ class _Offer:
     places: list[Place] = field(default_factory=list)
 
     def has_any(self, unserved: set[Place]) -> bool:
-        """Whether one is left."""
+        """True if a slot is still unserved."""
         while self.places and self.places[-1] not in unserved:
             self.places.pop()
         return bool(self.places)
 
     def is_kept(self, claim: Claim, left: Mapping[RunRef, int], tags: _Tags) -> bool:
-        """Whether they stay with who is there."""
+        """True if the slots stay with their present experiment."""
         stayers = [each for each in self.stayers if left[each.ref] > 0]
         return bool(stayers) and (self.is_short or not any(tags.is_behind(claim, each) for each in stayers))
 
     def lets_in(self, claim: Claim, tags: _Tags) -> bool:
-        """Whether the run is let in although they stay with who is there: it has had no more than these."""
+        """True if the run may start early: it has had no more service than the present runs."""
         return self.is_open and all(tags.of(claim)[:2] <= tags.of(each)[:2] for each in self.stayers)
 
 
@@ -200,17 +197,19 @@ class Arbiter:
     stay_starts: float = STAY_STARTS
     _now: float = 0.0
     _projects: dict[str, float] = field(default_factory=dict)
-    """Project -> weighted service. Of one without an open run as well, until it is forgotten."""
+    """Project -> weighted service. Projects without open runs stay until it has decayed."""
     _runs: dict[RunRef, float] = field(default_factory=dict)
     _claims: dict[RunRef, Claim] = field(default_factory=dict)
-    """As they were last seen."""
+    """Claims of the last `see`."""
     _stays: dict[Place, _Stay] = field(default_factory=dict)
     _let_in: dict[Place, RunRef] = field(default_factory=dict)
-    """Who was given a place early by the newest turns."""
+    """Slots of early starts of the newest `turns`."""
 
     def see(self, now: float, claims: Iterable[Claim]) -> None:
-        """Take in what the open runs have now. What they had at the last call was theirs until now, so it is to be
-        called before a decision and after it."""
+        """Update the claims of the open runs, and charge the previous ones until now.
+
+        Call it before and after each decision.
+        """
         self._serve(max(0.0, now - self._now))
         self._now = max(now, self._now)
         before, self._claims = self._claims, {claim.ref: claim for claim in claims}
@@ -224,22 +223,24 @@ class Arbiter:
                     self._stays[place] = self._begun(place, claim, stay)
 
     def order(self) -> list[Claim]:
-        """The claims that were seen last, those first whose turn it is."""
+        """Return the current claims, the next to be served first."""
         return sorted(self._claims.values(), key=self._tags().of)
 
     def kept_s(self, claim: Claim) -> float:
-        """For how many seconds yet every place that a run could use beside its own stays with who is there; 0: one may
-        be given to it as soon as it is free."""
+        """Return the seconds until the first further slot that the run wants may be reassigned.
+
+        0 means that it may get one as soon as one is free.
+        """
         found = [self._kept_s(place, claim) for place in claim.wants - claim.holds]
         return min(found, default=0.0)
 
     def turns(self, free: Iterable[Place], ending: Iterable[Place] = ()) -> tuple[Turn, ...]:
-        """Who may put tasks where, by the claims that were seen last: each run once, in its order.
+        """Distribute slots among the current claims, in order of service.
 
         Args:
-            free: places without a task.
-            ending: places whose task is about to end and may be followed by another one of the same run. Where another
-                run is to have the place next, nobody is given it now: it becomes free in a moment.
+            free: slots without a task.
+            ending: slots with a task that will end soon. The same run may queue another task there. If
+                another run should have such a slot next, nothing is queued: the slot will soon be free.
         """
         ending = set(ending)
         tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
@@ -275,7 +276,7 @@ class Arbiter:
     # --- mechanism -------------------------------------------------------------------------------
 
     def _serve(self, seconds: float) -> None:
-        """What was held was held for so long."""
+        """Charge the held slots for this many seconds."""
         kept = 0.5 ** (seconds / self.half_life_s)
         self._projects = {name: service * kept for name, service in self._projects.items()}
         self._runs = {ref: service * kept for ref, service in self._runs.items()}
@@ -285,7 +286,7 @@ class Arbiter:
             self._runs[claim.ref] += service
 
     def _level(self, known: set[RunRef]) -> None:
-        """Lift who enters, or had nothing more to ask for, to the least of the others: there is no credit.
+        """Raise new and satisfied runs to the least service of the others: there is no credit.
 
         Args:
             known: runs that were open before.
@@ -310,7 +311,7 @@ class Arbiter:
         return tags
 
     def _alike(self, unserved: set[Place], claims: list[Claim]) -> list[_Alike]:
-        """The places, those together that are alike but for who wants them; asked once, whoever then wants them."""
+        """Group equal slots, so that each run is compared with groups."""
         by_experiment: dict[str, list[Claim]] = {}
         for claim in claims:
             by_experiment.setdefault(claim.ref.experiment, []).append(claim)
@@ -329,7 +330,7 @@ class Arbiter:
         return list(found.values())
 
     def _offers(self, claim: Claim, alike: list[_Alike]) -> list[_Offer]:
-        """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
+        """Return the slots a run wants: first at its own child process, last at a wanted foreign one."""
         found: dict[tuple[int, bool, bool, tuple[RunRef, ...]], _Offer] = {}
         has_little = self._has_little(claim)
         for each in alike:
@@ -363,11 +364,11 @@ class Arbiter:
         return max(0.0, stay.since + max(until, default=0.0) - self._now)
 
     def _length_s(self, claim: Claim) -> float:
-        """How long a place stays with an experiment."""
+        """Return the minimum hold time of a slot."""
         return max(self.stay_s, self.stay_starts * claim.start_s)
 
     def _begun(self, place: Place, claim: Claim, before: _Stay | None) -> _Stay:
-        """A stay, after another experiment's or none. What is owed is paid by a stay that is long enough."""
+        """Return the start of a hold time. It gets the extra time owed unless the previous one was long enough."""
         stay = _Stay(experiment=claim.ref.experiment, since=self._now)
         if self._let_in.get(place) == claim.ref:
             stay.owed_s = self._length_s(claim)
@@ -377,7 +378,7 @@ class Arbiter:
 
 
 def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], wanting: set[_Key]) -> None:
-    """Let none of `present` that is new, or could use no more, have less than the least of those who wait for more."""
+    """Raise new and satisfied accounts to the least account that waits for more."""
     old = old & accounts.keys()
     waiting = old & wanting
     floor = min((accounts[key] for key in waiting or old), default=0.0)

@@ -1,7 +1,7 @@
-"""What the runs that are open have of the cluster, and what they could use: the arbiter's questions, answered. Pure.
+"""Claims of open runs: the device slots they hold and could use. Pure.
 
-What is wanted is told generously: a run that is given a place and can make nothing of it loses it again in the same
-round (`controller.sharing.rounds`). It must not be told too little, or a place would lie idle until that round's end.
+Wanted slots are an upper estimate. A run that gets a slot it cannot use loses it in the same round
+(`controller.sharing.rounds`). A lower estimate would leave a slot idle until the round's end.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from controller.sources.ready_tasks import ready
 from controller.sources.replication import remaking
 
 _UNKNOWN_S = 60.0
-"""What a task is expected to take while none of its run has ended."""
+"""Expected seconds of a task before one of its run has ended."""
 _NEWEST = 8
-"""So many starts of processes are averaged."""
+"""Number of process starts that are averaged."""
 
 
 Weigh = Callable[[ExperimentState, Run], float]
 
 
 def places_of(state: ExperimentState) -> frozenset[Place]:
-    """All places of the workers that an experiment knows to be there."""
+    """Return all device slots of the alive workers."""
     alive = (worker for worker in state.workers.values() if worker.is_alive)
     return frozenset(place for worker in alive for place in places_at(worker))
 
 
 def places_at(worker: Worker) -> tuple[Place, ...]:
-    """All places of one worker."""
+    """Return all slots of one worker."""
     return (*_devices(worker), _lane(worker))
 
 
 def places_to_train(state: ExperimentState) -> frozenset[Place]:
-    """Those of them that are devices of workers that train."""
+    """Return the devices of alive workers that train."""
     workers = (worker for worker in state.workers.values() if worker.is_alive and worker.trains)
     return frozenset(place for worker in workers for place in _devices(worker))
 
 
 def used(state: ExperimentState, run: Run) -> frozenset[Place]:
-    """Places where a run has its work done."""
+    """Return the slots where a run's tasks can run."""
     if run.kind != "etl":
         return places_to_train(state)
     return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
 
 
 def weight_of(state: ExperimentState, run: Run) -> float:
-    """By the run's priority."""
+    """Return the weight of the run's priority."""
     return weight(run.priority)
 
 
@@ -84,7 +84,7 @@ def claim(
         wants=wants,
         most=most,
         sub_epoch_s=sub_epoch_s,
-        # Nobody waits for a question to a procedure of the user's own: sub-epochs go on beside it, and it is short.
+        # Search tasks are short and sub-epochs continue during them, so they do not count.
         ahead_s=sum(
             _left_s(task, sub_epoch_s, now) * _width(task)
             for task in run.open.values()
@@ -96,18 +96,18 @@ def claim(
 
 
 def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Claim:
-    """What a run has, for one that is not asked what it wants."""
+    """Return a claim with the held slots only."""
     ref = RunRef(state.name, run.id)
     return Claim(ref=ref, project=run.project, weight=weigh(state, run), holds=held(state, run))
 
 
 def held(state: ExperimentState, run: Run) -> frozenset[Place]:
-    """Places where a run has open tasks; all of a worker where it has one that must be alone."""
+    """Return the slots with a run's open tasks; a task that must run alone holds its whole worker."""
     return frozenset(Place(*lane) for lane in lanes_held(state, run))
 
 
 def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
-    """Places where the run's only task may be followed by another one now, whose model is loaded meanwhile."""
+    """Return slots whose only task may be followed by a queued one now, so that its model loads."""
     counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
     found = {place for place, count in counts.items() if count == 1}
     if fit is None:
@@ -117,8 +117,7 @@ def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
 
 
 def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[Place]:
-    """Places that have as many tasks as they may, where a sub-epoch of the run is queued that models of a higher
-    priority may go before."""
+    """Return full slots with a queued sub-epoch that a model of higher priority may replace."""
     if fit is None or not fit.dispatch_state.has_priorities:
         return set()
     counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
@@ -139,7 +138,7 @@ def _lane(worker: Worker) -> Place:
 
 
 def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:
-    """Places, and how many tasks there are for them at most."""
+    """Return the wanted slots, and the maximum number of tasks for them."""
     if run.state is not RunState.RUNNING:
         return frozenset(), 0
     alive = [worker for worker in state.workers.values() if worker.is_alive]
@@ -166,15 +165,17 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
 
 
 def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
-    """Tasks that wait behind others on their devices: an idle device could run them now, so they are taken back."""
+    """Yield tasks that wait behind others: an idle device could run them, so they will be revoked."""
     for key, task in run.open.items():
         if task.state is TaskState.ASSIGNED and not state.workers[task.worker or ""].is_next(key):
             yield task
 
 
 def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
-    """Models that an idle device could train now, those whose sub-epoch is `queued` among them -> the partitions that
-    each has yet to visit, as a mask."""
+    """Return the models an idle device could train now -> mask of remaining partitions.
+
+    Includes models with a sub-epoch in `queued`.
+    """
     dispatch_state = fit.dispatch_state
     return {
         model: mask
@@ -184,19 +185,19 @@ def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
 
 
 def _sub_epoch_s(run: Run) -> float:
-    """Seconds that a task of the run holds a place, on average as far as is known."""
+    """Return the mean seconds of a task of the run, as known."""
     seconds = sum(run.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
     count = run.counts.sub_epoch_devices if run.is_planned_fit else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
 
 
 def _whole_s(state: ExperimentState, run: Run) -> float:
-    """Device-seconds that all that is left of a run will probably take; infinite while nothing tells."""
+    """Return the expected device-seconds of a run's remaining work; infinity if unknown."""
     if run.is_planned_fit:
         if not run.has_known_end:
             return math.inf
         done, total = run.progress()
-        # Of validations nothing is known.
+        # The time of validations is unknown.
         return (
             (total - done) * _sub_epoch_s(run) if run.counts.sub_epoch_devices and done < total else math.inf
         )
@@ -215,7 +216,6 @@ def _whole_s(state: ExperimentState, run: Run) -> float:
 
 
 def _width(task: Task) -> int:
-    """Places that a task holds."""
     return max(1, len(task.attempts[-1].devices))
 
 

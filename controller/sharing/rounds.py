@@ -1,7 +1,7 @@
-"""One round of decisions: which of the runs that are open decides next, and where it may put tasks. No I/O.
+"""One round of decisions: which open run decides next, and which device slots it may fill. No I/O.
 
-Live and in simulations the same: whoever drives it asks each core that is named, and writes its steps before it asks
-for the next one.
+Live and simulated controllers drive it alike: call each yielded core, and write its steps before requesting
+the next one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NOTHING_TOLD = api.Attended()
 
 
 class Asked(NamedTuple):
-    """A run that is to decide now.
+    """A run that may decide now.
 
     Attributes:
-        closed: places where it may put nothing.
-        depth: open tasks that a place may have then.
-        is_alone: no other run is open.
+        closed: slots it may not fill.
+        depth: maximum number of open tasks of a slot.
+        is_alone: True if no other run is open.
     """
 
     core: Core
@@ -46,18 +46,20 @@ class Asked(NamedTuple):
     is_alone: bool = False
 
     def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """What it is to decide on."""
+        """Return the snapshot for its decision."""
         return replace(snapshot, closed=self.closed, depth=self.depth)
 
 
 PATIENCE_S = 60.0
-"""How long a task that must be alone on a worker, or that takes several of its devices, waits beside other runs until
-they become free by themselves. Then they are kept free for it; that takes no longer than what runs there."""
+"""Seconds that a task for a whole worker or several devices waits for them to become free by chance.
+
+After that they are reserved for the task, which takes no longer than their current tasks.
+"""
 
 
 @dataclass(kw_only=True)
 class _Wait:
-    """Of a run with a task that needs more than a place: since when, and what is kept free for it."""
+    """A run with a task that needs more than one slot: its waiting time and reserved slots."""
 
     since: float
     worker: str = ""
@@ -66,10 +68,10 @@ class _Wait:
 
 
 class Sharing:
-    """Asks the arbiter. Belongs to a loop; not thread-safe.
+    """Gives open runs their turns by the arbiter. Owned by a loop; not thread-safe.
 
     Args:
-        weigh: a run's weight; that of its priority by default.
+        weigh: weight of a run; by its priority by default.
     """
 
     def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
@@ -77,7 +79,7 @@ class Sharing:
         self._left_out: set[str] = set()
         self._waits: dict[RunRef, _Wait] = {}
         self._rested: tuple[ExperimentState, int, str, Claim] | None = None
-        """Of which state at which event, and of which run, what it has was told last."""
+        """State, event number and run of the newest resting claim, and the claim."""
 
     def told(
         self,
@@ -87,14 +89,15 @@ class Sharing:
         waiting: tuple[api.QueueEntry, ...] = (),
         before: api.Attended = _NOTHING_TOLD,
     ) -> api.Attended:
-        """What is worked on, for everybody who waits: those first whose turn it is.
+        """Return the attended runs as clients see them, the next to be served first.
 
         Args:
-            attended: runs that are worked on, by experiment.
-            runs: those of them whose log is read.
-            devices: to train on.
-            waiting: runs that wait for another one of their experiment, as far as logs are read.
-            before: what was told last, by this or an earlier controller: it stays for runs whose log is not read yet.
+            attended: attended runs by experiment.
+            runs: attended runs with a loaded log.
+            devices: number of devices for training.
+            waiting: runs that wait for another one of their experiment, as known from loaded logs.
+            before: the last result, of this or an earlier controller. It is kept for runs without a loaded
+                log.
         """
         refs = [RunRef(name, run) for name, names in attended.items() for run in names]
         found = {}
@@ -108,7 +111,7 @@ class Sharing:
         return api.Attended(runs=tuple(found.values()), devices=devices or before.devices, waiting=waiting)
 
     def leave_out(self, experiment: str) -> None:
-        """Ask no run of the experiment any more in this round."""
+        """Skip all runs of the experiment for the rest of this round."""
         self._left_out.add(experiment)
 
     def round(
@@ -151,14 +154,14 @@ class Sharing:
                 yield Asked(*named[turn.ref], every - turn.places, depth=1)
         self._arbiter.see(now, seen.claims())
         for claim in self._arbiter.order():
-            # What nobody has taken is anybody's: who was given it could make nothing of it.
+            # Slots still free are open to all runs: their first run could not use them.
             free = every - taken - seen.held()
             own = kept.get(claim.ref, frozenset[Place]())
             offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
             if claim.ref.experiment not in self._left_out:
                 yield Asked(*named[claim.ref], every - offered, depth=1)
-        # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
-        # run that has just taken something back: it is given to an idle device first, in the next round.
+        # Queue only now: a task that could run at once elsewhere would be revoked. Skip runs that have just
+        # revoked a task, because an idle device gets it in the next round.
         self._arbiter.see(now, seen.claims())
         have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, before[ref])}
         ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
@@ -167,15 +170,18 @@ class Sharing:
             if turn.ref.experiment in self._left_out or turn.ref in have_taken_back:
                 continue
             core, run = named[turn.ref]
-            # Where a queued sub-epoch may have to give way there is no room for another one: that takes nobody's turn.
+            # Full slots where a queued sub-epoch may be replaced are added: no other run loses its turn by
+            # it.
             offered = turn.places | _asked(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
                 yield Asked(core, run, every - offered)
         self._arbiter.see(now, seen.claims())
 
     def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
-        """For each run that has waited for long to have a worker for itself, all places of one; or several devices of
-        one for a sub-epoch that takes them. Others have these places in turn, and they would never be free together."""
+        """Reserve slots for each run that has waited too long for a whole worker or several devices.
+
+        Other runs use these slots alternately, so they would never be free together.
+        """
         found = (_asked(core, _needing, core, run, now) for core, run in seen.still())
         waiting = {ref: (able, size) for ref, able, size in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
@@ -200,7 +206,7 @@ class Sharing:
         return kept
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
-        """Keep account of a run that is alone, and gets all that it wants."""
+        """Update the account of a run that is alone and gets all it wants."""
         still = ((core, run) for core, run in runs if run.is_open)
         self._arbiter.see(now, [_asked(core, self._resting, core, run) for core, run in still])
 
@@ -214,10 +220,10 @@ class Sharing:
 
 
 class CoreFaultError(Exception):
-    """A core has raised an error that nobody foresaw, which is the cause of this one.
+    """A core raised an unexpected error, the cause of this one.
 
     Attributes:
-        core: whose.
+        core: the core that failed.
     """
 
     def __init__(self, core: Core) -> None:
@@ -226,10 +232,10 @@ class CoreFaultError(Exception):
 
 
 class _Seen:
-    """What there is to say of the runs in one round: asked once, and anew only where a log has grown since.
+    """Claims and slots of one round, recomputed only after a log has grown.
 
     Args:
-        left_out: experiments that are not asked any more. What they have stays theirs.
+        left_out: experiments that are skipped. They keep their slots.
     """
 
     def __init__(
@@ -239,23 +245,23 @@ class _Seen:
         self._claims: dict[RunRef, tuple[int, Claim]] = {}
 
     def still(self) -> Iterator[tuple[Core, Run]]:
-        """The runs that are still open, and asked."""
+        """Return the runs that are still open and not skipped."""
         return (
             (core, run) for core, run in self._runs if run.is_open and core.state.name not in self._left_out
         )
 
     def claims(self) -> list[Claim]:
-        """What each run that is still open has and wants."""
+        """Return the claims of these runs."""
         return [self._claim(core, run) for core, run in self.still()]
 
     def places(self) -> frozenset[Place]:
-        """All places of the workers."""
+        """Return all slots of the workers."""
         cores = {core.state.name: core for core, _ in self._runs}
         found = (_asked(core, claims.places_of, core.state) for core in cores.values())
         return frozenset[Place]().union(*found)
 
     def held(self) -> frozenset[Place]:
-        """Places where any run has tasks."""
+        """Return the slots with tasks of any run."""
         self.claims()
         is_open = {RunRef(core.state.name, run.id): run.is_open for core, run in self._runs}
         return frozenset[Place]().union(*(c.holds for ref, (_, c) in self._claims.items() if is_open[ref]))
@@ -279,7 +285,7 @@ def _asked(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwarg
 
 
 _KEPT_S = 5.0
-"""What is told of a stay is rounded up to so much: pages are made anew whenever it changes."""
+"""Round the remaining hold time up to 5 s so pages can be cached."""
 
 
 def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
@@ -297,8 +303,11 @@ def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
 
 
 def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], int]:
-    """The workers that could take a task of the run that waits for more than a place, and the devices that it takes;
-    0: it must be alone. No workers if there is no such task, or if the run is given nothing."""
+    """Return workers for the run's task that waits for more than one slot, and its devices.
+
+    0 devices means that the task must run alone. The result has no workers if the run has no such task or
+    gets nothing.
+    """
     ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
     if run.state is not RunState.RUNNING:
         return ref, [], 0
@@ -313,12 +322,12 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
             ref,
             [],
             0,
-        )  # of sub-epochs of several devices a run has one at a time so, and others as they come
+        )  # at most one sub-epoch of several devices waits at a time
     return (ref, *next((found for found in _wide(core.state, fit) if found[0]), ([], 0)))
 
 
 def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worker], int]]:
-    """Of each idle model whose next sub-epoch takes several devices: the workers that could take it, and how many."""
+    """Yield workers and size for each idle model that needs several devices."""
     dispatch_state = fit.dispatch_state
     for name in fit.parallel_plans.choosing:
         model = fit.model(name)
@@ -340,8 +349,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
 
 
 def _has_back(run: Run, before: Set[str]) -> bool:
-    """Whether one of the tasks that were open is to be done again. One that was committed meanwhile, as the store's
-    answers tell, is not."""
+    """True if an open task became pending again. A task that was committed during the round does not count."""
     return any(run.find(key).state is TaskState.PENDING for key in before - run.open.keys())
 
 

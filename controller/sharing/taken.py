@@ -1,9 +1,9 @@
-"""What other runs had of a run's devices, noted in its log: whoever reads that log alone sees no idle time where there
-was none. Pure: the folds of the open runs in, steps out.
+"""Device time that other runs took from a run, noted in its log. Pure: states in, steps out.
 
-Noted about once a minute, more often at first; before an epoch or the run itself is judged; and before a run that took
-something ends, because its log may not be read any more after that. A controller that starts anew finds in the logs how
-far it was told.
+With the notes, a reader of that log alone sees no false idle time. Notes are written about once a minute,
+more often at first, before an epoch or the run ends, and before another run that used its devices ends,
+because its log may be unloaded after that. A restarted controller finds the time of the last note in the
+logs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from controller.decisions.decide import Step
 from controller.sharing.arbiter import Place, RunRef
 
 EVERY_S = 60.0
-"""Between two notes; a second more for each device beyond 60, so that they stay a small part of a large run's log."""
+"""Seconds between two notes, plus one for each device above 60, to limit their share of a large log."""
 
 _FIRST_S = 10.0
 
 _APART_S = 1.0
-"""Two tasks of others that follow each other so closely had the device together. And what is so new need not be told
-before a run is judged."""
+"""Maximum gap between two tasks of others that count as one use. More recent use need not be noted before an
+epoch or run ends.
+"""
 
 _Span = tuple[float, float]
 
@@ -41,13 +42,13 @@ class Write(NamedTuple):
 
 
 class TakenTime:
-    """Decides when to note what. Belongs to a loop; not thread-safe."""
+    """Decides when to write notes. Owned by a loop; not thread-safe."""
 
     def __init__(self) -> None:
         self._next: dict[RunRef, float] = {}
-        """When a run is to be told next, if it is not judged before."""
+        """Time of each run's next regular note."""
         self._told: dict[RunRef, tuple[tuple[int, ...], float]] = {}
-        """For which epochs, or its end, a run was last told before it was judged, and when."""
+        """The epochs, or end, that caused a run's last note, and its time."""
 
     def noted(
         self,
@@ -59,14 +60,16 @@ class TakenTime:
         *,
         is_whole: bool = True,
     ) -> Iterator[Write]:
-        """A run's steps, and what is to be noted before them: of it, or of others because it ends. If it is to be
-        judged, it is told first, and judged by what it then knows, the next time that it decides.
+        """Yield a run's steps, with the notes that must come first.
+
+        A run about to complete an epoch or to end gets its note first, and decides again with it. A run about
+        to end also causes notes for the others.
 
         Args:
-            open_runs: all of those that are worked on.
-            now: the time that an event would have.
-            is_whole: whether these are all. As long as the log of one is read, nothing is told that can wait: once a
-                time is told, what was not known of it never is.
+            open_runs: all attended runs.
+            now: time of a new event, in seconds.
+            is_whole: True if all logs are loaded. Otherwise regular notes wait, because a noted time range is
+                final.
         """
         others = [(other, each) for other, each in open_runs if each is not run]
         judged = _judgements(steps)
@@ -80,7 +83,7 @@ class TakenTime:
                 note = _note(core, run, [each for _, each in others], now)
         if any(isinstance(event, RunFinished) for event in judged):
             for other, each in others:
-                # What has ended is not looked at any more.
+                # An ended run is not read again.
                 if _has_begun(each) and _note(other, each, [run], now) is not None:
                     theirs = [one for _, one in others if one is not each]
                     if told := _note(other, each, [run, *theirs], now):
@@ -94,8 +97,11 @@ class TakenTime:
     def _is_to_be_told(
         self, core: Core, run: Run, judged: Sequence[RunFinished | EpochCompleted], now: float
     ) -> bool:
-        """Whether a run that is to be judged was not told just before for the same reason: where a decision takes
-        longer than what may stay untold, it would be told again and again, and never be judged."""
+        """True if the run needs a note before it completes an epoch or ends.
+
+        False after a recent note for the same reason: if decisions are slower than the allowed gap, notes
+        would repeat forever.
+        """
         ref = RunRef(core.state.name, run.id)
         what = tuple(event.epoch if isinstance(event, EpochCompleted) else 0 for event in judged)
         told_for, at = self._told.get(ref, ((), 0.0))
@@ -108,7 +114,7 @@ class TakenTime:
         ref = RunRef(core.state.name, run.id)
         if now < self._next.setdefault(ref, _since(run) + _FIRST_S):
             return False
-        # More often at first: a minute is much of a short run.
+        # More often at first: a minute is a large part of a short run.
         every_s = min(max(EVERY_S, len(_places(core, run))), max(_FIRST_S, (_since(run) - run.zero) / 4))
         is_due = now >= _since(run) + every_s
         self._next[ref] = (now if is_due else _since(run)) + every_s
@@ -125,7 +131,7 @@ def _has_begun(run: Run) -> bool:
 
 
 def _since(run: Run) -> float:
-    """What others had before is told, or does not matter to it."""
+    """Return the time until which other runs' use is noted or irrelevant."""
     return max(run.taken_until, run.zero)
 
 
@@ -137,7 +143,7 @@ def _note(core: Core, run: Run, others: Iterable[Run], now: float) -> Step | Non
 def taken(
     run: Run, others: Iterable[Run], places: frozenset[Place], since: float, until: float
 ) -> list[TakenSpan]:
-    """When others had these devices between two times; those that ended first come first."""
+    """Return other runs' use of these devices between two times, sorted by end."""
     own, theirs = _busy([run], places, since, until), _busy(others, places, since, until)
     found = [
         TakenSpan(place.worker, place.device, *span)
@@ -148,7 +154,7 @@ def taken(
 
 
 def _places(core: Core, run: Run) -> frozenset[Place]:
-    """Devices on which the run could train."""
+    """Return the devices on which the run could train."""
     assert isinstance(run.plan, FitPlan)
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
     workers = (w for w in core.state.workers.values() if w.trains and not held.isdisjoint(w.replicas))
@@ -169,7 +175,7 @@ def _busy(
 
 
 def _merged(spans: Iterable[_Span]) -> list[_Span]:
-    """Those that follow each other closely as one."""
+    """Merge spans that follow each other closely."""
     found: list[_Span] = []
     for begin, end in sorted(spans):
         if found and begin - found[-1][1] <= _APART_S:
@@ -180,7 +186,7 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 
 
 def _without(spans: Iterable[_Span], own: Sequence[_Span]) -> Iterator[_Span]:
-    """Spans but for what the run itself had, as between two tasks of others that were merged."""
+    """Yield the spans without the run's own time, which merging may have included."""
     for begin, end in spans:
         at = begin
         for since, until in own:
