@@ -1,8 +1,7 @@
-"""The visits of a model, of which the oldest may be archived: they are in the log alone, and an epoch's sums stand for
-them.
+"""The visits of a model. Old ones are compacted: only the log has them, and the state keeps each epoch's sums.
 
-A run of millions of sub-epochs would else have a fold that no process can hold. What is archived follows from the log
-(`cerebro.state.archive`), so all who fold it keep the same.
+Otherwise a run of millions of sub-epochs would have a state too large for a process. The log determines the compacted
+visits (`cerebro.state.archive`), so all readers agree.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from cerebro.state.visits import Visit
 
 
 class ArchivedError(CerebroError):
-    """A visit that is asked for is in the log alone."""
+    """The requested visit is only in the log."""
 
 
 class ParallelPlanUsed(NamedTuple):
-    """By which way sub-epochs of an epoch ran (`None`: one device), how many, and seconds that they took together."""
+    """Use of one parallel plan in an epoch (`None`: one device): number of sub-epochs and their seconds."""
 
     parallel_plan: ParallelPlan | None
     sub_epochs: int
@@ -32,12 +31,12 @@ class ParallelPlanUsed(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Of its way; empty for one device."""
+        """Label of the parallel plan; empty for one device."""
         return self.parallel_plan.label if self.parallel_plan else ""
 
 
 class EpochTotals(NamedTuple):
-    """Of the sub-epochs of an epoch: seconds from start to commit, seconds in user code, and rows, each added up."""
+    """Sums over an epoch's sub-epochs: seconds from start to commit, seconds in user code, rows."""
 
     seconds: float
     compute_s: float
@@ -45,22 +44,22 @@ class EpochTotals(NamedTuple):
 
 
 class EpochSummary(NamedTuple):
-    """What is remembered of the visits of an epoch once they are archived.
+    """Sums of an epoch with compacted visits.
 
     Attributes:
-        returned: names of what they returned, and whether each is a ratio, as `Model.returned_in` has it.
-        names, values: of that, as `cerebro.state.visits.mean` has it.
+        returned: (name, True if a ratio) of each metric, as in `Model.returned_in`.
+        names, values: mean metrics, as in `cerebro.state.visits.mean`.
         seconds, compute_s, rows: see `totals`.
-        trained_rows: without those that earlier attempts trained on.
-        rows_until: of all epochs up to this one.
-        took_s: seconds that sub-epochs had a device, added up.
-        steps: optimizer steps that they took.
+        trained_rows: rows without the share of earlier attempts.
+        rows_until: rows of all epochs up to this one.
+        took_s: device time of sub-epochs in seconds, summed.
+        steps: optimizer steps.
         used, used_sub_epochs, used_s: see `parallel_plans`.
-        peak_bytes, peak_gpu_bytes: the most memory that a sub-epoch had.
-        reported: name of what the first that reported anything did; empty if none did.
-        reports: all that sub-epochs reported under that name as one point, seconds, mean and number; empty if none did.
-        has_diverged: whether the last of these ended in what is no finite number.
-        shown_at: when the first sub-epoch ended.
+        peak_bytes, peak_gpu_bytes: peak memory of a sub-epoch.
+        reported: name of the first live metric; empty without any.
+        reports: that metric as one point: seconds, mean, count; or an empty tuple.
+        has_diverged: True if the last report was not finite.
+        shown_at: end of the first sub-epoch.
     """
 
     values: tuple[float, ...]
@@ -85,12 +84,12 @@ class EpochSummary(NamedTuple):
 
     @property
     def totals(self) -> EpochTotals:
-        """Of its sub-epochs."""
+        """Sums over the sub-epochs."""
         return EpochTotals(self.seconds, self.compute_s, self.rows)
 
     @property
     def parallel_plans(self) -> Iterator[ParallelPlanUsed]:
-        """By which they ran."""
+        """Parallel plans of the sub-epochs."""
         for parallel_plan, sub_epochs, seconds in zip(
             self.used, self.used_sub_epochs, self.used_s, strict=True
         ):
@@ -98,7 +97,7 @@ class EpochSummary(NamedTuple):
 
     @property
     def means(self) -> dict[str, float]:
-        """What they returned together, by name, made anew at each call."""
+        """Mean metrics by name, as a new dict."""
         return dict(zip(self.names, self.values, strict=True))
 
 
@@ -132,12 +131,12 @@ _NAMES_AT = _SUMMARIES.shared.index("names")
 
 @dataclass(slots=True)
 class Summaries:
-    """Of a model's epochs that are archived, which are the first ones; and what they come to together.
+    """Summaries of a model's compacted epochs, and their sums.
 
     Attributes:
-        ways: each way by which sub-epochs ran, how many, and their seconds.
-        steps: optimizer steps of all of them.
-        peaks: the most memory that a sub-epoch had, of its process and on GPUs, bytes.
+        parallel_plans: each plan with its number of sub-epochs and seconds.
+        steps: optimizer steps.
+        peaks: peak memory of a sub-epoch in bytes: process and GPUs.
     """
 
     parallel_plans: tuple[ParallelPlanUsed, ...] = ()
@@ -152,27 +151,27 @@ class Summaries:
         return 0 < epoch <= len(self._found)
 
     def __getitem__(self, epoch: int) -> EpochSummary:
-        """Of an epoch, from 1, made anew at each call."""
+        """Return the summary of an epoch, from 1, as a new object."""
         if epoch not in self:
             raise KeyError(epoch)
         return _SUMMARIES.unpack(self._found[epoch - 1])
 
     def __iter__(self) -> Iterator[EpochSummary]:
-        """In order."""
+        """Iterate over the summaries in order."""
         return map(_SUMMARIES.unpack, self._found)
 
     def mean(self, epoch: int, name: str) -> float | None:
-        """One of `EpochSummary.means`; `None` if it is not among them."""
+        """Return one metric of `EpochSummary.means`, if present."""
         found = self._found[epoch - 1]
         names: tuple[str, ...] = found[0][_NAMES_AT]
         return first_vector(found, names.index(name)) if name in names else None
 
     def rows_until(self, epoch: int) -> int:
-        """Of all sub-epochs up to the end of an epoch."""
+        """Return the rows of all sub-epochs up to the end of an epoch."""
         return self[epoch].rows_until if epoch else 0
 
     def append(self, summary: EpochSummary) -> None:
-        """The next epoch is archived."""
+        """Add the summary of the next epoch."""
         self._found.append(_SUMMARIES.pack(summary))
         self.steps += summary.steps
         host, gpu = self.peaks
@@ -186,7 +185,7 @@ class Summaries:
         self.parallel_plans = tuple(together.values())
 
     def until(self, epochs: int) -> Summaries:
-        """Of the first ones, so many, as a list of its own."""
+        """Return a copy with the first `epochs` summaries."""
         made = Summaries()
         for found in self._found[:epochs]:
             made.append(_SUMMARIES.unpack(found))
@@ -194,24 +193,23 @@ class Summaries:
 
 
 _Pinned = tuple[int, tuple[Any, ...], bytes]
-"""A visit's number, and what it is as `Compact`."""
+"""A visit's number, and the visit as `Compact`."""
 _number = itemgetter(0)
 
 
 @dataclass(slots=True)
 class Visits(Sequence[Visit]):
-    """Committed sub-epochs in order, by their number.
+    """Committed sub-epochs, by number.
 
     Attributes:
-        archived: so many of the oldest are archived.
-        kept: all others.
+        archived: number of compacted ones, the oldest.
+        kept: all later ones.
     """
 
     archived: int = 0
     kept: list[Visit] = field(default_factory=list)
     _pinned: list[_Pinned] = field(default_factory=list)
-    """Those archived ones that are kept all the same, in order. No dictionary: it takes twice the memory, and there are
-    very many."""
+    """Compacted visits that stay available, in order. A dict would need twice the memory."""
 
     def __len__(self) -> int:
         return self.archived + len(self.kept)
@@ -223,10 +221,10 @@ class Visits(Sequence[Visit]):
     def __getitem__(self, index: slice) -> list[Visit]: ...
 
     def __getitem__(self, index: int | slice) -> Visit | list[Visit]:
-        """A visit, or some in a row.
+        """Return a visit or a slice of visits.
 
         Raises:
-            ArchivedError: one of them is archived.
+            ArchivedError: one is compacted.
         """
         if isinstance(index, slice):
             sub_epochs = range(*index.indices(len(self)))
@@ -238,32 +236,32 @@ class Visits(Sequence[Visit]):
         return self._at(index if index >= 0 else len(self) + index)
 
     def __iter__(self) -> Iterator[Visit]:
-        """All of them.
+        """Iterate over all visits.
 
         Raises:
-            ArchivedError: some are archived.
+            ArchivedError: some are compacted.
         """
         return iter(self[:])
 
     def knows(self, sub_epoch: int) -> bool:
-        """Whether the visit of that number is at hand."""
+        """True if the visit with this number is available."""
         return self.archived <= sub_epoch < len(self) or self._place(sub_epoch) is not None
 
     def pinned(self, since: int) -> Iterator[Visit]:
-        """Archived ones that are kept all the same, from a number on, in order."""
+        """Yield the pinned visits from number `since` on."""
         first = bisect_left(self._pinned, since, key=_number)
         return (_VISITS.unpack(found) for _, *found in self._pinned[first:])
 
     def append(self, visit: Visit) -> None:
-        """Another sub-epoch was committed."""
+        """Add a committed sub-epoch."""
         self.kept.append(visit)
 
     def pop(self) -> Visit:
-        """Take the newest one out; it is not archived."""
+        """Remove and return the newest visit, which must not be compacted."""
         return self.kept.pop()
 
     def until(self, sub_epochs: int) -> Visits:
-        """The first ones, so many, as a list of its own."""
+        """Return a copy with the first `sub_epochs` visits."""
         archived = min(self.archived, sub_epochs)
         number = bisect_left(self._pinned, archived, key=_number)
         return Visits(
@@ -271,7 +269,7 @@ class Visits(Sequence[Visit]):
         )
 
     def archive(self, sub_epochs: int, pins: Collection[int]) -> list[Visit]:
-        """Keep the first ones, so many, no longer, but for those of these numbers; those that were kept until now."""
+        """Compact the first `sub_epochs` visits, except those listed in `pins`; return the removed ones."""
         gone = self.kept[: sub_epochs - self.archived]
         for sub_epoch, visit in enumerate(gone, start=self.archived):
             if sub_epoch in pins:
@@ -300,7 +298,7 @@ class Visits(Sequence[Visit]):
 
 
 def totals_of(visits: Sequence[Visit]) -> EpochTotals:
-    """Of these sub-epochs."""
+    """Return the sums over these sub-epochs."""
     return EpochTotals(
         sum(visit.ended - visit.started for visit in visits),
         sum(visit.compute_s for visit in visits),

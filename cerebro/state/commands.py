@@ -1,7 +1,7 @@
-"""What users ask of an experiment that goes on or has ended, and the list of who asked for what.
+"""User commands to an experiment, and the list of commands with their authors.
 
-A user decides on what a page or a notebook showed a moment ago. So these events are commands: one that comes too late
-(the model has finished, the run was resumed by somebody else) is no error and changes nothing; the list says so.
+A user acts on what a page or notebook showed a moment ago. A command that comes too late (the model has finished,
+somebody else resumed the run) is no error and changes nothing; the list says so.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
 Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
-"""Those by which a run that has ended may be open again."""
+"""Commands that may reopen an ended run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandRecord:
-    """Somebody asked for something; the outcome is in the state, and in the events that followed.
+    """One user command; state and later events show its outcome.
 
     Attributes:
-        seq, time: of its event; seconds by the store's clock.
-        by: who; empty if the client did not say.
-        what: what it was, to be put behind the name: ``stopped model m03``.
-        run, model: what it is about; empty if that is the experiment, or a run as a whole.
-        is_late: it had no effect.
+        seq, time: of its event; seconds of the store's clock.
+        by: author; empty if unknown.
+        what: text after the author's name: ``stopped model m03``.
+        run, model: target; empty for the experiment or a whole run.
+        is_late: True if it had no effect.
     """
 
     seq: int
@@ -61,13 +61,13 @@ class CommandRecord:
     model: str = ""
     is_late: bool = False
     added: tuple[str, ...] = ()
-    """Models that it made."""
+    """Models that it added."""
 
 
 def command_record(
     event: ClientEvent, seq: int, *, is_late: bool, added: tuple[str, ...] = (), before: str = ""
 ) -> CommandRecord:
-    """The entry of the list for an event that is number `seq` of its log. `before`: see that function."""
+    """Build the list entry for event number `seq`; see `before`."""
     return CommandRecord(
         seq=seq,
         time=event.time,
@@ -81,7 +81,7 @@ def command_record(
 
 
 def before(event: ClientEvent, model: Model) -> str:
-    """What an event is about to change in a model, in words; empty if nothing that it has had before."""
+    """Describe the values in a model that a command is about to replace."""
     match event:
         case ModelChanged():
             had = {name: model.hyperparams.get(name) for name in event.hyperparams}
@@ -133,14 +133,14 @@ _SAID: dict[type, Callable[[Any], str]] = {
     LocatorsChanged: lambda event: "gave the experiment other dataset locators",
     DeletionRequested: lambda event: "asked for the experiment to be deleted",
 }
-"""What each was, to be put behind a name."""
+"""Texts of the commands, to follow the author's name."""
 
 
 # --- runs and models ---------------------------------------------------------------------------------
 
 
 def steer(run: Run, event: RunCommand) -> bool:
-    """Do what a user asked of a run; whether that had any effect."""
+    """Apply a user's command to a run; return True if it has an effect."""
     match event:
         case RunStopRequested():
             return move(run, event)
@@ -169,7 +169,7 @@ def steer(run: Run, event: RunCommand) -> bool:
 
 
 def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
-    """Change a run's state by the table; whether it allows that. What belonged to the state before is forgotten."""
+    """Apply a transition of the table and clear the old state's details; return True if allowed."""
     targets = TRANSITIONS.get((run.state, event.type))
     if targets is None:
         return False
@@ -181,7 +181,7 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     if not was_open:
         breaks.add(run, run.ended, event.time)
         run.ended, run.error = 0.0, ""
-        # It was made for the workers there were then.
+        # The plan was for the workers of that time.
         run.planned = None
     if run.state is RunState.PAUSED:
         run.pauses.append((event.time, math.inf))
@@ -196,7 +196,7 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
 
 
 def _ask_again(run: Run) -> None:
-    """What no worker could answer for the search is asked again once the run goes on."""
+    """Retry search tasks that no worker could complete."""
     for key in run.search.failures if run.search is not None else ():
         run.tasks[key].retry()
     if run.search is not None:
@@ -210,7 +210,7 @@ def _stop(run: Run, model: Model) -> bool:
 
 
 def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
-    """A model goes on: in a run that has ended only this one does, though others may not have been at their end."""
+    """Resume or retry a model. In an ended run the other models stay stopped."""
     model = run.models.get(event.model)
     is_hopeless = run.state is RunState.FAILED and run.fatal is not None
     if model is None or is_hopeless or model.is_pruned:
@@ -227,31 +227,31 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         model.reopened.clear()
         model.try_validations_again()
         if next(parallel_plans.left(run, model), None) is None:
-            # Workers, or what they have, may have changed since.
+            # Workers or their devices may have changed.
             model.struck.clear()
         for task in run.tasks.values():
             if task.key.model == model.id:
                 task.retry()
-    run.settle(model)  # it may have been stopped at a rung
+    run.settle(model)  # a user may have stopped it at a rung
     for each in run.models.values():
         run.see_model(each)
     return True
 
 
 def _reopen(run: Run, event: ModelResumed | ModelRetried | ModelsAdded | ModelExtended) -> None:
-    """A run that has ended is open again, for what the event is about alone."""
+    """Reopen an ended run, only for the command's models."""
     if run.is_open:
         return
     move(run, event)
     if run.search is not None and run.search.finish is None:
-        run.search.close(event.by)  # it had not ended; it is not what goes on
+        run.search.close(event.by)  # an unfinished search stays closed
     for each in run.models.values():
         each.move("LeftOut")
         run.see_model(each)
 
 
 def _trains_on(run: Run) -> bool:
-    """Whether a fit that has begun, and that nothing ends for good, may have more to train."""
+    """True if a started fit may have more to train."""
     is_hopeless = run.state is RunState.FAILED and run.fatal is not None
     return (
         run.kind == "fit" and run.plan is not None and run.state is not RunState.STOPPING and not is_hopeless
@@ -300,7 +300,7 @@ def _prioritize(run: Run, event: PriorityChanged) -> bool:
         return False
     of.priority = event.priority
     if event.model:
-        run.planned = None  # a plan was made for models of one priority
+        run.planned = None  # the plan was for models of one priority
     return True
 
 

@@ -1,11 +1,10 @@
-"""A log read by stretches of time: what a stretch costs does not depend on how long the log is.
+"""Time ranges of a log, read at a cost that does not depend on the log's length.
 
-A log is read in pages of a thousand events, which always begin at the same numbers: one that is full never changes, so
-the last ones that were read are kept, as `cerebro.state.past.Move`. The page where a time is, is found by halves:
-first among the segments of the log, whose times the store tells, then among the pages of that segment. For the part
-that is in the database there are no segments, and as many steps as its length has digits.
+A page has a thousand events and starts at a fixed number, so full pages never change and the last ones read are cached,
+as `cerebro.state.past.Move`. A binary search finds the page for a time: first among the log's segments, whose times the
+store knows, then among the pages of one segment, or of the part in the database.
 
-A page that cannot be read is told of, and left out.
+Unreadable pages are reported and omitted.
 """
 
 from __future__ import annotations
@@ -25,51 +24,51 @@ from cerebro.state.past import Move, Pieces, moves
 from cerebro.state.timeline import Try
 
 PAGE = 1000
-"""Events of a page: as many as the store gives at once."""
+"""Events per page: one answer of the store."""
 
 MOST = 20_000
-"""Events of a window at most."""
+"""Maximum number of events in a window."""
 
 _KEPT = 64
-"""Pages that are kept, some 300 kilobytes each."""
+"""Cached pages, about 300 kB each."""
 _BEYOND = 8
-"""Pages after a window that are looked through at most for the end of what is in it."""
+"""Maximum number of pages after a window to search for ends of attempts."""
 _BACK = (1, 3, 8)
-"""Pages before it, for the beginning: at first so many, then more."""
+"""Numbers of pages before a window to search for starts, in turn."""
 _LOGS = 16
-"""Logs whose segments are kept."""
+"""Logs with cached segments."""
 
 
 class EventStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The part of `cerebro.runtime.kvs.KvsClient` in use."""
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
-        """Events with seq > `after`, oldest first, none at the end."""
+        """Return events with seq > `after`, oldest first; an empty sequence after the last."""
         ...
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """What of a log is in files; nothing where the store knows no segments."""
+        """Return the log's segments in files; no segments if the store has none."""
         ...
 
 
 class Log(NamedTuple):
-    """Which log, and how much of it there is."""
+    """A log and its length."""
 
     experiment: str
     created: float
-    """Of the experiment: another one may have its name later."""
+    """Creation time of the experiment; a later one may have the same name."""
     newest: int
-    """Number of an event, up to which it is read."""
+    """Number of the last event to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Events number `number` * `PAGE` + 1 and following.
+    """Events from number `number` * `PAGE` + 1.
 
     Attributes:
-        count: how many there were to read.
-        began, ended: times of the first and the last of them; without any, `nan`.
-        problem: why some of them cannot be read; empty: all can.
+        count: readable events.
+        began, ended: times of first and last event; `nan` without any.
+        problem: why events are unreadable, or empty.
     """
 
     number: int
@@ -82,15 +81,15 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What was under way in a stretch of time.
+    """Attempts in a time range.
 
     Attributes:
-        tries: attempts, in the order in which they came up.
-        since, until: what of the stretch was read, seconds of the store's clock.
-        events: how many there are in all of the stretch, to a page. is_cut: there were too many: the newest were read.
-        guessed: so many tasks have an attempt whose beginning was not found: its start is computed, its devices are
-            not known.
-        problems: what could not be read, and why.
+        tries: attempts, in the order of appearance.
+        since, until: the time range read, seconds of the store's clock.
+        events: number of events in the range, rounded up to pages.
+        is_cut: True if only the newest events were read.
+        guessed: tasks with an unknown start of an attempt: start computed, devices unknown.
+        problems: why parts are unreadable.
     """
 
     tries: tuple[Try, ...]
@@ -103,11 +102,11 @@ class Window:
 
 
 class LogPages:
-    """Reads stretches of logs. Safe for several threads.
+    """Reader for time ranges of logs. Thread-safe.
 
     Args:
-        store: is asked while no lock is held.
-        kept: pages.
+        store: source; called without holding the lock.
+        kept: number of cached pages.
     """
 
     def __init__(self, store: EventStore, *, kept: int = _KEPT) -> None:
@@ -128,14 +127,14 @@ class LogPages:
         chosen: Callable[[TaskKey], bool] = lambda key: True,
         most: int = MOST,
     ) -> Window:
-        """Attempts of a run that were under way between two times, seconds of the store's clock. At most `most`
-        events of it are read, and some thousand before and after it.
+        """Return the attempts of a run between two times (the store's clock, seconds).
 
-        An attempt that both began and ended further away is not found.
+        Reads at most `most` events of the range, and some thousand before and after. It misses attempts that start
+        and end outside these.
 
         Raises:
-            NotFoundError: there is no such experiment any more.
-            StoreUnavailableError: the store is away.
+            NotFoundError: the experiment is gone.
+            StoreUnavailableError: the store is down.
         """
         first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         begin = max(first, last + 1 - max(1, most // PAGE))
@@ -164,20 +163,19 @@ class LogPages:
         )
 
     def through(self, log: Log, since: float, until: float) -> Iterator[Page]:
-        """All pages of a stretch of time, and those before it, where what is in it may begin, that can be read; none of
-        them is kept."""
+        """Yield the readable pages of a time range and of the pages before it, without caching them."""
         first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         for number in range(max(0, first - _BACK[-1]), last + 1):
             page = self._read(log, number)
             if number >= first or not page.problem:
                 yield page
 
-    # --- where a time is -------------------------------------------------------------------------
+    # --- page of a time --------------------------------------------------------------------------
 
     def _replica(self, log: Log, time: float, *, is_end: bool = False) -> int:
-        """Number of the first page with an event at or after a time, or of the end of a stretch after it: several
-        events may have the same time. The last page, if none has. Among pages that cannot be read it is the first
-        one, or of the end of a stretch the last one."""
+        """Number of the first page that reaches a time, or that passes it if `is_end` (events may share a time).
+
+        The last page if no page does. An unreadable page counts as reaching a start but not an end."""
 
         def is_past(ended: float) -> bool:
             return ended > time if is_end else ended >= time
@@ -197,7 +195,7 @@ class LogPages:
         return min(_first(low, high, reaches), high)
 
     def _segments_of(self, log: Log, time: float) -> tuple[Segment, ...]:
-        """The log's segments, oldest first: those that were told, as long as they reach further than the time."""
+        """The log's segments, oldest first; the cached ones if they reach past `time`."""
         key = log.experiment, log.created
         with self._lock:
             known = self._segments.get(key, ())
@@ -214,10 +212,10 @@ class LogPages:
     # --- pages -----------------------------------------------------------------------------------
 
     def page(self, log: Log, number: int) -> Page:
-        """A page of a log.
+        """Return a page of a log.
 
         Raises:
-            NotFoundError, StoreUnavailableError: as of `window`.
+            NotFoundError, StoreUnavailableError: see `window`.
         """
         key = log.experiment, log.created, number
         with self._lock:
@@ -257,7 +255,7 @@ class LogPages:
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first of the numbers from `low` to below `high` of which it holds, as of all after it; else `high`."""
+    """The first number from `low` to `high` - 1 that `holds` accepts, by binary search; else `high`."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):
@@ -274,7 +272,7 @@ def _put_together(run: str, chosen: Callable[[TaskKey], bool], pages: Sequence[P
 
 
 def _told(error: UnreadableError, first: int, last: int) -> str:
-    """In the same words for each page of one segment."""
+    """The problem's text, equal for all pages of a segment."""
     if isinstance(error, LostEventsError):
         return error.reason or str(error)
     return f"events {error.seq or first + 1} to {last}: {error.reason or error}"

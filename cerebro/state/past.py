@@ -1,13 +1,10 @@
-"""Attempts of a stretch of a log, without the fold of what came before it: for the part of a long run whose sub-epochs
-the fold has left to the log. Pure.
+"""Attempts in a time range of a log, without the state before it, for compacted sub-epochs. Pure.
 
-A stretch is read as *moves*, which are little: what each event of a task says, as far as attempts need it. Attempts are
-put together from them. Where one began before the stretch, what a commit says of how long it took tells when its work
-began, and the devices it took are not known (`Pieced.guessed`).
+Each task event becomes a small *move*, and attempts are assembled from moves. If an attempt began before the range, its
+commit's timings give the start, and its devices are unknown (`Pieced.guessed`).
 
-That a sub-epoch was taken back, because its checkpoint was lost, shows once its partition is assigned or committed anew
-for the model's epoch: until then nobody went on. If that lies behind the stretch, the sub-epoch still shows as
-committed.
+An undone sub-epoch (lost checkpoint) shows when its partition is assigned or committed again in the same epoch. If that
+happens after the range, the sub-epoch still appears committed.
 """
 
 from __future__ import annotations
@@ -29,24 +26,24 @@ _ASSIGNED, _STARTED = "assigned", "started"
 
 
 class Move(NamedTuple):
-    """What an event says of an attempt. Store's clock, seconds."""
+    """One event of an attempt. Times are seconds of the store's clock."""
 
     time: float
     task: str
     attempt: int
     worker: str
     what: str
-    """`assigned`, `started`, or how it ended, as of `Attempt.outcome`."""
+    """`assigned`, `started`, or an `Attempt.outcome`."""
     devices: tuple[int, ...] = (0,)
     parallel_plan: ParallelPlan | None = None
     others: tuple[Member, ...] = ()
     visit: Visit | None = None
-    """Of a sub-epoch that was committed: what the commit tells of it. What the assignment tells is missing."""
+    """The visit of a committed sub-epoch, without facts from the assignment."""
     start_s: float = 0.0
 
 
 def moves(events: Iterable[Event]) -> Iterator[Move]:
-    """Of a stretch of a log, in its order."""
+    """Yield the moves of a part of a log, in order."""
     for event in events:
         match event:
             case TaskAssigned():
@@ -94,11 +91,11 @@ class _Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Pieced:
-    """Attempts of a window.
+    """Attempts in a window.
 
     Attributes:
-        tries: in the order in which they came up; those that had not ended at the stretch's end have no outcome.
-        guessed: keys of tasks of which an attempt began before the stretch.
+        tries: attempts in the order of appearance; open ones have no outcome.
+        guessed: keys of tasks with an attempt that began before the range.
     """
 
     tries: list[Try]
@@ -107,20 +104,21 @@ class Pieced:
 
 @dataclass(kw_only=True)
 class Pieces:
-    """Attempts of a run, put together move by move.
+    """Attempts of a run, assembled move by move.
 
     Args:
-        run: its id. chosen: which of its tasks; all by default.
+        run: its id.
+        chosen: filter for tasks; all by default.
     """
 
     run: str
     chosen: Callable[[TaskKey], bool] = lambda key: True
     _pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
     _queue_position: dict[tuple[str, int, int], _Piece] = field(default_factory=dict)
-    """(model, epoch, partition) -> the commit that stands there."""
+    """(model, epoch, partition) -> the valid commit."""
 
     def take(self, found: Iterable[Move]) -> None:
-        """The next moves of the log."""
+        """Add the next moves of the log."""
         prefix = f"{self.run}/"
         for move in found:
             if move.task.startswith(prefix) and self.chosen(key := TaskKey.parse(move.task)):
@@ -148,7 +146,7 @@ class Pieces:
         if attempt.has_run:
             attempt.start_s = min(max(0.0, move.start_s), attempt.ended - attempt.started)
         elif visit is not None:
-            # Without the start of its process: of that nothing bounds what a worker says.
+            # Without process start: nothing bounds the worker's value.
             took = visit.load_s + visit.compute_s + visit.save_s
             attempt.started, attempt.has_run = move.time - took, True
         if visit is None:
@@ -165,22 +163,22 @@ class Pieces:
             self._queue_position[key.model or "", key.epoch or 0, partition] = piece
 
     def _undo(self, key: TaskKey) -> None:
-        """Sub-epochs that stood where this one is, were taken back."""
+        """Undo earlier commits in the same place."""
         for partition in key.partitions:
             piece = self._queue_position.pop((key.model or "", key.epoch or 0, partition), None)
             if piece is not None:
                 piece.visit = None
 
     def lacks_beginnings(self, since: float, until: float) -> bool:
-        """Whether an attempt of a window is known whose assignment is not."""
+        """True if an attempt in the window has an unknown assignment."""
         return any(piece.is_guessed and piece.overlaps(since, until) for piece in self._pieces.values())
 
     def is_open(self, until: float) -> bool:
-        """Whether an attempt that had begun by then has not ended in what was read."""
+        """True if an attempt that began by `until` has no known end."""
         return any(not p.attempt.outcome and p.overlaps(-math.inf, until) for p in self._pieces.values())
 
     def window(self, since: float, until: float) -> Pieced:
-        """Attempts that were under way at some time between the two, seconds of the store's clock."""
+        """Return the attempts between two times (the store's clock, seconds)."""
         here = [piece for piece in self._pieces.values() if piece.overlaps(since, until)]
         return Pieced(
             tries=[Try(piece.key, piece.attempt, piece.visit) for piece in here],
@@ -189,19 +187,18 @@ class Pieces:
 
     @property
     def held(self) -> int:
-        """How many attempts are known."""
+        """Number of known attempts."""
         return len(self._pieces)
 
     def epochs(self) -> dict[str, int]:
-        """Model -> the newest epoch that a sub-epoch of it which stands is of."""
+        """Return model -> newest epoch with a valid commit."""
         found: dict[str, int] = {}
         for model, epoch, _ in self._queue_position:
             found[model] = max(epoch, found.get(model, 0))
         return found
 
     def let_go(self, is_over: Callable[[TaskKey], bool]) -> list[Try]:
-        """Forget sub-epochs that nothing which comes later may concern; those of them that stand, in the order of their
-        commits."""
+        """Forget sub-epochs that no later move can affect; return the committed ones in the order of commits."""
         over = [each for each, piece in self._pieces.items() if piece.attempt.outcome and is_over(piece.key)]
         gone = [self._pieces.pop(each) for each in over]
         for key in {piece.key for piece in gone}:
@@ -212,7 +209,7 @@ class Pieces:
 
 
 def _begun(move: Move) -> Attempt:
-    """An attempt that is met for the first time."""
+    """An attempt seen for the first time."""
     return Attempt(
         number=move.attempt,
         worker=move.worker,

@@ -1,14 +1,11 @@
-"""How well a fit run is scheduled: makespan so far, lower bound, gap and idle time; in numbers and in words.
+"""Schedule quality of a fit run: makespan, lower bound, gap and idle time, as numbers and text. Pure.
 
-Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
-was: with the times its sub-epochs took and the workers they ran on, no order of them could have ended earlier. In
-breaks (`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. What
-other
-runs had of a device is absence, too: it is no idle time, and the bound (`cerebro.state.bound`) is of what was left.
+The log is the only source, so controller, notebook, page and command line agree. The bound uses the measured sub-epoch
+times and the actual workers: no other order could have ended earlier. Breaks (`cerebro.state.breaks`) stop the run's
+clock. Device time of other runs is absence, not idle time, and the bound (`cerebro.state.bound`) accounts for it.
 
-What a process takes to start and to import is no time of a sub-epoch. It is told apart. The makespan begins when the
-first sub-epoch's own work does. A process that starts later, beside workers that train, delays the run: that is in the
-makespan and not in the bound, so it shows as gap. Pure.
+Process starts are reported apart from sub-epochs. The makespan begins with the first sub-epoch's own work. A later
+process start delays the run: it adds to the makespan and not to the bound, so it appears in the gap.
 """
 
 from __future__ import annotations
@@ -29,20 +26,19 @@ from cerebro.state.timeline import busy, busy_without_visits, lost, running, sta
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleNow:
-    """How well a fit run has been scheduled up to now. Times in seconds.
+    """Schedule quality of a fit run until now. Times in seconds.
 
     Attributes:
-        epoch, epochs: the slowest model's present epoch, of so many; of a run whose models are not all known from the
-            beginning, the furthest one's, of the most that a model was granted.
-        makespan_s: since the first sub-epoch's own work began; once no sub-epoch remains, to the last commit.
-        lower_bound_s: the larger of the longest model's and the busiest worker's training time, running sub-epochs
-            included. The worker's is shared by its devices.
-        idle_s, device_s: time that devices had no task, of the time their workers were there.
-        start_s: time of all devices that committed tasks waited for a process to start and to import.
-        taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
-        lost_s: device-seconds of attempts at sub-epochs that did not commit. They are in the makespan, and not in the
-            bound.
-        is_growing: whether sub-epochs remain, or may come.
+        epoch, epochs: current epoch of the slowest model, and the number of epochs. If models may be added: epoch of
+            the fastest model, and the largest resource.
+        makespan_s: from the first sub-epoch's own work until now, or to the last commit of a complete run.
+        lower_bound_s: training time of the longest model or the busiest worker, whichever is larger. Includes running
+            sub-epochs; a worker's time is divided by its devices.
+        idle_s, device_s: device time without a task, and device time of present workers.
+        start_s: device time of process starts and imports.
+        taken_s: device time of other runs: absence, neither idle nor in `device_s`.
+        lost_s: device time of uncommitted attempts at sub-epochs; in the makespan, not in the bound.
+        is_growing: True if sub-epochs remain or may be added.
     """
 
     epoch: int
@@ -58,28 +54,28 @@ class ScheduleNow:
 
     @property
     def gap(self) -> float:
-        """By how much the makespan exceeds the bound, as a share of the bound."""
+        """Excess of the makespan over the bound, as a share of the bound."""
         return gap(self.makespan_s, self.lower_bound_s)
 
     @property
     def idle_share(self) -> float:
-        """Of the devices' time."""
+        """Idle share of the device time."""
         return self.idle_s / self.device_s if self.device_s else 0.0
 
 
 def gap(makespan_s: float, lower_bound_s: float) -> float:
-    """By how much a makespan exceeds its bound, as a share of the bound; 0 while there is none."""
+    """Return the excess of a makespan over its bound, as a share; 0 without a bound."""
     return max(0.0, makespan_s / lower_bound_s - 1) if lower_bound_s > 0 else 0.0
 
 
 def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted:
-    """How all that had run by the end of `epoch` was scheduled, once every model that goes on has trained it.
+    """Report on the schedule up to the end of `epoch`, once all active models have trained it.
 
     Args:
-        run: a fit run of `state` that reports of all epochs before.
+        run: a fit run of `state` with reports on all earlier epochs.
         epoch: from 1.
     """
-    # Of all epochs up to this one: a sub-epoch of a model that goes no further may have ended last.
+    # Over all epochs up to this one: a model that has ended may have finished last.
     end = max((ended for known, ended in run.ends.items() if known <= epoch), default=0.0)
     zero = run.zero if end else end
     begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
@@ -94,8 +90,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
 
 
 def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | None:
-    """How `run` has been scheduled up to `now` (the store's clock, seconds); `None` for a run that is no fit, or of
-    which no sub-epoch has started."""
+    """Report on the schedule until `now` (the store's clock); `None` without a started sub-epoch."""
     zero = run.zero
     if not math.isfinite(zero):
         return None
@@ -113,7 +108,7 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         makespan_s=taken.open_s(run, zero, end),
         lower_bound_s=lower_bound(run, now, _devices(state, run)),
         idle_s=idle_s,
-        # Visits lie between the two, but for the start of their processes; what else ran may not.
+        # Visits lie within the makespan, except for process starts; other tasks may not.
         device_s=idle_s
         + sum(run.trained_s.values())
         + sum(taken.open_s(run, max(zero, since), until) for _, since, until in run.starts)
@@ -137,7 +132,7 @@ def _present_epoch(run: Run, models: Sequence[Model]) -> int:
 
 
 def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
-    """Of the workers on which the run could train, or did."""
+    """Devices of each worker that could train for the run, or did."""
     held = _held(run)
     return {
         worker.name: worker.most_devices
@@ -152,18 +147,18 @@ def _held(run: Run) -> set[tuple[str, int]]:
 
 
 def moment(run: Run, zero: float, seconds: float) -> float:
-    """When the run had gone on for so long since `zero`: breaks do not count."""
+    """Return the time `seconds` after `zero` in the run's clock, which skips breaks."""
     at = zero + seconds
     for since, until in run.breaks:
         at += until - since if zero <= since < at else 0.0
     return at
 
 
-# --- in words ------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 
 def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
-    """A line on the schedule up to now and one on the plan that is followed, as far as there are such."""
+    """Describe the schedule until now, the plan in use and the parallel plans."""
     found = schedule_now(state, run, now)
     if found is None:
         return []
@@ -188,7 +183,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
 
 
 def _gap_text(found: ScheduleNow) -> str:
-    """The gap; in seconds if attempts were lost, because a share of the bound says nothing about the schedule then."""
+    """The gap; in seconds after lost attempts, because a share would not describe the schedule."""
     if found.lost_s:
         return f"{max(0.0, found.makespan_s - found.lower_bound_s):.1f} s longer, with lost attempts"
     return f"gap {100 * found.gap:.1f} %"
@@ -199,7 +194,7 @@ def _reached(run: Run, found: ScheduleNow) -> str:
 
 
 def plan_line(run: Run) -> str:
-    """Which plan a run follows and what that saves; empty if it follows none."""
+    """Describe the plan a run follows and its gain, if any."""
     plan = run.planned
     if plan is None or not plan.order:
         return ""
@@ -215,11 +210,9 @@ def _start_s(run: Run) -> float:
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
-    """Device-seconds without a task of any run between two times, of each worker that trains and holds a partition of
-    the run.
+    """Device-seconds without any task between two times, for each worker that could train for the run.
 
-    A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
-    only its last life is known.
+    Counts only the time a worker was present; for a returned worker, only since it last joined.
     """
     held = _held(run)
     there: dict[str, tuple[float, float]] = {}
@@ -232,7 +225,7 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         - taken.taken_s(run, name, since, until)
         for name, (since, until) in there.items()
     }
-    # Each attempt by its parts, because there may be very many.
+    # Item by item, because there may be very many attempts.
     for name, started, ended, devices in busy(run, end, since=begin):
         if name in there:
             since, until = there[name]

@@ -1,10 +1,8 @@
-"""How the runs that are open share the cluster, as users see it: what each is due and has, its place in the queue, and
-why it waits. Pure.
+"""How open runs share the cluster: fair share, devices, queue position and reason to wait. Pure.
 
-The controller says which runs it works on and what they have (`cerebro.contract.api.Attended`), because only it knows
-all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So a
-reader of the run's log takes what the run has from there (`QueuePosition.as_logged`), as the controller does
-(`lanes_held`): the numbers then match the tasks on display.
+Only the controller knows all attended runs and their devices (`cerebro.contract.api.Attended`); page, notebook and
+command line show its report. The report may be two seconds old. A reader of the run's log takes the devices from the
+log (`QueuePosition.as_logged`, as the controller does with `lanes_held`), so numbers match the tasks on display.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
-    """Share of the cluster, 0 to 1, that each run is due while all of them want more than they have.
+    """Return the share of the cluster (0 to 1) due to each run while all want more.
 
-    A project's weight is the mean of its runs' weights. Within a project, runs share by weight. So the runs of one
-    project count as one, and a priority counts both within a project and between projects.
+    A project's weight is the mean of its runs' weights; within a project, runs share by weight. A project counts as one
+    run, and priority counts within and between projects.
 
     Args:
-        runs: the project of each run, and its weight, above 0.
+        runs: (project, weight above 0) of each run.
     """
     projects: dict[str, list[float]] = {}
     for project, weight in runs.values():
@@ -47,8 +45,9 @@ def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
 
 
 def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
-    """Worker and device (`NO_DEVICE`: its lane for tasks without one) wherever a run has open tasks; all of a worker
-    where it has one that must be alone."""
+    """Return (worker, device) of the run's open tasks; `NO_DEVICE` for tasks without one.
+
+    A task that runs alone after an out-of-memory failure holds its whole worker."""
     found = {lane for key, task in run.open.items() for lane in task_lanes(state, key, task)}
     if run.exhausted:
         alone = {task.attempts[-1].worker for task in run.open.values() if task.exhausted}
@@ -58,7 +57,7 @@ def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
 
 
 def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[str, int]]:
-    """Worker and lane wherever an open task is."""
+    """Yield (worker, device slot) of an open task."""
     for name, devices in task.attempts[-1].places:
         for lane in lanes_of(devices):
             yield name, lane
@@ -66,19 +65,19 @@ def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[s
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePosition:
-    """Where an open run stands.
+    """Queue position of an open run.
 
     Attributes:
-        is_attended: the controller works on it.
-        place: its place among those that wait for that, from 1; 0: it does not wait, or for a moment only, or
-            `has_to_wait`: for another run of its experiment, however much room there is.
-        due: its share of the cluster, 0 to 1, while all want more than they have; `None` until it is worked on.
-        devices: on which it has tasks, `of` so many of the cluster.
-        without_device: workers that have a task of it that takes no device.
-        ahead: runs that are before it in turn and could use more, as it could; `None`: it could use no more.
-        others_have: it could use more, and other runs have devices.
-        kept_s: so many seconds yet the devices that it could use stay with the experiments that are there.
-        place_reason: why it has a place in the queue.
+        is_attended: True if the controller works on it.
+        has_to_wait: True if it waits for another run of its experiment.
+        place: place in the queue, from 1; 0 if it is not queued.
+        due: fair share of the cluster, 0 to 1; `None` before it is attended.
+        devices, of: devices with its tasks, and devices of the cluster.
+        without_device: its tasks that need no device.
+        ahead: earlier runs that could use more devices; `None` if this run could not.
+        others_have: True if it could use more and other runs have devices.
+        kept_s: seconds of minimum hold time left on devices it could use.
+        place_reason: why it is queued.
     """
 
     experiment: str
@@ -99,8 +98,8 @@ class QueuePosition:
 
     @property
     def reason(self) -> str:
-        """Why it waits; empty if it does not, or not for runs of other experiments. See `reason_to_wait`."""
-        # What runs without a device is due none.
+        """Why it waits for other experiments' runs, or an empty string. See `reason_to_wait`."""
+        # A run without device tasks is due no devices.
         has_less = not self.without_device and (self.devices < (self.due or 0) * self.of or not self.devices)
         if self.ahead is None or not self.others_have or not has_less:
             return self.place_reason
@@ -114,12 +113,12 @@ class QueuePosition:
         return f"{have}, and {ahead} in turn{stay}"
 
     def as_logged(self, state: ExperimentState) -> QueuePosition:
-        """The same with what the run has by its experiment's log, which is newer than what was told of it."""
+        """Return the position with devices from the experiment's log, which is newer than the report."""
         run = state.runs.get(self.run)
         return self if run is None or not run.is_open else self.with_devices(lanes_held(state, run))
 
     def with_devices(self, lanes: Collection[tuple[str, int]]) -> QueuePosition:
-        """Return the run's place with these devices (see `lanes_held`)."""
+        """Return the position with these devices (see `lanes_held`)."""
         if not self.is_attended:
             return self
         beside = sum(lane == NO_DEVICE for _, lane in lanes)
@@ -127,7 +126,7 @@ class QueuePosition:
 
     @property
     def position(self) -> str:
-        """Whether it runs, or where it is in the queue, in words."""
+        """Its state or place in the queue, as text."""
         if self.has_to_wait:
             return "waits for a run of its experiment"
         if self.place:
@@ -138,7 +137,7 @@ class QueuePosition:
 
     @property
     def has(self) -> str:
-        """What it has of the cluster now, in words."""
+        """Its devices and other tasks, as text."""
         found = f"{self.devices} of {self.of} device{'s' if self.of != 1 else ''}"
         number = self.without_device
         tasks = f"{number} task{'s' if number != 1 else ''} without a device" if number else ""
@@ -146,12 +145,12 @@ class QueuePosition:
 
     @property
     def brief(self) -> str:
-        """What it has and is due, in few words; empty until it is worked on."""
+        """Its devices and fair share in few words; empty before it is attended."""
         return "" if self.due is None else f"{self.devices} of {self.of} devices (due {self.due:.0%})"
 
     @property
     def line(self) -> str:
-        """Position, share and what it has, in words."""
+        """Position, fair share and devices, as text."""
         if self.due is None:
             return self.position
         rank = f", priority {self.priority}" if self.priority != "normal" else ""
@@ -160,7 +159,7 @@ class QueuePosition:
 
 
 def queue_positions(queue: QueueAnswer) -> list[QueuePosition]:
-    """Where each open run stands, oldest first."""
+    """Return the queue position of each open run, oldest first."""
     queued = {(entry.experiment, entry.run) for entry in queue.runs}
     attended = {
         (each.experiment, each.run): each
@@ -190,14 +189,14 @@ def queue_positions(queue: QueueAnswer) -> list[QueuePosition]:
 
 
 def queue_position_of(queue: QueueAnswer, experiment: str, run: str) -> QueuePosition | None:
-    """Where one run stands; `None` if it is not in the queue."""
+    """Return one run's queue position; `None` if it is not open."""
     return next((s for s in queue_positions(queue) if (s.experiment, s.run) == (experiment, run)), None)
 
 
 def _attended(
     attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
 ) -> dict[tuple[str, str], QueuePosition]:
-    """Of runs in the order of their turns."""
+    """Positions of attended runs, in the order of priority."""
     ahead, taken, found = 0, sum(told.devices for told in attended.values()), {}
     for key, told in attended.items():
         found[key] = QueuePosition(

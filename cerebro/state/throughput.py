@@ -1,12 +1,10 @@
-"""How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
+"""Current throughput of a run, and the time left. Pure, except for the remembered commits.
 
-Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
-longest model's sub-epochs left by the mean time of a sub-epoch, because a model is in one place at a time. What a
-process takes to start and to import is over once and for all, so it counts neither for throughput nor for a sub-epoch's
-time. Validations, and partitions made again, are neither in the work left nor in the throughput; they slow it down. The
-clock of all this stands still while a run is stopped or none of its workers is there (`cerebro.state.breaks`), and
-while it is paused. Nothing is known of queues ahead, of failures to come, or of models that cost more than those that
-ran lately. While a search is not over, nobody knows the work left, so nothing is said of the time.
+Time left is the remaining rows over the throughput of the last minutes. It is at least the longest model's remaining
+sub-epochs times the mean sub-epoch time, since a model trains in one place at a time. Process starts happen once, so
+they count neither for throughput nor for sub-epoch time. Validations and replica copies count in neither; they only
+slow the run down. The clock stops in breaks (`cerebro.state.breaks`) and pauses. The estimate ignores queues, failures,
+and differences in cost between models. An open search has no known end, so no time is shown.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from cerebro.state.turnaround import turnaround_s
 from cerebro.state.workers import NO_DEVICE
 
 WINDOW_S = 300.0
-"""Throughput is of the last five minutes."""
+"""Throughput covers the last five minutes."""
 _COMMITS = 512
 
 BASIS = "work left over the throughput of the last five minutes"
@@ -36,7 +34,7 @@ FORECAST = "simulation of the sub-epochs that remain"
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLeft:
-    """An estimate: `seconds` from now, that is at `ends_at` (seconds since the epoch). `basis` says how it was made."""
+    """An estimate: `seconds` from now, or `ends_at` (seconds since the epoch); `basis` names the method."""
 
     seconds: float
     ends_at: float
@@ -44,7 +42,7 @@ class TimeLeft:
 
     @property
     def words(self) -> str:
-        """In its largest sub-epoch."""
+        """Time left in the largest fitting time unit."""
         for length, sub_epoch in ((86_400, "days"), (3600, "h"), (60, "min")):
             if self.seconds >= 2 * length:
                 return f"about {self.seconds / length:.0f} {sub_epoch} left"
@@ -53,8 +51,7 @@ class TimeLeft:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Throughput of the run in progress over its last `over_s` seconds, at most five minutes, without the share of them
-    that devices waited for processes to start; 0 while unknown."""
+    """Throughput over the last `over_s` seconds (at most five minutes), without process starts; 0 if unknown."""
 
     rows_per_s: float
     sub_epochs_per_min: float
@@ -63,13 +60,13 @@ class Throughput:
 
 
 class SubEpochs(Protocol):
-    """Counts over a fit run's models, for who keeps them anyway."""
+    """Counts over a fit run's models, for callers that maintain them."""
 
     def progress(self) -> tuple[int, int]:
-        """Sub-epochs committed, and sub-epochs in all."""
+        """Return (sub-epochs committed, sub-epochs in all)."""
 
     def longest(self) -> int:
-        """Sub-epochs due of the model of which most are."""
+        """Return the largest number of remaining sub-epochs of a model."""
 
 
 @dataclass(frozen=True)
@@ -91,40 +88,40 @@ IDLE = Throughput(rows_per_s=0.0, sub_epochs_per_min=0.0, over_s=0.0, left=None)
 
 
 _WORK = {"fit": "train"}
-"""Kind of run -> kind of the tasks that are its work, where that has another name."""
+"""Kind of run -> kind of its main tasks, if the names differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """An attempt: one that was committed, or one that is under way, up to now."""
+    """A committed attempt, or a running one until now."""
 
     run: str
     worker: str
     devices: tuple[int, ...]
     started: float
     begun: float
-    """When its own work began."""
+    """Start of its own work."""
     ended: float
     rows: int
 
     def by(self, clock: Callable[[float], float]) -> _Span:
-        """The same by another clock."""
+        """Return the span in another clock."""
         return replace(self, started=clock(self.started), begun=clock(self.begun), ended=clock(self.ended))
 
     @property
     def places(self) -> set[tuple[str, int]]:
-        """Where no other task was meanwhile."""
+        """(worker, device) pairs that the attempt occupied."""
         return {(self.worker, device) for device in self.devices or (NO_DEVICE,)}
 
 
 class ThroughputMeter:
-    """Remembers the newest commits of an experiment. One owner, not thread-safe."""
+    """Meter with the newest commits of an experiment. One owner, not thread-safe."""
 
     def __init__(self) -> None:
         self._commits: deque[_Span] = deque(maxlen=_COMMITS)
 
     def recall(self, state: ExperimentState) -> None:
-        """Take in what a fold tells of commits that were not seen here: of open fits, the newest sub-epochs."""
+        """Load the newest sub-epochs of open fits from a state."""
         visits = [
             (visit.ended, run, visit)
             for run in state.open_runs()
@@ -150,14 +147,13 @@ class ThroughputMeter:
         rows: int,
         start_s: float = 0.0,
     ) -> None:
-        """A task of `run` was committed, of that kind. Times are the store's clock; for the first `start_s` seconds it
-        waited for its process."""
+        """Add a committed task of `run`. Its process took `start_s` seconds to start; times are the store's clock."""
         if _is_work(run, kind):
             begun = _begun(started, start_s, ended)
             self._commits.append(_Span(run.id, worker, devices, started, begun, ended, rows))
 
     def see(self, state: ExperimentState, event: Event) -> None:
-        """An event is about to be folded: a sub-epoch that is committed then leaves the run's tasks."""
+        """Add a commit before it is applied: afterwards the run drops the sub-epoch's task."""
         if not isinstance(event, TaskCommitted):
             return
         run = state.runs.get(event.task.partition("/")[0])
@@ -182,11 +178,11 @@ class ThroughputMeter:
         sub_epochs: SubEpochs | None = None,
         newest: Callable[[str], LivePoint | None] = _nothing,
     ) -> Throughput:
-        """Of a run that is open, at `now` (the store's clock).
+        """Return the throughput of an open run at `now` (the store's clock).
 
         Args:
-            sub-epochs: of a planned fit, counted already.
-            newest: task -> what its open attempt said last.
+            sub_epochs: counts of a planned fit, if the caller has them.
+            newest: task -> newest report of its open attempt.
         """
         table = sub_epochs or (_Counted(run) if run.is_planned_fit else None)
         clock = partial(breaks.worked_until, run)
@@ -194,14 +190,14 @@ class ThroughputMeter:
         told_at, now = now, clock(now)
         begin = max(clock(run.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
-            begin = max(begin, clock(self._commits[0].ended))  # what was before is not remembered, of no run
+            begin = max(begin, clock(self._commits[0].ended))  # older commits are forgotten, for all runs
         if not run.started or now <= begin:
             return IDLE
         recent = [commit for commit in own if commit.ended > begin]
         under_way = [span.by(clock) for span in _under_way(run, told_at, newest)]
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
-        # Rows come from devices side by side: time that one of them lost is so much of it less.
+        # Devices work in parallel: lost time of one counts as its share.
         places = len({place for span in spans for place in span.places}) or 1
         lost = sum(len(span.places) * max(0.0, span.begun - max(span.started, begin)) for span in spans)
         worked = sum(len(span.places) * max(0.0, span.ended - max(span.begun, begin)) for span in spans)
@@ -224,7 +220,7 @@ class ThroughputMeter:
 
 
 def forecast_left(run: Run, now: float) -> TimeLeft | None:
-    """Time left by the newest forecast of a running fit; `None` if the run was interrupted since, or should be over."""
+    """Return the newest forecast's time left; `None` after an interruption or past its end."""
     if not run.forecasts or run.state is not RunState.RUNNING:
         return None
     newest = run.forecasts[-1]
@@ -236,7 +232,7 @@ def forecast_left(run: Run, now: float) -> TimeLeft | None:
 
 
 def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) -> Iterator[_Span]:
-    """Attempts of which something was heard; of the others nobody knows if their process has started."""
+    """Running attempts with a report; without one it is unknown whether the process has started."""
     for task in run.open_tasks():
         point = newest(str(task.key))
         if point is not None and task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
@@ -251,17 +247,17 @@ def _begun(started: float, start_s: float, ended: float) -> float:
 
 
 def _is_work(run: Run, kind: str) -> bool:
-    """Whether tasks of that kind are what `_rows_left` is about."""
+    """True for tasks that `_rows_left` counts."""
     return kind == _WORK.get(run.kind, run.kind)
 
 
 def _share(started: float, ended: float, begin: float) -> float:
-    """Of a span, how much lies after `begin`."""
+    """The share of a span after `begin`."""
     return min(1.0, (ended - begin) / (ended - started)) if ended > max(started, begin) else 0.0
 
 
 def _rows_left(run: Run, table: SubEpochs | None) -> float | None:
-    """Rows to be done yet, running tasks included; `None` while that is not known."""
+    """Remaining rows, running tasks included; `None` if unknown."""
     if run.plan is None or not run.has_known_end:
         return None
     if table is not None and isinstance(run.plan, FitPlan):
