@@ -1,5 +1,6 @@
-"""The worker's agent: registers, takes tasks from its inbox, runs each in a child process under a lease, commits.
+"""A worker's agent: registers, runs the inbox's tasks in child processes under leases, and commits results.
 
-It never decides and never opens user code. What a task means is a handler's business, named by module (`etl_worker`,
-`model_hopper`) and imported by the child alone.
+The agent makes no scheduling decisions and never loads user code. Handlers (`etl_worker`, `model_hopper` and
+others) execute
+tasks; only the child imports them.
 """

@@ -1,7 +1,9 @@
 """Start a worker: wiring only.
 
-``python -m cerebro.worker.agent --handlers etl_worker cerebro.worker.searches model_hopper trial_runner`` hosts all
-kinds in one process, as on one machine; in a cluster one container hosts the first two, another one the others.
+``python -m cerebro.worker.agent --handlers etl_worker cerebro.worker.searches model_hopper trial_runner``
+serves all
+kinds of tasks in one process, as on one machine. In a cluster, one container runs the first two handlers,
+another the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from cerebro.worker.agent.settings import Settings
 
 
 def main() -> None:
-    """Work until SIGTERM."""
+    """Run the worker until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m cerebro.worker.agent")
     parser.add_argument(
         "--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER, perhaps OTHERS"
@@ -58,7 +60,7 @@ def main() -> None:
     for name in arguments.handlers:
         package = importlib.import_module(name)
         handlers |= dict.fromkeys(package.KINDS, package.HANDLER) | getattr(package, "OTHERS", {})
-    with suppress(OSError):  # where it cannot be made, the first task tells
+    with suppress(OSError):  # if it fails, the first task reports it
         settings.volumes.shards.mkdir(parents=True, exist_ok=True)
     resources = Resources(
         devices=devices,
@@ -70,14 +72,15 @@ def main() -> None:
             is_container=settings.pod is not None,
         ),
         host=settings.node or socket.gethostname(),
-        # A pod's limit is its own, the cores of its node are for all; what bounds a local cluster bounds all of it.
+        # A pod's core limit is its own; pods share their node's cores. A local cluster's limit covers all its
+        # workers.
         machine_cores=cores.of_machine() if settings.pod else cores.available(),
         pid=os.getpid(),
         memory_bytes=own_group().usable_bytes(),
         address=endpoint.address if endpoint else "",
     )
     metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
-    # Ten minutes: a store that is away for longer is a reason to start anew.
+    # If the store is away for more than ten minutes, restart.
     kvs = KvsClient(settings.server, settings.token, retry_for_s=600)
     agent = Agent(kvs, settings, handlers, resources, metrics, endpoint=endpoint)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,16 +93,16 @@ def main() -> None:
         except CerebroError as error:
             sys.exit(f"worker: {error}")
     agent.run()
-    # The threads that wait on the store are daemons: nothing is left to be done.
+    # The remaining threads are daemons that wait on the store; skip their cleanup.
     os._exit(0)
 
 
 def replicas(volumes: Volumes) -> tuple[Replica, ...]:
-    """Complete training partitions on the worker's own volume: discovered, not assumed from its name."""
+    """List the complete training partitions found on the worker's volume."""
     root = volumes.shards / "datasets"
     if not root.is_dir():
         return ()
-    from cerebro.data.partitions import find_partitions  # with NumPy, 6 MB that an unused worker does without
+    from cerebro.data.partitions import find_partitions  # imports NumPy; 6 MB that an unused worker saves
 
     found = find_partitions(root)
     return tuple(Replica(dataset=p.dataset, partition=p.partition) for p in found if p.split == "train")

@@ -1,4 +1,6 @@
-"""What processes do at this moment, as the kernel tells it: they compute, or wait, some where nothing reaches them."""
+"""The state of processes in the kernel: computing, waiting, or in an uninterruptible wait. Reads
+``/proc``.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Seen(NamedTuple):
-    """One process.
+    """State of one process.
 
     Attributes:
-        spent_s: processor time, with that of its processes that have ended.
-        is_runnable: whether one of its threads runs or waits for a processor.
-        is_in_kernel: whether its first thread waits in the kernel where no signal reaches it, as for a disk.
+        spent_s: processor time, including ended child processes.
+        is_runnable: True if a thread runs or waits for a processor.
+        is_in_kernel: True if the main thread is in an uninterruptible wait, as for a disk.
     """
 
     pid: int
@@ -35,11 +37,11 @@ class _Stat(NamedTuple):
 
 
 def seen(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[Seen]:
-    """The processes of these groups, and all below them, whatever group they have made of their own.
+    """List the processes in these groups and all their descendants, including those in other groups.
 
     Args:
         roots: process groups, each named by its first process.
-        proc: tests give another one.
+        proc: the proc file system; for tests.
     """
     known = {stat.pid: stat for stat in _stats(proc)}
     members = {stat.pid for stat in known.values() if stat.group in roots or stat.pid in roots}
@@ -55,7 +57,7 @@ def seen(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[Seen]:
 
 
 def waits_in(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """Name of the kernel's function in which a process waits; empty if that is not told."""
+    """Return the kernel function in which a process waits, or "" if unknown."""
     with suppress(OSError):
         name = (proc / str(pid) / "wchan").read_text().strip()
         return "" if name == "0" else name
@@ -84,7 +86,7 @@ def _stats(proc: Path) -> Iterable[_Stat]:
 
 
 def _parsed(content: bytes) -> _Stat:
-    """proc_pid_stat(5): the name, in parentheses, may hold anything."""
+    """Parse a stat file, proc_pid_stat(5). The name in parentheses may contain any character."""
     start, _, rest = content.decode(errors="replace").rpartition(")")
     fields = rest.split()
     spent = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime

@@ -1,6 +1,6 @@
-"""One attempt at a task in the child, from the order to do it to its answer.
+"""Follow one attempt in its child process, from start to answer.
 
-Ends it where it hangs, was taken away, or holds up the end of the worker. Knows nothing of the store.
+Ends an attempt that hangs, was revoked or delays the worker's shutdown. Does not access the store.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from cerebro.worker.agent.process import ChildProcess
 log = logging.getLogger(__name__)
 
 _START_S = 300.0
-"""A child that has not said that it is ready for so long never will."""
+"""Seconds within which a child must report that it is ready."""
 
 _LONGEST_WAIT_S = 3600.0
-"""Of one wait: the kernel takes no infinite one, which a run may ask for."""
+"""Maximum seconds of one wait. The kernel takes no infinite timeout, which a run may request."""
 
 _LAST_S = 5.0
-"""Between two looks at where a process is that has shown no batch for as long as it may."""
+"""Seconds between the two stack dumps of an attempt that has exceeded its limit."""
 
 _STRICT = InspectTask | TrialTask | SearchTask
-"""Tasks that tell of no progress: their limit is for the whole of it."""
+"""Tasks that report no progress: the limit applies to the entire task."""
 
 _UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
-"""Kinds of failures whose cause may be what else was noticed."""
+"""Failure kinds that stray messages may explain."""
 
 Answer = TaskResult | Failure
 
 
 class Patience(NamedTuple):
-    """How an attempt is judged that shows no batch.
+    """Limits of an attempt that reaches no batch.
 
     Attributes:
-        limit_s: without a sign of progress for so long it counts as hung at the latest, unless it computes.
-        gpu: share of its devices that are GPUs in use now.
+        limit_s: seconds without progress after which an attempt hangs unless it computes.
+        gpu: returns the fraction of its devices that are GPUs in use now.
     """
 
     limit_s: float
@@ -71,11 +71,11 @@ class Patience(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """That an attempt hangs. It is ended if it does not advance until then.
+    """A suspected hang. The attempt is ended unless it advances before `ends`.
 
     Attributes:
-        quiet_s: for which it had not advanced.
-        in_kernel: processes that waited where no signal reaches them.
+        quiet_s: seconds since it last advanced.
+        in_kernel: processes in an uninterruptible wait.
     """
 
     verdict: Verdict
@@ -85,13 +85,13 @@ class Suspicion(NamedTuple):
 
 
 class AttemptRunner:
-    """Follows one attempt. Used by the agent's main thread.
+    """Follows one attempt, in the agent's main thread.
 
     Args:
-        child: has been asked to do it.
-        patience: when it counts as hung.
-        notification: readable when something about the inbox, the lease or the worker's end has changed.
-        on_notification: called then, after it was taken off.
+        child: process that has been sent the task.
+        patience: limits for a hang.
+        notification: readable after a change of the inbox, the lease or the worker's drain.
+        on_notification: called after each notification is drained.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AttemptRunner:
             notification,
             on_notification,
         )
-        # Of ranks on other workers nobody here sees whether they compute.
+        # The activity of ranks on other workers is not visible here.
         is_strict = isinstance(item.body, _STRICT) or (isinstance(child, ChildGroup) and child.is_gang)
         self._watch = Watch(patience.limit_s, time.monotonic(), is_strict)
         self._position = (-1, -1)
@@ -121,7 +121,7 @@ class AttemptRunner:
         self._suspected: Suspicion | None = None
 
     def follow(self) -> Answer:
-        """Listen until the child answers, dies, hangs, or the attempt is not to go on."""
+        """Wait until the child answers, dies or hangs, or the attempt has to end."""
         before = self._child.channel.strays
         answer = self._follow()
         strays = self._child.channel.strays - before
@@ -152,7 +152,7 @@ class AttemptRunner:
                     if self._notification in ready:
                         self._notification.drain()
                         self._on_notification()
-                    # What it said before it ended counts.
+                    # A message sent before the process ended counts.
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
                         return child.reap()
@@ -163,7 +163,7 @@ class AttemptRunner:
                     return answer
 
     def _verdict(self) -> Failure | None:
-        """Why the attempt is not to go on, its process ended by then; `None` while it may."""
+        """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
         if not self._has_asked and (self._drain.is_asked or self._lease.asked):
@@ -179,7 +179,7 @@ class AttemptRunner:
         return None
 
     def _looked_at(self) -> Failure | None:
-        """Look whether it hangs. If so the log tells where it is, now and once more when it is ended."""
+        """Check for a hang. A suspected hang dumps stacks to the log; a confirmed one ends the attempt."""
         now = time.monotonic()
         if self._suspected is not None:
             return self._hung(self._suspected)
@@ -222,7 +222,7 @@ class AttemptRunner:
         return failure.model_copy(update={"rank": rank, "traceback": found, "is_idle": is_idle})
 
     def _understood(self, message: dict[str, Any]) -> Answer | None:
-        """What a message says; nothing, where it is none that the child sends: user code may have written it."""
+        """Handle a message. Drop malformed ones: user code may have written them."""
         try:
             return self._take(message)
         except (LookupError, TypeError, ValueError):
@@ -240,7 +240,7 @@ class AttemptRunner:
         elif message["is"] == "saved":
             self._saved(Savepoint.model_validate(message["savepoint"]))
         elif message["is"] == "preempted" and not (self._has_asked or self._gang_leaves):
-            # Told as a preemption, it would mean to the controller that this worker ends.
+            # Reported as a preemption, it would tell the controller that this worker shuts down.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
@@ -262,11 +262,11 @@ class AttemptRunner:
 
     @property
     def _gang_leaves(self) -> str:
-        """Why another worker of the attempt's gang has asked for its end; empty if none has."""
+        """Reason why another worker of the gang requested the end, or ""."""
         return self._child.channel.leaving if isinstance(self._child, ChildGroup) else ""
 
     def _saved(self, savepoint: Savepoint) -> None:
-        """Keep a savepoint to be told, if it is one of this attempt: user code may have written the message."""
+        """Record a savepoint if it is from this attempt. User code may have written the message."""
         folder, _, name = savepoint.checkpoint.name.rpartition("/")
         body = self._item.body
         if not isinstance(body, TrainTask) or folder != f"{body.experiment}/{body.run}/{body.model}":
@@ -281,13 +281,13 @@ class AttemptRunner:
         self._lease.save(savepoint)
 
     def _left_s(self) -> float:
-        """Seconds until it is to be seen whether the child hangs."""
+        """Return the seconds until the next check for a hang."""
         now = time.monotonic()
         if self._suspected is not None:
             return max(0.0, self._suspected.ends - now)
         if self._child.is_ready:
             return self._watch.due_s(now)
-        # Importing torch is not the user's code and may take long on a busy machine.
+        # Importing torch is not user code and may take long on a busy machine.
         return max(0.0, self._watch.since + max(self._watch.cap_s, _START_S) - now)
 
     def _restart(self, at: float) -> None:
@@ -317,11 +317,11 @@ def _in_kernel_told(pid: int) -> str:
 
 
 def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> None:
-    """Remove the half of a checkpoint that an ended process was writing for this attempt. Shards are cleared by whoever
-    makes that partition next.
+    """Remove the partial checkpoint of an ended process. The next ETL of a partition clears its shards.
 
     Args:
-        is_refused: the store never granted the attempt: a whole checkpoint of it, and its log, go as well.
+        is_refused: True if the store never granted the attempt; then also remove its complete checkpoint and
+            log.
     """
     body = item.body
     if not isinstance(body, TrainTask):
@@ -343,5 +343,5 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
         of_ranks = task_log.parent.glob(f"{task_log.stem}.rank*.log")
         for path in (folder / name, *folder.glob(savepoints), task_log, *of_ranks):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # others have logs there
+        with suppress(OSError):  # other attempts have logs there
             task_log.parent.rmdir()

@@ -1,8 +1,9 @@
 """Messages between an agent and its child: JSON objects, one per line, over a socket pair.
 
-JSON and not pickle: the child runs user code, so nothing that comes from it is trusted further than that. User code may
-write to the socket itself, say to a file descriptor that it closed twice: what is no message is dropped, counted and
-quoted, and the messages around it arrive.
+JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the
+socket, for
+example after closing a file descriptor twice. Such lines are dropped, counted and quoted; the messages around
+them arrive.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from typing import Any
 
 from cerebro.contract.texts import cleaned
 
-# As they are before user code is imported: it may put others in their place.
+# Saved before user code is imported, which may replace them.
 _dumps, _loads = json.dumps, json.loads
 
 MAX_LINE = 64 << 20
-"""Bytes of the longest message; user code, of at most 32 MiB, is in one."""
+"""Maximum bytes of a message. It contains user code, which has at most 32 MiB."""
 _READ_BYTES = 1 << 16
 _TURN_BYTES = 1 << 20
-"""What `pending` reads at most: who asks has other things to look after, however much is sent."""
+"""Maximum bytes read by one call of `pending`, so that a flood of messages cannot block the caller."""
 _QUOTED = 100
 
 
 class Channel:
-    """One end of the pair. `send` may be called by any thread, the reading methods by one.
+    """One end of a socket pair. Any thread may call `send`; one thread calls the reading methods.
 
     Args:
-        unread: what another process has read from this end, and `left` to this one.
+        unread: bytes that another process read from this end, as returned by `left`.
 
     Attributes:
-        is_closed: whether the other end was found to be gone.
-        strays: how many lines were no messages.
+        is_closed: True after the other end was found closed.
+        strays: number of lines that were not messages.
     """
 
     def __init__(self, end: socket.socket, unread: bytes = b"") -> None:
@@ -44,34 +45,38 @@ class Channel:
         self._poll.register(end, select.POLLIN)
         self._messages: deque[dict[str, Any]] = deque()
         self._parts: list[bytes] = []
-        """Of a line whose end has not arrived."""
+        """Parts of an incomplete line."""
         self._num_bytes = 0
-        """Of that line, what was dropped included."""
+        """Bytes of the incomplete line, including dropped ones."""
         self.is_closed = False
         self.strays, self._stray = 0, b""
         self._lock = threading.Lock()
         self._take(unread)
 
     def fileno(self) -> int:
-        """For select; note that `pending` messages are not seen by it."""
+        """Return the descriptor for select. It does not show `pending` messages that are already read."""
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message; `OSError` when the other end is gone."""
-        # A newline in front: what somebody else has begun to write ends there.
+        """Send one message.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        # A leading newline ends any partial line that user code has written.
         line = b"\n" + _dumps(message).encode() + b"\n"
         with self._lock:
             self._socket.sendall(line)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, waiting for it; `None` when the other end is gone."""
+        """Wait for the next message and return it; `None` if the other end is closed."""
         while not self._messages:
             if not self._read():
                 return None
         return self._messages.popleft()
 
     def pending(self) -> dict[str, Any] | None:
-        """The next message if one is there already, else `None`."""
+        """Return the next message that has arrived, or `None`."""
         for _ in range(_TURN_BYTES // _READ_BYTES):
             if self._messages:
                 break
@@ -80,8 +85,10 @@ class Channel:
         return self._messages.popleft() if self._messages else None
 
     def left(self, *messages: dict[str, Any]) -> bytes:
-        """`messages`, which were read, and all that was read behind them: for the process that reads from here on.
-        Never empty. This end forgets them."""
+        """Return `messages` and everything read after them, for the next reader of this socket.
+
+        The result is never empty. This end discards them.
+        """
         lines = [_dumps(each).encode() for each in (*messages, *self._messages)]
         unread = b"\n".join([b"", *lines, b"".join(self._parts)])
         self._messages.clear()
@@ -89,7 +96,7 @@ class Channel:
         return unread
 
     def put_back(self, unread: bytes) -> None:
-        """Take in what another process has read from this end, and `left` to this one."""
+        """Add bytes that another process read from this end, as returned by `left`."""
         self._take(unread)
 
     def close(self) -> None:
@@ -98,11 +105,11 @@ class Channel:
 
     @property
     def stray(self) -> str:
-        """The newest line that was no message, for people; cut."""
+        """The latest line that was not a message, shortened."""
         return cleaned(self._stray.decode(errors="replace"), _QUOTED)
 
     def drop(self, message: dict[str, Any]) -> None:
-        """Count a message that was understood by nobody."""
+        """Count a message that no receiver understood."""
         self._drop(_dumps(message).encode())
 
     def _drop(self, line: bytes) -> None:
@@ -129,7 +136,7 @@ class Channel:
         if part and self._num_bytes <= MAX_LINE:
             self._parts.append(part)
         elif part:
-            # Too long to be one of ours: its beginning is enough to tell of it.
+            # Too long for a message. Keep its beginning to quote it.
             del self._parts[1:]
 
     def _end_line(self) -> None:
@@ -146,7 +153,7 @@ class Channel:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     if not line.lstrip().startswith(b"{"):
-        return None  # of a flood of lines each takes less time so
+        return None  # cheaper than parsing a flood of lines
     try:
         message = _loads(line)
     except (ValueError, RecursionError):

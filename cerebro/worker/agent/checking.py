@@ -1,7 +1,8 @@
-"""Checks the worker's machine when it is asked to, and tells what was found.
+"""Check the worker's machine on request and report the findings.
 
-In a thread of its own, one check after the other. The work is done by a fresh process (`cerebro.worker.training
-.node_check`), which is killed if it does not end: a device that hangs is a finding, and must not hang the agent.
+Checks run one after another in their own thread. A new process (`cerebro.worker.training.node_check`) does
+the work and
+is killed if it does not end, so a device that hangs is a finding and cannot hang the agent.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from cerebro.worker.agent.settings import SECRETS, Settings
 log = logging.getLogger(__name__)
 
 SLOW_S = 20.0
-"""A check should have ended by then; one that takes longer is told as slow."""
+"""Seconds after which a check is reported as slow."""
 KILLED_S = 60.0
-"""And is ended by then."""
+"""Seconds after which a check is killed."""
 _MOST_WAITING = 4
 _TAIL = 300
 
 
 class NodeChecker:
-    """`run` is the thread's; `ask` may be called by any.
+    """Runs node checks. One thread calls `run`; any thread may call `ask`.
 
     Args:
-        incarnation: of the worker.
-        command: that makes the probes; tests give another.
-        killed_s: after which it is ended.
+        incarnation: the worker's incarnation.
+        command: command that runs the probes; for tests.
+        killed_s: seconds after which the command is killed.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class NodeChecker:
         self._asked: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
 
     def ask(self, reason: str) -> None:
-        """The machine is to be checked."""
+        """Request a check."""
         try:
             self._asked.put_nowait(reason)
         except queue.Full:
@@ -75,7 +76,7 @@ class NodeChecker:
             self._asked.put_nowait(None)
 
     def run(self) -> None:
-        """Check whenever it is asked, until `end`."""
+        """Run requested checks until `end`."""
         while (reason := self._asked.get()) is not None:
             log.info("checking this machine: %s", reason)
             try:
@@ -91,7 +92,7 @@ class NodeChecker:
                 log.warning("what the check found could not be told: %s", error)
 
     def check(self) -> CheckResult:
-        """Make all probes; takes up to a minute."""
+        """Run all probes. Takes up to a minute."""
         began = time.monotonic()
         found = [*self._of_driver()]
         probes, problem = self._in_process()
@@ -114,7 +115,7 @@ class NodeChecker:
         return [*command, "--expects-gpu"] if self._devices.gpus else command
 
     def _in_process(self) -> tuple[list[Probe], str]:
-        """What the process found, and what became of it if it did not end well."""
+        """Run the probe process. Return its findings and, if it failed, a description."""
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
@@ -132,14 +133,14 @@ class NodeChecker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 problem = f"the check did not end within {self._killed_s:g} s"
-                # One that waits in the kernel for a device cannot be killed: it is not waited for, either.
+                # A process in an uninterruptible wait for a device cannot be killed, so do not wait for it.
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(1.0)
             output.seek(0)
             return [*_read(output.read())], problem
 
     def _of_driver(self) -> Iterator[Probe]:
-        """What the driver tells of the GPUs that were registered."""
+        """Yield the driver's findings on the registered GPUs."""
         if not self._devices.gpus:
             return
         began = time.monotonic()
@@ -153,7 +154,7 @@ class NodeChecker:
         try:
             self._kvs.reclaim()
         except CerebroError as error:
-            # The store may be away for everybody: that says nothing of this machine.
+            # The store may be away for all workers, so this does not blame the machine.
             return Probe(name="store", told=str(error)[:_TAIL])
         return Probe(name="store", seconds=time.monotonic() - began)
 
@@ -165,5 +166,5 @@ def _end_of(file: IO[str]) -> str:
 
 def _read(output: str) -> Iterator[Probe]:
     for line in output.splitlines():
-        with suppress(ValidationError):  # a library's own words
+        with suppress(ValidationError):  # output of a library
             yield Probe.model_validate_json(line)

@@ -1,8 +1,10 @@
-"""The child process: runs user code through a handler, one task after another, and says what became of it. It is one
-process to its agent, and two in truth: the one that imports, and the one that it forks for user code (`forking`).
+"""The child process: runs user code through a handler, one task after another, and reports results.
 
-It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills
-the process is told by its absence.
+To its agent it is one process. In fact there are two: one imports modules and forks the other for user code
+(`forking`).
+The child has neither a token nor a connection to the store. Exceptions in user code become a typed `Failure`;
+the
+agent reports a process that dies.
 """
 
 from __future__ import annotations
@@ -56,24 +58,24 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.RetryableError, FailureKind.CRASH),
     (MemoryError, FailureKind.OUT_OF_MEMORY),
 )
-"""First match counts; everything else is the user's error."""
+"""Failure kinds by exception. The first match counts; all others are errors of user code."""
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
 _MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
 
 
 _NICE_END = 19
-"""Niceness of a process that gives up its memory."""
+"""Niceness of a process that is freeing its memory."""
 
 
 def failure_of(
     error: BaseException, *, has_gpu: bool = False, roots: Sequence[Path] = (), may_deny: bool = True
 ) -> Failure:
-    """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any.
+    """Convert any exception to a `Failure`, with only user code's frames if it has some.
 
     Args:
-        has_gpu: whether the task was given a GPU.
-        roots, may_deny: as for `platform_error`.
+        has_gpu: True if the task has a GPU.
+        roots, may_deny: see `platform_error`.
     """
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
     if (
@@ -92,7 +94,7 @@ def failure_of(
     is_of_volume = isinstance(error, errors.StorageFullError | errors.VolumeError | errors.ShardCorruptError)
     volume = getattr(error, "path", "") if is_of_volume else ""
     if isinstance(error, errors.ShardCorruptError) and volume:
-        kind = FailureKind.UNAVAILABLE  # another worker may hold a good copy; else the run pauses
+        kind = FailureKind.UNAVAILABLE  # another worker may have a good replica; otherwise the run pauses
     rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
     return Failure(
         kind=kind,
@@ -108,7 +110,7 @@ def failure_of(
 
 
 def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
-    """The most of the memory that ran out which this process had: of a device as its handler notes it."""
+    """Return the peak of the exhausted memory; for a device, as noted by its handler."""
     if place == "device":
         return int(getattr(error, "peak_gpu_bytes", 0))
     return memory.peak_bytes() if place == "host" else 0
@@ -123,10 +125,10 @@ def _message(error: BaseException) -> str:
 
 
 class Child:
-    """Serves one agent: task after task of one user code, or one task alone.
+    """Serves an agent: several tasks with the same user code, or a single task.
 
     Args:
-        code: hash of its user code; empty: the code of its first task.
+        code: hash of the user code; "" takes the first task's code.
     """
 
     def __init__(
@@ -138,10 +140,10 @@ class Child:
         self._code = code
 
     def serve(self) -> bytes:
-        """Run tasks as they come.
+        """Run tasks until one needs another process.
 
         Returns:
-            Unread bytes for the next process, which runs other user code; empty when the agent has gone.
+            Unread bytes for the next process, which runs other user code; empty after the agent has gone.
         """
         self._channel.send({"is": "ready"})
         while (message := self._next()) is not None:
@@ -152,7 +154,7 @@ class Child:
         return b""
 
     def serve_one(self, parent: Channel) -> None:
-        """Run one task, and say so to the process that forked this one, which hands the agent's channel to the next."""
+        """Run one task, then notify the parent, which passes the agent's channel to the next fork."""
         message = self._next()
         if message is None:
             parent.send({"is": "end"})
@@ -162,9 +164,9 @@ class Child:
             return
         self._context.on_preload = lambda body: parent.send({"is": "preload", "body": body})
         answer = self._run(message)
-        # The agent must hear of this failure before the other ranks report a lost peer.
+        # The agent must receive this failure before other ranks report a lost peer.
         is_urgent = answer["is"] == "failed" and self._context.ranks is not None
-        # Report a measurement once its device is free, and a task once its processes have ended.
+        # Report a measurement after its device is free, and a task after its processes have ended.
         is_told_late = message["body"].get("kind") in MEASURING or has_children()
         if is_told_late and not is_urgent:
             unread = self._channel.left({"do": "answer", "answer": answer})
@@ -179,7 +181,7 @@ class Child:
                 os.nice(_NICE_END)  # the next task goes first
 
     def _next(self) -> dict[str, Any] | None:
-        """The next order to run a task; `None` when the agent is gone."""
+        """Return the next request to run a task; `None` after the agent has gone."""
         while (message := self._channel.receive()) is not None:
             if message["do"] == "preload":
                 self._context.on_preload(message["body"])
@@ -197,13 +199,13 @@ class Child:
             return False
         if self._sandbox.admits(message["body"]):
             return True
-        # The agent takes its code for known here.
+        # The agent assumes that this process has the code.
         message["codes"] = self._context.codes | message["codes"]
         return False
 
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
         answer = self._answer(message)
-        # Whatever user code made of being left in its middle: a result, or an error of its own.
+        # User code may have turned the preemption into a result or another error.
         return {"is": "preempted"} if self._context.has_raised else answer
 
     def _failure_of(self, error: BaseException) -> Failure:
@@ -220,7 +222,7 @@ class Child:
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         self._context.begin(message["asked"], message.get("ranks"))
         try:
-            # First: the agent takes it for known from now on, whatever comes.
+            # Learn first: the agent assumes that the code is known, even if the rest fails.
             self._context.learn(message["codes"])
             _redirect(Path(message["log"]))
             self._sandbox.enter(message["body"])
@@ -235,7 +237,7 @@ class Child:
             if not self._context.has_raised:
                 _print(text_of(error))
             return {"is": "preempted"}
-        except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
+        except BaseException as error:  # noqa: BLE001 - outermost frame: any exception of user code becomes a failure
             at, failure = time.monotonic(), self._failure_of(error)
             _print(failure.text)
             said = {"is": "failed", "failure": failure.model_dump(mode="json")}
@@ -275,7 +277,7 @@ def _task_processes(
 
 
 def _redirect(path: Path) -> None:
-    """Send what user code prints, from whatever library, to the log of this attempt.
+    """Send all output of user code, including native libraries, to the attempt's log.
 
     Raises:
         VolumeError, StorageFullError: the log cannot be written.
@@ -291,9 +293,9 @@ def _redirect(path: Path) -> None:
         ) from cause
     os.dup2(target, 1)
     os.dup2(target, 2)
-    if target > 2:  # user code may have closed the two, so that their numbers were free
+    if target > 2:  # user code may have closed 1 or 2, which freed their numbers
         os.close(target)
-    # Made anew: an earlier task's user code may have closed or replaced them. Whatever is printed can be written.
+    # Replace the streams: an earlier task's user code may have closed or replaced them. They accept any text.
     sys.stdout, sys.stderr = _text_to(1), _text_to(2)
 
 
@@ -302,7 +304,7 @@ def _text_to(descriptor: int) -> TextIO:
 
 
 def _print(text: str) -> None:
-    """Into the log of this attempt, if user code has left it open."""
+    """Print to the attempt's log unless user code has closed it."""
     with suppress(Exception):
         print(text, flush=True)  # noqa: T201
 
@@ -314,9 +316,9 @@ def _flush() -> None:
 
 
 def main() -> None:
-    """Wire up and serve."""
+    """Parse arguments and serve."""
     memory.offer_to_killer()
-    gc.disable()  # until `forking.serve`: what imports make stays, and to look for garbage in it takes a fifth of them
+    gc.disable()  # until `forking.serve`: imports keep their objects, and collecting takes a fifth of import time
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--handler", required=True)

@@ -1,14 +1,18 @@
-"""The child processes of a worker: at most one for each handler and set of devices, kept while somebody may still need
-it. A task of several devices may take several of them, one for each device, which did tasks alone before.
+"""A worker's pool of child processes, at most one for each handler and set of devices.
 
-A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
-seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
-setting, when two more than the worker has devices are without a task, or when memory is short: what runs goes before
-what may come. Where models are expected on a device that has no process, one is made ready: the first sub-epoch then
-finds its imports done. One that waits was told to hold no model and no memory of a GPU.
+A task on several devices may use several single-device children. Children outlive their tasks, because runs
+often follow
+each other with similar code and imports take seconds or minutes. A child ends if it has been idle for long,
+if a
+task needs other settings, if there are more idle children than devices plus one, or if memory is short:
+running tasks have
+priority. The pool starts a child in advance on a device that expects models, so imports finish before the
+first sub-epoch.
+Idle children are asked to free models and GPU memory.
 
-A child that is busy belongs to the devices for whose task it was taken, until `done` or until a task of other devices
-takes it: by then the one before has left the devices that both have. All others belong to the pool.
+A busy child is assigned to its task's devices until `done`, or until a task on other devices takes it. By
+then the
+earlier task has left the shared devices. All other children are idle.
 """
 
 from __future__ import annotations
@@ -26,37 +30,40 @@ from cerebro.worker.agent.settings import Settings
 log = logging.getLogger(__name__)
 
 IDLE_S = 600.0
-"""A child without a task is ended after this: it holds a few hundred MB, or as much as user code has imported."""
+"""Seconds after which an idle child ends. It holds a few hundred MB or more."""
 REST_S = 2.0
-"""A child without a task for so long lets go of what it can make again. Before, its next task is probably near."""
+"""Idle seconds after which a child frees rebuildable objects. Before that, its next task is probably near."""
 _LOOK_S = 5.0
-"""Pause between two looks at memory while nothing runs."""
+"""Seconds between two memory checks while no task runs."""
 
 Place = tuple[tuple[int, ...], str]
 """Devices and handler of a child."""
 
 
 class ChildPool:
-    """A worker's child processes: started for tasks, reused, and ended as the module says. Safe for several threads,
-    each of which has devices of its own.
+    """A worker's child processes. Thread-safe if each thread uses its own devices.
 
     Args:
-        devices: of the worker. So many children and one more may be without a task, those that had one last: after a
-            fit the one that preprocesses is there as well.
+        devices: number of the worker's devices. At most one more child may stay idle, those used last; after
+            a fit, one
+            of them is the ETL child.
     """
 
     def __init__(self, settings: Settings, memory: MemoryGroup, devices: int = 1) -> None:
         self._settings, self._memory, self._most_idle = settings, memory, devices + 1
         self._kills = KernelKills(memory)
         self._lock = threading.Lock()
-        """Not held while a process is started or ended: that takes long, and another device's task must not wait."""
+        """Not held while a process starts or ends, which is slow, so tasks of other devices do not wait."""
         self._children: dict[Place, ChildProcess] = {}
         self._busy: dict[Place, tuple[int, ...]] = {}
-        """The devices for whose task each was taken."""
+        """Devices of the task that each busy child was taken for."""
 
     def take(self, devices: tuple[int, ...], settings: Sequence[ChildSpec]) -> tuple[ChildProcess, ...]:
-        """The children for a task of these devices, of which each has a part or all; started where there are none that
-        fit. They are busy until `done`; others that were on these devices rest."""
+        """Return children for a task on these devices and mark them busy until `done`.
+
+        Each has some or all of the devices. Missing ones are started; other children on these devices free
+        their memory.
+        """
         places = [(setting.share.devices, setting.handler) for setting in settings]
         with self._lock:
             self._release(devices)
@@ -82,8 +89,9 @@ class ChildPool:
         return child
 
     def make_ready(self, settings: Iterable[ChildSpec]) -> None:
-        """Start the children that expected tasks need, where there is none: a first sub-epoch then waits for no
-        imports. Nothing is started while memory is short."""
+        """Start missing children for expected tasks, so imports finish early. Skip them while memory is
+        short.
+        """
         for setting in settings:
             place = (setting.share.devices, setting.handler)
             with self._lock:
@@ -92,19 +100,18 @@ class ChildPool:
                 continue
             try:
                 child = ChildProcess(setting, self._settings, self._memory, self._kills)
-            except OSError as error:  # who needs it will say so
+            except OSError as error:  # a task that needs it will report the error
                 log.info("no process is made ready for %s: %s", setting.handler, error)
                 continue
             with self._lock:
                 is_needed = place not in self._children and place not in self._busy
                 if is_needed:
                     self._children[place] = child
-            if not is_needed:  # a task came meanwhile, and has a child of its own
+            if not is_needed:  # a task has started its own child in the meantime
                 child.kill()
 
     def take_again(self, devices: tuple[int, ...], children: Sequence[ChildProcess]) -> bool:
-        """Whether those that have just done a task of these devices are all there still; then they are busy until
-        `done`."""
+        """Mark the children of a finished task busy again. Return False if one is gone."""
         places = [(child.setting.share.devices, child.setting.handler) for child in children]
         with self._lock:
             for place, child in zip(places, children, strict=True):
@@ -114,11 +121,12 @@ class ChildPool:
             return True
 
     def done(self, devices: tuple[int, ...], *, is_spent: bool = False) -> None:
-        """Nothing is to be done on these devices for now. Not between two tasks: what is without a task may be ended
-        for another device's sake.
+        """Mark the children of these devices idle.
+
+        Not called between two tasks, because an idle child may be ended for another device.
 
         Args:
-            is_spent: no other task is to meet what the last one may have left behind.
+            is_spent: True if no other task may reuse these children.
         """
         for place in self._busy_on(devices) if is_spent else ():
             self._end(place)
@@ -126,7 +134,7 @@ class ChildPool:
             self._release(devices)
 
     def tidy(self) -> None:
-        """To be called again and again."""
+        """End or rest idle children. Call regularly."""
         now = time.monotonic()
         self._end_where(lambda child: now - child.used >= IDLE_S, f"it had none for {IDLE_S:g} s")
         with self._lock:
@@ -140,28 +148,28 @@ class ChildPool:
         self.end_idle_if_memory_is_short()
 
     def tidy_in_s(self) -> float:
-        """When `tidy` will have something to do."""
+        """Return the seconds until `tidy` is needed."""
         with self._lock:
             idle = [child for _, child in self._idle()]
         return (_LOOK_S if all(child.is_resting for child in idle) else REST_S) if idle else IDLE_S
 
     def is_crowded(self) -> bool:
-        """Whether memory is short, and there are children without a task."""
+        """True if memory is short and there are idle children."""
         with self._lock:
             is_any_idle = bool(self._idle())
         return is_any_idle and self._memory.is_short()
 
     def end_idle_if_memory_is_short(self) -> None:
-        """End the children without a task if memory is short."""
+        """End idle children if memory is short."""
         if self.is_crowded():
             self.end_idle("memory is short")
 
     def end_idle(self, why: str) -> None:
-        """End the children without a task."""
+        """End idle children."""
         self._end_where(lambda _: True, why)
 
     def end_all(self) -> None:
-        """End them, at once."""
+        """End all children at once."""
         for place in list(self._children):
             self._end(place)
 

@@ -1,4 +1,4 @@
-"""What a handler has at hand inside the child process: volumes, decoded user code, a way to say how far it is."""
+"""The handler's environment in the child process: volumes, decoded user code and progress reports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
 
 PROGRESS_S = 1.0
-"""Shortest pause between two progress messages: per-batch reports would cost more than small batches."""
+"""Minimum seconds between progress messages. One per batch would cost more than a small batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Of a task that several processes do together, what one of them has to know.
+    """A rank's view of its rank group.
 
     Attributes:
-        rank, size: number of this process, from 0; of so many.
-        folder: private, where they meet. The same one as for the task before: they have met, and have not parted. Of a
-            gang: of those on this worker.
-        address: of this worker, as the others of a gang reach it; empty: all ranks are here.
+        rank, size: number of this process, from 0; number of ranks.
+        folder: private folder of the rendezvous, for a gang only of this worker's ranks. Unchanged from the
+            previous task if the
+            ranks are still connected.
+        address: this worker's address for the gang; "" if all ranks are on this worker.
     """
 
     rank: int
@@ -42,18 +43,18 @@ class Ranks:
 
 
 class Context:
-    """Given to a handler; lives as long as the child. Used by the child's main thread only.
+    """Services for a handler, for the life of the child. Only for the child's main thread.
 
     Attributes:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
-        savepoint_s: seconds between two savepoints of a sub-epoch, 0 for none; `None`: as it is best.
+        savepoint_s: seconds between savepoints of a sub-epoch, 0 for none, `None` for automatic.
         forked: monotonic time of the fork of this task process; 0 in other processes.
-        has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
-        is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
-        device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
-        ranks: with whom the task is done together; `None`: alone.
-        has_gpu: whether the process was given a GPU of its worker.
+        has_raised: True if the task was preempted between batches; then any result of user code is ignored.
+        is_cold: True if the task waits for its process or for imports; see `work_begins`.
+        device_memory: memory limit of the task's device if counted; `listen` checks it.
+        ranks: rank group of the task, or `None`.
+        has_gpu: True if the process has a GPU.
     """
 
     def __init__(
@@ -81,31 +82,31 @@ class Context:
         self._page: RankPage | None = None
         self._batch = self._announced = 0
         self._voted: tuple[int, Action] | None = None
-        """The batch at which the ranks of a gang were last of one mind, and about what."""
+        """Batch of the latest vote in a gang, and its result."""
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
         self.vote: Callable[[int], int] | None = None
-        """Of a gang: a collective operation that tells all ranks the largest of their numbers."""
+        """For a gang: collective operation that returns the maximum of all ranks' numbers."""
 
     @property
     def codes(self) -> dict[str, str]:
-        """Encoded user code by hash, as far as it has come here."""
+        """Encoded user code by hash, received until now."""
         return dict(self._codes)
 
     def learn(self, codes: Mapping[str, str]) -> None:
-        """Take in encoded user code by hash."""
+        """Add encoded user code by hash."""
         self._codes.update(codes)
 
     def spec_factory(
         self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None
     ) -> Callable[[], Any]:
-        """A function that decodes the spec; ETL calls it in each of its processes.
+        """Return a function that decodes the spec; each ETL process calls it.
 
         Args:
-            fitted: what `ETLSpec.fit` returned for the data set, if anything.
+            fitted: reference to the result of `ETLSpec.fit` for the data set.
 
         Raises:
-            SpecError: the code is not here.
-            DataError: what was fitted is not on the shared volume any more, or damaged.
+            SpecError: the code was not received.
+            DataError: the fitted file is missing from the shared volume or damaged.
         """
         if sha256 not in self._codes:
             raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
@@ -122,27 +123,27 @@ class Context:
         return make
 
     def opened(self, sha256: str) -> Any:
-        """What was encoded as this, decoded once per child: a technique of the user's own.
+        """Decode an object, such as a user's own technique, once per child.
 
         Raises:
-            SpecError: it is not here.
+            SpecError: the code was not received.
         """
         if sha256 not in self._opened:
             self._opened[sha256] = self.decoded(sha256)
         return self._opened[sha256]
 
     def decoded(self, sha256: str) -> Any:
-        """The same, decoded anew: an object that has met no task before.
+        """Decode a new copy of an object, independent of earlier tasks.
 
         Raises:
-            SpecError: it is not here.
+            SpecError: the code was not received.
         """
         if sha256 not in self._codes:
             raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
         return decode(self._codes[sha256])
 
     def spec(self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None) -> Any:
-        """The user's spec, decoded and initialised once per child. Arguments and errors as of `spec_factory`."""
+        """Decode and initialise the user's spec once per child. See `spec_factory`."""
         if (sha256, misc, fitted) not in self._specs:
             self.is_cold = True
             spec = self.spec_factory(sha256, misc, fitted)()
@@ -151,10 +152,11 @@ class Context:
         return self._specs[sha256, misc, fitted]
 
     def prepare(self, body: Any, *, initialises: bool) -> None:
-        """Decode the user's code for tasks like this one, so that a fork of this process finds its imports done.
+        """Decode user code for such tasks, so that a fork of this process has its imports.
 
         Args:
-            initialises: make the spec, too, as `spec` does; not for `fit`, which runs before `initialize_worker`.
+            initialises: also create the spec, as `spec` does. Not for `fit`, which runs before
+                `initialize_worker`.
         """
         if initialises and not isinstance(body, FittingTask):
             self.spec(body.code, body.misc, body.fitted)
@@ -171,8 +173,7 @@ class Context:
         values: Mapping[str, float] | None = None,
         final: bool = False,
     ) -> None:
-        """Say how far the task is; dropped when said less than `PROGRESS_S` ago, unless `final`. Rank 0 speaks for
-        all."""
+        """Report progress, at most every `PROGRESS_S` unless `final`. Only rank 0 reports."""
         if self.ranks is not None and self.ranks.rank > 0:
             return
         now = time.monotonic()
@@ -192,17 +193,17 @@ class Context:
         )
 
     def is_progress_due(self) -> bool:
-        """Whether a progress message would be sent now."""
+        """True if a progress message would be sent now."""
         if self.ranks is not None and self.ranks.rank > 0:
             return False
         return time.monotonic() - self._told >= PROGRESS_S
 
     def begin(self, asked: float, ranks: Mapping[str, Any] | None = None) -> None:
-        """A new task starts, for which the agent was `asked` then, by the monotonic clock: its first progress is due a
-        full pause from now.
+        """Start a new task. Its first progress report is due after a full pause.
 
         Args:
-            ranks: what `Ranks` says.
+            asked: monotonic time at which the agent received the task.
+            ranks: fields of `Ranks`.
         """
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
@@ -225,21 +226,20 @@ class Context:
             self._page = RankPage(self.ranks.folder / PAGE, self.ranks.size)
 
     def work_begins(self) -> float:
-        """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
-        no effect.
+        """Mark the end of start-up: process, imports and initialisation. Repeated calls have no effect.
 
         Returns:
-            `Timings.start_s`: seconds since the agent saw the task, or 0 where all was there already.
+            `Timings.start_s`: seconds since the agent saw the task, or 0 if everything was ready.
         """
         if self.is_cold:
             self.is_cold, self._start_s = False, max(0.0, time.monotonic() - self._asked)
         return self._start_s
 
     def listen(self) -> None:
-        """Take in what the agent said meanwhile; called once at each batch boundary.
+        """Read pending messages of the agent. Call once at each batch boundary.
 
         Raises:
-            OutOfMemoryError: the task takes more of its device than there is.
+            OutOfMemoryError: the task exceeds its device's memory.
         """
         self.device_memory.check()
         self._batch += 1
@@ -256,11 +256,11 @@ class Context:
             self._deadline = time.monotonic() + message.get("left_s", 0.0)
 
     def say_where(self, address: str) -> None:
-        """Of rank 0 of a gang: where the others find it."""
+        """Send the rendezvous address; called by rank 0 of a gang."""
         self._channel.send({"is": "meets", "at": address})
 
     def hear_where(self) -> str:
-        """Of another rank of a gang: where rank 0 is to be found. Waits until it says so.
+        """Wait for rank 0's rendezvous address; called by other ranks of a gang.
 
         Raises:
             RetryableError: the agent is gone.
@@ -273,18 +273,19 @@ class Context:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until a task whose end is wanted is ended by force; `None` while it may go on."""
+        """Seconds until a preempted task is killed; `None` without a preemption."""
         return max(0.0, self._deadline - time.monotonic()) if self._wanted_end else None
 
     def saved(self, savepoint: Savepoint) -> None:
-        """Say that another attempt can go on from here."""
+        """Report a savepoint that another attempt can continue from."""
         self._channel.send({"is": "saved", "savepoint": savepoint.model_dump(mode="json")})
 
     def raise_if_ending(self) -> None:
-        """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.
+        """Leave the task if the agent preempts it. Call after `listen` if more batches or rows follow.
 
-        A task whose last batch is done is not left: what remains is saving it. Ranks leave at the same batch, which is
-        a later one than that at which rank 0 heard of it.
+        After its last batch, a task finishes and saves instead. All ranks leave at the same batch, later than
+        the batch at
+        which rank 0 received the request.
 
         Raises:
             PreemptedError: the task ends here.
@@ -297,10 +298,12 @@ class Context:
             raise PreemptedError(self._wanted_end or "rank 0 was asked to end")
 
     def together(self, wanted: Action) -> Action:
-        """What all ranks do at this batch boundary. Called by each of them, after `listen`; may be called again.
+        """Agree on an action at this batch boundary. Each rank calls it after `listen`; repeated calls are
+        safe.
 
         Args:
-            wanted: of rank 0, which alone decides: announced for a later batch, unless one that was is still to come.
+            wanted: rank 0's choice, which alone decides. Announced for a later batch unless an earlier one is
+                still pending.
         """
         if self.ranks is not None and self.ranks.address:
             return self._agreed(wanted)
@@ -310,7 +313,7 @@ class Context:
         return self._page.announced(self._batch)
 
     def _agreed(self, wanted: Action) -> Action:
-        """As `together`, of ranks that share no memory: by one collective operation at each boundary."""
+        """Agree as `together` does, for ranks without shared memory: one collective operation per batch."""
         if self._voted is None or self._voted[0] != self._batch:
             assert self.vote is not None
             assert self.ranks is not None
@@ -320,30 +323,33 @@ class Context:
         return self._voted[1]
 
     def note_operations(self, number: int) -> None:
-        """Of a rank: it has begun so many operations of all ranks together. Safe in any thread."""
+        """Record the number of collective operations a rank has begun. Thread-safe."""
         page, ranks = self._page, self.ranks
         if page is not None and ranks is not None:
-            with suppress(ValueError):  # the page was closed meanwhile
+            with suppress(ValueError):  # the page was closed in the meantime
                 page.note(ranks.rank, number)
 
     def raise_if_ended(self) -> None:
-        """Leave the task for good where user code has swallowed the error that `raise_if_ending` raised; called before
-        anything is made of what user code returned.
+        """Leave the task if user code swallowed the error of `raise_if_ending`.
+
+        Called before a result of user code is used.
 
         Raises:
-            PreemptedError: the task was left in its middle.
+            PreemptedError: the task was left between batches.
         """
         if self.has_raised:
             raise PreemptedError(self._wanted_end)
 
 
 class BaseHandler(ABC):
-    """Base of the class `Handler` of each handler module, made with a `Context` once in each process for user code.
+    """Base of each handler module's `Handler`, created with a `Context` once per user-code process.
 
-    Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
+    Importing a handler module must not start threads or access devices, because processes are forked from the
+    importer.
 
     Attributes:
-        keeps_process: True if one process runs all tasks of a user code; False if each task gets a new process.
+        keeps_process: True if one process runs all tasks of a user code; False if each task gets a new
+            process.
     """
 
     keeps_process: ClassVar[bool] = False
@@ -353,14 +359,14 @@ class BaseHandler(ABC):
 
     @staticmethod  # noqa: B027 - most have nothing to prepare
     def before_fork() -> None:
-        """Called once in the process that has imported the module; starts no thread either."""
+        """Prepare the importing process before it forks. Must not start threads."""
 
     @abstractmethod
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Do one task; what it raises becomes a `Failure`."""
+        """Execute one task. Exceptions become a `Failure`."""
 
     def preload(self, body: TaskBody) -> None:  # noqa: B027
-        """A hint that this task comes next; may do nothing."""
+        """Prepare for an expected task. Optional."""
 
     def rest(self) -> None:  # noqa: B027
-        """Nothing is to be done for now: let go of all that is large and can be made again. May be called twice."""
+        """Free large objects that can be rebuilt. May be called twice."""

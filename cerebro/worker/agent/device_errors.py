@@ -1,8 +1,11 @@
-"""Which errors tell that the machine is broken, or may be: one table, by what the driver and the libraries on it say.
+"""Error messages that indicate a faulty machine, definitely or possibly: one table of driver and library
+texts.
 
-The texts are those of ``cudaGetErrorString`` and the names of the runtime's, the driver's and the libraries' statuses,
-as torch, TensorFlow and pynvml put them into their messages (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return
-values). torch also tells the runtime's number, as ``error_code`` of `torch.AcceleratorError`.
+Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch,
+TensorFlow and pynvml
+quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports the runtime's
+number as
+``error_code`` of `torch.AcceleratorError`.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from cerebro.runtime.tracebacks import line_of
 
 
 class Blame(StrEnum):
-    """Whose fault an error is."""
+    """Cause of an error."""
 
-    DEVICE = "device"  # the machine's, whatever the code does
-    UNSURE = "unsure"  # a mistake in a kernel raises the same
-    CODE = "code"  # of the code, or of something else
+    DEVICE = "device"  # the machine
+    UNSURE = "unsure"  # the machine or a faulty kernel
+    CODE = "code"  # user code or another cause
 
 
 _BROKEN = (
@@ -38,7 +41,7 @@ _BROKEN = (
     "CUDA_ERROR_SYSTEM_NOT_READY",
     "CUDA-capable device(s) is/are busy or unavailable",  # cudaErrorDevicesUnavailable, 46
 )
-"""Nothing that user code does raises these."""
+"""Messages that user code cannot cause."""
 _GONE = (
     "no CUDA-capable device is detected",  # cudaErrorNoDevice, 100
     "CUDA_ERROR_NO_DEVICE",
@@ -48,7 +51,7 @@ _GONE = (
     "driver on your system is too old",  # torch
     "forward compatibility was attempted on non supported HW",  # cudaErrorCompatNotSupportedOnDevice, 804
 )
-"""The machine's fault where the task was given a GPU. Elsewhere user code asks for what is not there."""
+"""Messages that blame the machine if the task has a GPU; otherwise user code lacks one."""
 _MAYBE = (
     "an illegal memory access was encountered",  # cudaErrorIllegalAddress, 700
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -77,30 +80,34 @@ _MAYBE = (
     "ncclUnhandledCudaError",
     "nvmlInit_v2_() INTERNAL ASSERT FAILED",  # torch's allocator, where the driver has gone, or memory
 )
-"""A kernel with a mistake raises these, and so does a device with a bad memory cell. Not here: a failed assertion in a
-kernel ("device-side assert triggered") and a device's number that is too large, which are the code's."""
+"""Messages of a faulty kernel or of a bad memory cell.
+
+Excludes a failed assertion in a kernel ("device-side assert triggered") and an invalid device number: errors
+of code.
+"""
 _NUMBERS = {
     **dict.fromkeys((46, 214, 220, 802, 803), Blame.DEVICE),
     **dict.fromkeys((700, 702, 714, 715, 716, 717, 718, 719), Blame.UNSURE),
 }
-"""cudaError -> whose fault, where the type of the error is torch's own."""
+"""Cause by cudaError, for torch's own exception types."""
 _LINKS = 5
-"""Of a chain of causes, how many are looked at."""
+"""Maximum exceptions to inspect in a chain of causes."""
 
 
 def blame(error: BaseException, *, has_gpu: bool) -> Blame:
-    """Whose fault an error of a task is.
+    """Classify the cause of a task's error.
 
     Args:
-        has_gpu: whether the task was given a GPU.
+        has_gpu: True if the task has a GPU.
     """
     found = [_of_one(each, has_gpu) for each in _causes(error)]
     return next((each for each in (Blame.DEVICE, Blame.UNSURE) if each in found), Blame.CODE)
 
 
 def tells_of_device(text: str) -> str:
-    """The line of a log that tells that the machine is broken: of a process that ended before it could tell an error.
-    Empty if there is none."""
+    """Return the log line that shows a faulty machine, or "". For processes that died without an
+    exception.
+    """
     return next((line for line in text.splitlines() if any(known in line for known in _BROKEN)), "")
 
 
@@ -117,7 +124,7 @@ def _of_one(error: BaseException, has_gpu: bool) -> Blame:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised from. Not what was merely being handled: that may have been in order."""
+    """Yield the error and its explicit causes, but not exceptions that were only being handled."""
     link: BaseException | None = error
     for _ in range(_LINKS):
         if link is None:

@@ -1,12 +1,14 @@
-"""The memory of a device that is a share of a machine's cores: so many bytes as its worker was told.
+"""Memory limit of a CPU device, which is a share of a machine's cores.
 
-It has none of its own, so what an attempt takes is counted: by how much the resident memory of its process exceeded at
-its peak what was resident when the attempt began to make its model. The kernel keeps that peak (``VmHWM``, proc(5)),
-and what is mapped from files is not counted. It is looked at between batches. So nothing is refused in the middle of a
-computation, as a GPU does: the batch that takes too much is computed, and its attempt ends before the next one.
-
-Not by ``RLIMIT_DATA``: that limit counts what is reserved, such as stacks of threads, and libraries that meet it end
-the process as often as they raise an error.
+A CPU device has no memory of its own, so usage is counted: the peak resident memory of the process above its
+resident
+memory just before the model was created. The kernel keeps that peak (``VmHWM``, proc(5)); file mappings are
+not counted.
+The check runs between batches: unlike on a GPU, the batch that exceeds the limit completes, and the attempt
+ends
+before the next one. ``RLIMIT_DATA`` is unsuitable: it counts reserved memory such as thread stacks, and
+libraries that
+reach it abort as often as they raise.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from cerebro.runtime.usage.memory import own_resident
 
 
 class OutOfMemoryError(RuntimeError):
-    """An attempt took more than its device has; named like torch's, which is told of a GPU.
+    """Memory use above the device's limit. Named like torch's error for a GPU.
 
     Attributes:
-        peak_gpu_bytes: that it took.
+        peak_gpu_bytes: peak bytes of the attempt.
     """
 
     def __init__(self, message: str, peak_gpu_bytes: int) -> None:
@@ -33,10 +35,10 @@ class OutOfMemoryError(RuntimeError):
 
 
 class DeviceMemory:
-    """What one process may take for its attempt. Used by the thread that does the task.
+    """Memory counter of one process, for the thread that executes the task.
 
     Args:
-        limit: bytes; `None`: nothing is counted.
+        limit: bytes; `None` disables counting.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -45,15 +47,14 @@ class DeviceMemory:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the device has less memory than the host, as far as was told."""
+        """True if the device has a known memory limit."""
         return self._limit is not None
 
     def begin(self, *, is_on_host: bool = False) -> None:
-        """The model of an attempt is made next: count from here. What earlier attempts left behind, and what was
-        imported, is not the attempt's.
+        """Start counting before an attempt creates its model. Excludes imports and earlier attempts.
 
         Args:
-            is_on_host: it takes nothing of the device, so nothing is counted.
+            is_on_host: True if the attempt uses no device memory, so nothing is counted.
         """
         self._peak, self._is_counted = 0, self.is_limited and not is_on_host
         if not self._is_counted:
@@ -62,28 +63,28 @@ class DeviceMemory:
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
         if not memory.reset_peak():
-            self._limit, self._is_counted = None, False  # the kernel does not count
+            self._limit, self._is_counted = None, False  # this kernel does not count
             return
         self._before, self._files = own_resident()
 
     def count_peak_anew(self) -> None:
-        """What the attempt has stays counted; what it had at most until now does not."""
+        """Reset the peak; memory still in use stays counted."""
         self._peak = 0
         if self._is_counted:
             memory.reset_peak()
 
     def taken(self) -> int:
-        """The most bytes that the attempt had at once until now; 0 where nothing is counted."""
+        """Return the attempt's peak bytes, or 0 if not counted."""
         if self._is_counted:
             _, files = own_resident()
             self._peak = max(self._peak, memory.peak_bytes() - self._before - max(0, files - self._files))
         return self._peak
 
     def check(self) -> None:
-        """Called between batches, and after the last.
+        """Check the limit. Called between batches and after the last.
 
         Raises:
-            OutOfMemoryError: the attempt has taken more than there is.
+            OutOfMemoryError: the attempt exceeds the limit.
         """
         if self._limit is not None and self._is_counted and self.taken() > self._limit:
             self._refuse(self._limit)
