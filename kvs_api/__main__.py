@@ -21,8 +21,8 @@ _SWITCH_S = 0.02
 
 def main() -> None:
     """Serve until SIGTERM."""
-    # Requests take a millisecond of the processor each, beside waits for Redis. Where hundreds come at once,
-    # threads that are interrupted in the middle of theirs only make each other wait: Python does that every 5 ms.
+    # Requests use the processor for a millisecond each, apart from waits for Redis. Python's default switch
+    # interval of 5 ms interrupts threads mid-request, which under hundreds of requests only adds waiting.
     sys.setswitchinterval(_SWITCH_S)
     metrics = Metrics()
     try:

@@ -1,8 +1,8 @@
-"""Who asks: the principal behind a request's bearer token.
+"""Authentication: the principal of a request's bearer token.
 
-Three kinds of tokens are known: the cluster's own (`CEREBRO_TOKEN`), which is the operator's; one for each service,
-from the environment; and those of people and programs, in the store. Where there are no users (`auth.mode: token`),
-only the first one is, and whoever has it may do anything, as whoever it says.
+Three kinds of tokens exist: the cluster's token (`CEREBRO_TOKEN`), for the operator; one for each service,
+from the environment; and tokens of people and programs, in the store. Without users (`auth.mode: token`) only
+the cluster's token exists. It permits everything, under any name the caller states.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from kvs_api.settings import Settings
 from kvs_api.tokens import StoredToken, TokenStore
 
 OPERATOR = "admin"
-"""How logs call whoever has the cluster's own token."""
+"""Name in logs for the holder of the cluster's token."""
 
 FRESH_S = 2.0
-"""A token that was looked up is believed for so long. With what the page remembers, it ends within 5 s."""
+"""Cache lifetime of a token in seconds. With the page's own cache, a revoked token works for at most 5 s."""
 _USED_EVERY_S = 60.0
 _MAX_KNOWN = 10_000
 
@@ -56,10 +56,10 @@ class _Looked(NamedTuple):
 
 
 class Access:
-    """Finds out who asks. Safe for several threads.
+    """Authenticates requests. Thread-safe.
 
     Args:
-        clock: seconds since the epoch. monotonic: seconds that never go back.
+        clock: seconds since the epoch. monotonic: monotonic seconds.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Access:
         self._known: OrderedDict[str, _Looked] = OrderedDict()
 
     def who(self, authorization: str, acts_for: str = "") -> Principal | None:
-        """Who asks; `None`: anybody, where there are no users.
+        """Return the caller; `None` on clusters without users.
 
         Args:
             authorization, acts_for: the headers ``Authorization`` and `ACTS_FOR`.
 
         Raises:
-            UnauthorizedError: the token is missing, unknown, revoked or expired: says which.
-            ForbiddenError: who asks may not act for somebody.
+            UnauthorizedError: the token is missing, unknown, revoked or expired; the message says which.
+            ForbiddenError: the caller may not act for others.
         """
         given = authorization.encode("utf-8", "surrogatepass")
         is_operator = hmac.compare_digest(given, self._operator)
@@ -109,7 +109,7 @@ class Access:
                 "no token was sent: a person's program sends one as `Authorization: Bearer ck_...`"
             )
         secret = secret.strip()
-        # By the hash, as a key of a table: how long that takes tells nothing of a secret.
+        # Look up by hash: the time a table takes reveals nothing about a secret.
         service = self._services.get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest())
         if service is not None:
             return service
@@ -119,7 +119,7 @@ class Access:
         return self._of_token(found[1], found[2])
 
     def _of_token(self, identity: str, secret: str | None = None) -> Principal:
-        """Whom a token stands for; without the secret, of one that was seen before."""
+        """Return the principal of a token. Without `secret`, the token was checked before."""
         stored = self._looked_up(identity)
         if stored is None:
             raise UnauthorizedError(_UNKNOWN)
@@ -131,7 +131,7 @@ class Access:
                 f"the token {identity} expired on {day}: make another one on the page Account, or ask an admin for one"
             )
         principal = stored.record.principal
-        # Tokens of the operator have its id, and admins may do the same as the operator.
+        # Tokens of the operator have its id, and admins have the operator's rights.
         is_named = not principal.id and principal.role is not Role.ADMIN
         if is_named and (reserved := reserved_names.reason(principal.name)):
             raise ForbiddenError(
@@ -148,7 +148,7 @@ class Access:
             return known.stored
         stored = self._tokens.token(identity)
         with self._lock:
-            # What is not there is not remembered: guesses would push out what is.
+            # Missing tokens are not cached: guesses would displace valid ones.
             if stored is None:
                 self._known.pop(identity, None)
                 return None
@@ -169,7 +169,7 @@ class Access:
         self._tokens.was_used(identity, self._clock())
 
     def _represented(self, caller: Principal, acts_for: str) -> Principal:
-        """For whom the dispatcher asks: it has checked that they have signed in."""
+        """Return the person the dispatcher acts for. The dispatcher has checked the sign-in."""
         if not caller.may(Scope.ACT):
             raise ForbiddenError(caller.lacks(Scope.ACT))
         kind, _, identity = acts_for.partition(" ")

@@ -1,4 +1,6 @@
-"""Who the caller is, its tokens, and what it may do to an experiment. Rules are in `cerebro.contract.identity`."""
+"""Views of callers, tokens and quotas, and the check of access to an experiment. Rules:
+`cerebro.contract.identity`.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ _NO_USERS = "this cluster has no users: whoever has its token may do anything (a
 
 
 class AccountViews:
-    """The answers about callers themselves."""
+    """Views about the callers themselves."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def whoami(self, call: Call) -> Response:
-        """Who asks."""
+        """Return the caller."""
         return answer(_known(call))
 
     def tokens(self, call: Call) -> Response:
-        """The caller's tokens."""
+        """Return the caller's tokens."""
         return answer(api.TokensAnswer(tokens=self._store.tokens(_known(call))))
 
     def make_token(self, call: Call) -> Response:
@@ -40,11 +42,11 @@ class AccountViews:
         return done()
 
     def quotas(self, call: Call) -> Response:
-        """Quotas, and what is used."""
+        """Return quotas and their use."""
         return answer(api.QuotasAnswer(usages=self._store.usages()))
 
     def set_quota(self, call: Call, name: str) -> Response:
-        """What a project may have from now on."""
+        """Set a project's quota."""
         quota, who = call.body(Quota), _known(call)
         self._store.set_quota(checked_name(name), quota)
         told = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
@@ -52,7 +54,7 @@ class AccountViews:
         return answer(quota)
 
     def note_bytes(self, call: Call) -> Response:
-        """What experiments have on volumes; counted where there are users."""
+        """Record the bytes of experiments on volumes; ignored on clusters without users."""
         asked = call.body(api.BytesRequest)
         if not self._store.has_users:
             return answer(api.BytesAnswer(is_counted=False))
@@ -60,13 +62,13 @@ class AccountViews:
         return answer(api.BytesAnswer(is_counted=True, known=known))
 
     def note_audit(self, call: Call) -> Response:
-        """Note what somebody did at the dispatcher."""
+        """Record a user's action at the dispatcher."""
         asked, who = call.body(api.AuditRequest), call.principal
         self._store.note(who.name if who is not None else "", asked.what)
         return done()
 
     def session(self, call: Call, name: str) -> Response:
-        """Whether a sign-in session has ended."""
+        """Return whether a sign-in session has ended."""
         return answer(api.SessionAnswer(has_ended=self._store.has_session_ended(checked_name(name))))
 
     def end_session(self, call: Call, name: str) -> Response:
@@ -75,16 +77,16 @@ class AccountViews:
         return done()
 
     def _note(self, call: Call, what: str) -> None:
-        """Put what somebody did into the audit list, where there is somebody."""
+        """Add the caller's action to the audit list, on clusters with users."""
         if (who := call.principal) is not None:
             self._store.note(who.name, what)
 
     def _to_steer(self, call: Call, name: str) -> ExperimentRecord | None:
-        """The record of an experiment that the caller may steer; `None` where that makes no difference.
+        """Return an experiment's record if the caller may change it; `None` if no check is needed.
 
         Raises:
-            ForbiddenError: it may not.
-            NotFoundError: there is no such experiment.
+            ForbiddenError: the caller may not.
+            NotFoundError: the experiment does not exist.
         """
         who = call.principal
         if who is None:
@@ -93,7 +95,7 @@ class AccountViews:
             record = self._store.experiment(name)
         except errors.UnreadableError:
             if who.may(Scope.ADMINISTER):
-                return None  # that it can be deleted
+                return None  # so that an admin can delete it
             raise
         if not who.is_in(record):
             raise errors.ForbiddenError(who.is_out_of(record))

@@ -1,6 +1,6 @@
-"""The ASGI application: authentication, errors as answers, and which view answers which request.
+"""The ASGI application: authentication, routing of requests to views, errors as answers.
 
-Views and the store block, so each call of a view runs in a thread. A request that waits for news holds none
+Views and the store block, so each view runs in a thread. A request that waits for news holds no thread
 (`kvs_api.long_polls`).
 """
 
@@ -37,7 +37,7 @@ View = Callable[..., Response]
 _log = logging.getLogger(__name__)
 
 _BODY_OF_STRANGERS = 64 * 1024
-"""Bytes of a body that are read before the token is checked."""
+"""Bytes of a body to read before the token is checked."""
 
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
@@ -55,9 +55,9 @@ class App:
 
     Args:
         store: shared by all threads.
-        threads: run views.
-        metrics: count requests; ``GET /metrics`` tells them.
-        most_waiting: requests that may wait for news at once.
+        threads: run the views.
+        metrics: request counters; ``GET /metrics`` returns them.
+        most_waiting: maximum number of requests that wait for news.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class App:
         await self._router(scope, receive, send)
 
     def answer_waiting(self) -> None:
-        """Answer all waiting requests, and let no request wait any more. In the event loop."""
+        """Answer all waiting requests, and let no later one wait. In the event loop only."""
         self._polls.end()
 
     async def answer(
@@ -107,7 +107,7 @@ class App:
         """Answer a request for one path, and count it.
 
         Returns:
-            `None` if the caller left before its request had arrived, or while it waited for news.
+            `None` if the caller left before its request arrived or while it waited for news.
         """
         began = time.perf_counter()
         method = "GET" if request.method == "HEAD" else request.method  # uvicorn sends no body for HEAD
@@ -202,7 +202,7 @@ class _Resource:
 
 
 class _RefusedError(Exception):
-    """A request that no view answers."""
+    """A request without a view."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)

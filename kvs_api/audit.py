@@ -1,6 +1,6 @@
-"""What was done that no experiment's log can tell: who signed in, tokens, sizes, deletions, downloads.
+"""Actions that no experiment's log records: sign-ins, tokens, sizes, deletions, downloads.
 
-Bounded, and each entry is a line of the service's own log as well, which is kept elsewhere for as long as one likes.
+The list is bounded. Each entry is also a line of the service's log, which can be kept longer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kvs_api.database import PAGE, Database, text, translated
 _log = logging.getLogger(__name__)
 
 MAX_WHAT = 2000
-"""Characters of an entry."""
+"""Maximum number of characters of an entry."""
 KEPT = 100_000
-"""Entries; the oldest go."""
+"""Maximum number of entries; the oldest are dropped."""
 
 
 class AuditStore(Database):
     """The audit list."""
 
     def note(self, by: str, what: str) -> None:
-        """Add an entry, in one line whatever people have named things."""
+        """Add an entry as one line. Removes control characters of user names."""
         what = " ".join(cleaned(what, MAX_WHAT).split())
         with translated():
             seconds, micros = self._redis.time()
@@ -34,7 +34,7 @@ class AuditStore(Database):
         _log.info("audit by=%s what=%s", by, what)
 
     def audit(self, last: int = PAGE) -> tuple[AuditEntry, ...]:
-        """The newest entries, oldest first."""
+        """Return the newest entries, oldest first."""
         with translated():
             found: Any = self._redis.xrevrange(keys.AUDIT, count=max(1, min(last, KEPT)))
         return tuple(

@@ -1,4 +1,4 @@
-"""What all views share: the parts of a request, and the forms of answers."""
+"""Shared parts of all views: access to requests, and forms of answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class Call:
-    """One request. Views get it with its whole body.
+    """One request, with its whole body.
 
     Attributes:
         content: the body.
@@ -61,7 +61,7 @@ class Call:
         return int(text)
 
     def cursor(self) -> tuple[int, float]:
-        """Return the number of the last entry that the caller has, and the seconds that it waits for the next."""
+        """Return the caller's last entry number, and the seconds to wait for the next."""
         try:
             after, wait_s = int(self.args.get("after", "0")), float(self.args.get("wait_s", "0"))
         except ValueError as cause:

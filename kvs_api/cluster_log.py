@@ -1,16 +1,15 @@
-"""The store's part on logs: the cluster's, the *cluster log*; experiments' as they are read, with the cluster log in
-them.
+"""Logs in the store: the *cluster log*, and experiments' logs merged with it for reading.
 
-An experiment's log tells of its own runs and tasks, the cluster log of the workers. Each event is stored once. An event
-of an experiment keeps how many events the cluster log had when it was appended, so both have one order, without a
-clock. A reader of the experiment's log is given both in this order, numbered as one dense log: an event's number counts
-the experiment's events up to it, and the cluster log's before it. The script gives an experiment's event this number as
-its id (`append` in ``steps.lua``). So the gap before an id is as wide as the events of the cluster log that belong
-there. A reader is given an event of the cluster log only once its number is reserved (`reserve` there), so a number
-means the same for ever.
+An experiment's log holds its own runs and tasks, the cluster log the workers. Each event is stored once. An
+experiment's event records the number of cluster events at its time, which gives both logs one order without a
+clock. A reader of an experiment's log receives both in this order, under dense numbers: an event's number
+counts the experiment's events up to it and the cluster events before it. The script uses this number as the
+event's id (`append` in ``steps.lua``), so each gap between ids is exactly as wide as the cluster events
+between them. Readers receive a cluster event only after its number is reserved (`reserve` there), so numbers
+never change their meaning.
 
-What is no longer in the database is read from files (`kvs_api.log_files`). Which part that is, is asked after the
-database was read: what left it meanwhile is in a file by then, so nothing is ever in neither.
+Events no longer in the database are read from files (`kvs_api.log_files`). The list of files is read after
+the database: an event that left the database in between is already in a file, so none is missed.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ Numbered = tuple[int, dict[bytes, bytes]]
 
 
 _OF_CLUSTER = api.OF_CLUSTER.encode()
-"""Put to an entry of the cluster log as it is read."""
+"""Field that marks an entry as read from the cluster log."""
 
 
 class ClusterLogStore(StacksStore):
-    """Reads of logs, and what is written into the cluster log.
+    """Reads of logs, and writes to the cluster log.
 
     Args:
-        log_files: folder of files with the older part of logs; see `LogFiles`.
+        log_files: folder of the older part of logs; see `LogFiles`.
         arguments, options: see `Database`.
     """
 
@@ -48,22 +47,22 @@ class ClusterLogStore(StacksStore):
         self._files = LogFiles(self._redis, log_files)
 
     def cluster_log(self, after: int, wait_s: float) -> Iterator[str]:
-        """Events of the cluster log after a cursor, as JSON objects."""
+        """Yield events of the cluster log after a cursor, as JSON objects."""
         for _, found in self._block({keys.CLUSTER_LOG: after}, wait_s):
             entries, _ = self._page(keys.CLUSTER_LOG, after, found)
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
     def _page(self, name: str, after: int, found: Entries) -> tuple[Entries, bool]:
-        """The entries of a log after a number, a page at the most, and whether there are more.
+        """Return one page of a log's entries after a number, and whether more follow.
 
         Args:
-            found: what the database has of them.
+            found: the entries in the database.
         """
         if not found or seq_of(found[0][0]) == after + 1:
             return found, len(found) == PAGE
-        # Of an experiment's log there may be events of the cluster between; else these are in files.
+        # In an experiment's log, cluster events may fill this gap; otherwise its entries are in files.
         moved: Entries = []
-        # Not what was moved since the database was read: events of the cluster may belong before it.
+        # Stop before entries moved since the database was read: cluster events may precede them.
         last = seq_of(found[-1][0])
         while len(moved) < PAGE and (more := self._files.after(keys.log_of(name), name, after)):
             known = [entry for entry in more[: PAGE - len(moved)] if seq_of(entry[0]) <= last]
@@ -75,7 +74,7 @@ class ClusterLogStore(StacksStore):
         return page[:PAGE], len(page) >= PAGE or len(found) == PAGE
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> bool:
-        """Append the controller's events to the cluster log; false if something follows its cursor.
+        """Append the controller's events to the cluster log. Returns False if an event follows its cursor.
 
         Raises:
             ConflictError: another controller leads.
@@ -100,11 +99,11 @@ class ClusterLogStore(StacksStore):
         return bool(answer["written"])
 
     def read_log(self, name: str, after: int, wait_s: float, *, is_checked: bool = False) -> list[str]:
-        """An experiment's log after a cursor, as JSON objects; waits for news up to `wait_s` seconds.
+        """Return an experiment's log after a cursor, as JSON objects; waits up to `wait_s` seconds for news.
 
         Args:
-            is_checked: True to return damaged entries as events of no known type, and to mark events of the cluster log
-                with `api.OF_CLUSTER`.
+            is_checked: True to return damaged entries as events of unknown type, and to mark events of the
+                cluster log with `api.OF_CLUSTER`.
         """
         found, _ = self.read_logs({name: after}, None, wait_s, is_checked=is_checked)
         return found.get(name, [])
@@ -117,10 +116,10 @@ class ClusterLogStore(StacksStore):
         *,
         is_checked: bool = False,
     ) -> tuple[dict[str, list[str]], int]:
-        """The same of several experiments, each with its cursor, and the number of the newest notification.
+        """Read several experiments' logs, each after its cursor, and the newest notification number.
 
         Args:
-            notifications: that of the newest one that was read; `None`: they are of no interest.
+            notifications: number of the last notification read; `None` ignores notifications.
         """
         positions, reserved = self._positions(cursors)
         streams = {keys.log(name): after for name, after in cursors.items()}
@@ -148,8 +147,9 @@ class ClusterLogStore(StacksStore):
         return found, notifications or 0
 
     def _positions(self, cursors: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """For each experiment and number: how many events of the cluster log a reader who is there has read; and how
-        many have a number in all of the experiments."""
+        """Return the number of cluster events before each cursor, and the number reserved in every
+        experiment.
+        """
         if not cursors:
             return {}, 0
         with translated():
@@ -166,14 +166,13 @@ class ClusterLogStore(StacksStore):
         return found, min(int(count or 0) for count in reserved)
 
     def _reserve(self, names: Iterable[str]) -> int:
-        """Have the experiments reserve numbers for the cluster log's events; returns how many events have one in
-        all."""
+        """Reserve numbers for cluster events; return the number of events reserved in every experiment."""
         logs = [{"experiment": keys.experiment(name), "log": keys.log(name)} for name in names]
         return int(self._run({"call": "reserve", "logs": logs})["cluster"])
 
 
 def numbered(number: int, fields: dict[bytes, bytes]) -> str:
-    """A stored JSON object with its number and time; spliced, because parsing what we wrote would cost more."""
+    """Return a stored JSON object with its number and time. Spliced: parsing our own text would cost more."""
     return f'{{"seq":{number},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode(errors="replace")[1:]}'
 
 
@@ -184,14 +183,15 @@ def _by_key(entries: Iterable[tuple[bytes, Entries]]) -> dict[str, Entries]:
 def _merged(
     after: int, own: Entries, cluster_log: Entries, *, has_more: bool, is_cut: bool, reserved: int
 ) -> list[Numbered]:
-    """What follows `after`, with numbers: each gap in the experiment's ids is filled from the cluster log.
+    """Fill each gap in the experiment's ids from the cluster log, and return the numbered entries after
+    `after`.
 
     Args:
-        own, cluster log: entries of the experiment and of the cluster log after the cursor, as they were at one moment.
-        has_more: there is more of the experiment.
-        is_cut: there is more in the cluster log.
-        reserved: so many of the cluster log's had numbers in the experiment before that moment. Those after them may
-            still get other numbers, and are not told yet.
+        own, cluster log: entries after the cursor, both read at the same moment.
+        has_more: True if the experiment's log continues.
+        is_cut: True if the cluster log continues.
+        reserved: number of cluster events with reserved numbers at that moment. Later ones may still get
+            other numbers and are not returned.
     """
     found: list[Numbered] = []
     left = iter(cluster_log)
@@ -205,7 +205,7 @@ def _merged(
             found.append((number, between[1]))
         if is_cut and number + 1 < seq_of(identity):
             return found[:PAGE]
-        # If there is still a gap, something is lost: its reader is to find that out.
+        # A remaining gap means lost events. The reader detects it.
         number = seq_of(identity)
         found.append((number, fields))
     if not has_more:

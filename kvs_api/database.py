@@ -1,7 +1,7 @@
-"""How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
+"""Connection to Redis: blocking reads, calls of the script, translation of errors.
 
-Knows no key but the clock's and the cluster log's, and no contract. Safe for use by many threads. A read that waits for
-news holds neither a thread nor a connection (`kvs_api.news`).
+Uses only the keys of the clock and the cluster log, and no contract. Thread-safe. A read that waits for news
+holds neither a thread nor a connection (`kvs_api.news`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SCRIPT = (
 )
 
 PAGE = 1000
-"""Most entries one read returns."""
+"""Maximum number of entries in one read."""
 
 _ANSWER_S = 15.0
-"""A Redis that is silent for longer counts as away."""
+"""A Redis that is silent for this many seconds counts as away."""
 
 _LEAST_FILE, _FILE_TIMES = 64 << 20, 4
-"""The append-only file is written anew from so many bytes on, if it has so many times those of what is in memory."""
+"""Rewrite the append-only file above this many bytes, if it exceeds this multiple of used memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +57,10 @@ class Database:
     def __init__(self, url: str, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._clock = Clock(self._join, elapsed)
         self.fence = ContextVar("fence", default=0)
-        """Term that the present request names: the script refuses its writes in any other term. 0: none."""
+        """Term of the present request; the script refuses its writes in any other term. 0: no term."""
         self.poll: ContextVar[LongPoll | None] = ContextVar("poll", default=None)
         """The present request, if it may wait for news."""
-        # No retries: a repeated call is the client's business, and it waits between two of them.
+        # No retries: the client repeats calls, with pauses in between.
         options: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options)
         self._news = News(redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options), self._redis)
@@ -68,24 +68,26 @@ class Database:
 
     @property
     def waiting(self) -> int:
-        """Readers that wait for news now."""
+        """Number of requests that wait for news."""
         return self._news.waiting
 
     def close(self) -> None:
-        """End the thread that listens for news, and close the connections. Calling twice is safe."""
+        """End the listening thread and close the connections. Safe to call twice."""
         self._news.close()
         self._redis.close()
 
     def ping(self) -> bool:
-        """Whether Redis answers and has loaded its file."""
+        """Return whether Redis answers and has loaded its file."""
         try:
             return bool(self._redis.ping())
         except redis.RedisError:
             return False
 
     def _shrink_file(self) -> None:
-        """Have the append-only file written anew where it is many times as large as what is in memory: Redis reads it
-        all when it starts, and by itself waits until it has doubled."""
+        """Rewrite the append-only file if it is much larger than used memory.
+
+        Redis reads the whole file at start, and by itself rewrites it only when it has doubled.
+        """
         try:
             told: Any = self._redis.info("persistence")
             size = int(told.get("aof_current_size", 0))
@@ -94,23 +96,23 @@ class Database:
             memory: Any = self._redis.info("memory")
             if size > _FILE_TIMES * int(memory["used_memory"]):
                 self._redis.bgrewriteaof()
-        except redis.RedisError as error:  # a user of Redis may lack the right, and nothing is lost
+        except redis.RedisError as error:  # the Redis user may lack the permission; nothing is lost
             _log.debug("the append-only file was not written anew: %s", error)
 
     def forget(self, poll: LongPoll) -> None:
-        """Wake a request no more."""
+        """Stop waking a request."""
         self._news.forget(poll)
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
         """Return entries after the cursors, of all streams at one moment.
 
-        If there are none and the request may wait, it is woken once there are (`kvs_api.long_polls`).
+        Without entries, if the request may wait, it wakes on the first one (`kvs_api.long_polls`).
         """
         poll = self.poll.get()
         if wait_s <= 0 or poll is None:
             return self._read(cursors)
         if poll.begin(wait_s):
-            self._news.expect(poll, cursors)  # first: an entry appended after the read wakes it
+            self._news.expect(poll, cursors)  # first, so that an entry appended after the read wakes it
         found = None
         try:
             found = self._read(cursors)
@@ -141,7 +143,7 @@ class Database:
             ) from cause
 
     def _now(self) -> int:
-        """The store's clock, in milliseconds."""
+        """Return the store's clock, in milliseconds."""
         with translated():
             known: Any = self._redis.get(keys.CLOCK)
         return max(int(known or 0), self._clock.now())
@@ -150,7 +152,7 @@ class Database:
         return int(self._ask({"call": "join"})["clock"])
 
     def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
-        """Call the script; `texts` go beside the call, for those that are many and that it only keeps."""
+        """Call the script. `texts` are values it only stores, sent outside the JSON because they may be many."""
         return self._ask(call | {"at": self._clock.now()}, *texts)
 
     def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
@@ -175,24 +177,24 @@ class Database:
 
 
 def script() -> str:
-    """The script that makes every change of state."""
+    """Return the script that makes every change of state."""
     files = resources.files("kvs_api")
     return "\n".join(files.joinpath(name).read_text() for name in _SCRIPT)
 
 
 def text(value: Any) -> str:
-    """A string as Redis returns it: the client library's types allow for options we do not use."""
+    """Decode a string from Redis. The client's types allow for unused options."""
     return str(value.decode())
 
 
 def seq_of(identity: bytes) -> int:
-    """The number in a stream entry's id."""
+    """Return the number in a stream entry's id."""
     return int(identity.split(b"-", 1)[0])
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Redis' errors as ours: all that a restart can mend is `StoreUnavailableError`."""
+    """Translate Redis errors. Problems that a restart can solve become `StoreUnavailableError`."""
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as cause:

@@ -1,5 +1,8 @@
-"""The store's part on workers' machines: checks, quarantine and incidents. What follows from what is decided in
-`cerebro.state.quarantine`; it is written if nothing of it has changed meanwhile, and decided anew otherwise."""
+"""Workers' machines in the store: checks, quarantine and incidents.
+
+`cerebro.state.quarantine` decides. The result is written only if the state has not changed in between;
+otherwise it decides again.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ _TRIES = 20
 
 
 class HealthStore(QuarantineStore):
-    """Reads and changes of what is known of workers' machines."""
+    """Reads and changes of the state of workers' machines."""
 
     def workers_health(self) -> HealthAnswer:
-        """All that is known."""
+        """Return the state of all machines."""
         return self._health()[0]
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
-        """As `KvsClient.quarantine_worker`."""
+        """See `KvsClient.quarantine_worker`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.quarantined(worker, request, statuses, known, now)
@@ -45,7 +48,7 @@ class HealthStore(QuarantineStore):
         return self._change(worker, change, term=request.term)
 
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
-        """As `KvsClient.release_worker`."""
+        """See `KvsClient.release_worker`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.released(worker, request, statuses, known, now)
@@ -53,7 +56,7 @@ class HealthStore(QuarantineStore):
         return self._change(worker, change, term=request.term)
 
     def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        """As `KvsClient.ask_check`."""
+        """See `KvsClient.ask_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.check_asked(worker, request, statuses, known, now)
@@ -62,7 +65,7 @@ class HealthStore(QuarantineStore):
         return self._change(worker, change, term=request.term, entry=json.dumps(entry))
 
     def tell_check(self, worker: str, result: CheckResult) -> None:
-        """As `KvsClient.tell_check`."""
+        """See `KvsClient.tell_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             quarantine.found(worker, statuses)
@@ -71,7 +74,7 @@ class HealthStore(QuarantineStore):
         self._change(worker, change)
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """As `KvsClient.tell_pace`."""
+        """See `KvsClient.tell_pace`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.paced(worker, request, statuses, known, now)
@@ -79,7 +82,7 @@ class HealthStore(QuarantineStore):
         self._change(worker, change, term=request.term)
 
     def tell_incident(self, request: IncidentRequest) -> None:
-        """As `KvsClient.tell_incident`."""
+        """See `KvsClient.tell_incident`."""
         for _ in range(_TRIES):
             known, seq, now = self._health()
             incident = quarantine.told(request, known, now)
@@ -103,7 +106,7 @@ class HealthStore(QuarantineStore):
         raise errors.StoreUnavailableError(f"{worker}: too much changes at once; try again")
 
     def _health(self) -> tuple[HealthAnswer, int, float]:
-        """What is known, the number of its newest change, and the time in seconds."""
+        """Return the state, the number of its newest change, and the time in seconds."""
         with translated():
             pipe = self._redis.pipeline()
             pipe.hgetall(keys.HEALTH)
@@ -127,7 +130,7 @@ class HealthStore(QuarantineStore):
         term: int | None = None,
         entry: str | None = None,
     ) -> bool:
-        """Whether nothing has changed since."""
+        """Write a change. Returns False if the state has changed since `after`."""
         call: dict[str, Any] = {
             "call": "health",
             "health": keys.HEALTH,

@@ -1,4 +1,4 @@
-"""The store's part on the history: tables of bounded length, each event of a log counted once."""
+"""The history in the store: tables of bounded length. Each event of a log counts once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvs_api.database import translated
 from kvs_api.registry import RegistryStore
 
 _TRIES = 20
-"""Only the controller that leads writes: another one may have led until a moment ago."""
+"""Only the leading controller writes, but leadership may change during a call."""
 
 _KEY: TypeAdapter[str] = TypeAdapter(Key)
 
@@ -23,7 +23,7 @@ class HistoryStore(RegistryStore):
     """Reads and changes of the history."""
 
     def history(self) -> History:
-        """All rows that can be read."""
+        """Return all readable rows."""
         with translated():
             found: Any = self._redis.hgetall(keys.SUB_EPOCHS)
         sub_epochs, unreadable = {}, 0
@@ -35,11 +35,11 @@ class HistoryStore(RegistryStore):
         return History(sub_epochs=sub_epochs, unreadable=unreadable)
 
     def count_history(self, asked: HistoryRequest) -> HistoryAnswer:
-        """Put rows to what is there, unless their events are counted already.
+        """Add rows to the table, unless their events are already counted.
 
         Raises:
             ConflictError: another controller leads.
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
         """
         for _ in range(_TRIES):
             seq, before = self._rows(asked.sub_epochs)
@@ -65,11 +65,11 @@ class HistoryStore(RegistryStore):
         raise errors.StoreUnavailableError("too much of the history changes at once; try again")
 
     def forget_history(self) -> int:
-        """Remove all rows; returns how many there were. What was counted once is not counted anew."""
+        """Remove all rows and return their number. Counted events do not count again."""
         return int(self._run({"call": "forget_history", "table": keys.SUB_EPOCHS})["forgotten"])
 
     def _rows(self, wanted: Mapping[str, object]) -> tuple[int, dict[str, bytes]]:
-        """Number of the table's newest change, and those of the rows that are there, as they are stored."""
+        """Return the number of the table's newest change, and the stored text of existing rows."""
         with translated():
             pipe = self._redis.pipeline()
             pipe.get(f"{keys.SUB_EPOCHS}:seq")

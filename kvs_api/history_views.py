@@ -1,4 +1,4 @@
-"""The answers about the history. All of it is hashes and figures, so whoever may read may read it."""
+"""Views of the history. It holds only hashes and figures, so every reader may see all rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kvs_api.registry_views import RegistryViews
 
 
 class HistoryViews(RegistryViews):
-    """One method for each of its entries of `STORE`."""
+    """One method for each history entry of `STORE`."""
 
     def history(self, call: Call) -> Response:
-        """All rows that can be read."""
+        """Return all readable rows."""
         return answer(self._store.history())
 
     def count_history(self, call: Call) -> Response:
-        """What events have shown, to be counted once."""
+        """Count the results of events once."""
         return answer(self._store.count_history(call.body(HistoryRequest)))
 
     def forget_history(self, call: Call) -> Response:
-        """Remove all of it."""
+        """Remove all rows."""
         forgotten = self._store.forget_history()
         self._note(call, f"forgot the history: {forgotten} rows")
         return answer(api.ForgottenAnswer(forgotten=forgotten))

@@ -4,52 +4,52 @@
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
 | experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
 | exp:E                    | string | ExperimentRecord, JSON                            | client, once; steps.lua | all                | never  |
-| exp:E:log:seq            | string | number of its newest event, or of the cluster log's newest that has one in it | steps.lua          | steps.lua          | never  |
-| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: events in the cluster log then (none: 0) | steps.lua | all | never  |
-| exp:E:log:cluster        | string | events of the cluster log that have a number in it     | steps.lua          | steps.lua          | never  |
+| exp:E:log:seq            | string | newest number: of its own event or of a cluster event numbered in it | steps.lua          | steps.lua          | never  |
+| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: number of cluster log events at that time | steps.lua | all | never  |
+| exp:E:log:cluster        | string | number of cluster log events numbered in it | steps.lua          | steps.lua          | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
-| exp:E:log:marks          | hash   | deletion: seq of the command; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
-| exp:E:log:history        | string | number of its newest event that the history counts | steps.lua         | steps.lua          | never  |
+| exp:E:log:marks          | hash   | deletion: seq of the command; by: its author; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
+| exp:E:log:history        | string | number of its newest event counted in the history | steps.lua         | steps.lua          | never  |
 | exp:E:log:waiting        | list   | runs that were in the queue when E was quarantined | steps.lua          | steps.lua          | until restored |
 | exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
 | exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
-| exp:E:log:segments       | list   | Segments, JSON, oldest first: what of the log is in files, and in the stream no more | steps.lua | all | never |
-| exp:E:log:snapshots      | list   | Snapshots, JSON, newest first: folds of the log that are in files | steps.lua | all          | the last 2 |
+| exp:E:log:segments       | list   | Segments, JSON, oldest first: parts of the log moved to files | steps.lua | all | never |
+| exp:E:log:snapshots      | list   | Snapshots, JSON, newest first: folds of the log in files | steps.lua | all          | the last 2 |
 | exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
-| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON), began (store's clock; where there are users) | steps.lua | steps.lua   | never  |
-| exp:E:stacks:Q           | string | a question where a task's process is: empty, then `=` and the answer | client, worker | client | 5 min  |
-| clock                    | string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  |
-| deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON), began (store's clock; only with users) | steps.lua | steps.lua   | never  |
+| exp:E:stacks:Q           | string | request for a task's stack trace: "", then `=` and the answer | client, worker | client | 5 min  |
+| clock                    | string | the store's clock (ms), largest reported value | steps.lua         | all                | never  |
+| deleting                 | set    | experiments to delete                             | steps.lua          | controller         | never  |
 | dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |
-| reclaim                  | set    | data sets that no experiment uses any more        | steps.lua          | controller, workers | never |
+| reclaim                  | set    | data sets without experiments                     | steps.lua          | controller, workers | never |
 | reclaim:seq              | string | counter of its changes                            | steps.lua          | controller, workers | never |
-| audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua, kvs_api | client, dispatcher | last 100,000 |
-| token:ID                 | hash   | record: TokenRecord, JSON; sha: of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
-| session:ID               | string | a sign-in session that was ended                  | kvs_api            | kvs_api            | 8 days |
+| audit                    | stream | fields `t` (ms), `b` (author), `w` (action)       | steps.lua, kvs_api | client, dispatcher | last 100,000 |
+| token:ID                 | hash   | record: TokenRecord, JSON; sha: hash of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
+| session:ID               | string | ended sign-in session                  | kvs_api            | kvs_api            | 8 days |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
-| hours:A                  | hash   | day since the epoch -> ms of devices that account A used | steps.lua   | steps.lua          | 31 days after its last |
+| hours:A                  | hash   | day since the epoch -> device-ms used by account A | steps.lua   | steps.lua          | 31 days after its last |
 | accounts                 | set    | accounts that have `hours:A` | steps.lua | steps.lua | with the hours |
-| bytes                    | hash   | experiment -> `BYTES ACCOUNT`: what it has on volumes, as measured | steps.lua | steps.lua | with the experiment |
+| bytes                    | hash   | experiment -> `BYTES ACCOUNT`: measured bytes on volumes | steps.lua | steps.lua | with the experiment |
 | bytes:accounts           | hash   | account -> sum of these                           | steps.lua          | steps.lua          | never  |
-| exp:E:log:models         | hash   | run -> models that it was requested with or were added, where there are users | steps.lua | steps.lua | never |
+| exp:E:log:models         | hash   | run -> number of requested and added models; only with users | steps.lua | steps.lua | never |
 | tokens                   | zset   | ids of tokens by creation time                    | kvs_api            | kvs_api            | never  |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
-| worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled, devices (how many) | worker | all | never  |
-| worker:W:open:D          | list   | tasks with an open attempt on device D, oldest first; D is `none` for those that take no device | steps.lua | steps.lua | at registration |
+| worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled, devices (number) | worker | all | never  |
+| worker:W:open:D          | list   | tasks with an open attempt on device D, oldest first; D is `none` for tasks without a device | steps.lua | steps.lua | at registration |
 | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | once read      |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
-| worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |
+| worker:W:usage           | stream | WorkerUsage, one each 30 s: field `u` (JSON)      | steps.lua          | dispatcher         | one day |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
-| cluster log                   | stream | the cluster's log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
-| cluster log:segments, cluster log:snapshots | list | as those of an experiment                  | steps.lua          | all                | as those |
-| cluster log:seq               | string | counter of the cluster log                             | steps.lua          | steps.lua          | never  |
-| cluster log:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
-| cluster log:workers           | hash   | worker -> its incarnation, empty for one that is not there | steps.lua | steps.lua          | never  |
+| cluster_log                   | stream | the cluster log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
+| cluster_log:segments, cluster_log:snapshots | list | as for an experiment                       | steps.lua          | all                | as there |
+| cluster_log:seq               | string | counter of the cluster log                        | steps.lua          | steps.lua          | never  |
+| cluster_log:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
+| cluster_log:workers           | hash   | worker -> its incarnation, "" if it left          | steps.lua | steps.lua          | never  |
 | cluster                  | stream | notifications: workers came or went, or a request | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
@@ -57,14 +57,14 @@
 | cluster:health           | hash   | worker -> WorkerHealth, JSON: checks, quarantine  | client, controller, worker | controller, client, dispatcher | with the worker |
 | cluster:health:seq       | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | cluster:health:incidents | list   | Incidents, JSON, oldest first                     | steps.lua          | client, dispatcher | last 200 |
-| leader                   | hash   | holder, process, term, until (store's clock): the controller's lease; open_runs: number of runs that it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
+| leader                   | hash   | holder, process, term, until (store's clock): the controller's lease; open_runs: maximum number of attended runs; attended: these runs, Attended, JSON | controller         | steps.lua          | never  |
 | trial:SHA                | string | TrialRecord, JSON                                 | controller         | controller         | 90 days |
 | registry                 | set    | names of registered models                        | client             | all                | never  |
-| registering              | set    | `NAME/N`: versions whose files are to be copied   | client, controller | controller         | once done |
-| registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: the version that a client's call has made | client, controller | all | never |
-| history:sub-epochs            | hash   | SubEpochKey -> SubEpochHistory, JSON: what sub-epochs of that kind have shown, over all runs | controller | controller, client | last 10,000 |
-| history:sub-epochs:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
-| history:sub-epochs:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
+| registering              | set    | `NAME/N`: versions with files to copy             | client, controller | controller         | once done |
+| registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: version added by a client's call | client, controller | all | never |
+| history:sub_epochs            | hash   | SubEpochKey -> SubEpochHistory, JSON: results of such sub-epochs over all runs | controller | controller, client | last 10,000 |
+| history:sub_epochs:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
+| history:sub_epochs:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
@@ -74,7 +74,7 @@
 from __future__ import annotations
 
 _PREFIX = "cerebro:1:"
-"""The digit is the schema version: another schema never reads these keys by accident."""
+"""The digit is the schema version, so another schema never reads these keys."""
 
 EXPERIMENTS = f"{_PREFIX}experiments"
 QUEUE = f"{_PREFIX}queue"
@@ -87,21 +87,21 @@ HEALTH = f"{CLUSTER}:health"
 LEADER = f"{_PREFIX}leader"
 CLOCK = f"{_PREFIX}clock"
 NEWS = f"{_PREFIX}news"
-"""No key: the channel where keys of streams are published that were appended to."""
+"""Channel (not a key) for the keys of streams with new entries."""
 DELETING = f"{_PREFIX}deleting"
 RECLAIM = f"{_PREFIX}reclaim"
 AUDIT = f"{_PREFIX}audit"
 TOKENS = f"{_PREFIX}tokens"
 QUOTAS = f"{_PREFIX}quotas"
 HOURS = f"{_PREFIX}hours:"
-"""What accounts are put behind: ``project:P`` or ``owner:O``."""
+"""Prefix of account names: ``project:P`` or ``owner:O``."""
 ACCOUNTS = f"{_PREFIX}accounts"
 BYTES = f"{_PREFIX}bytes"
 REGISTERING = f"{_PREFIX}registering"
 SUB_EPOCHS = f"{_PREFIX}history:sub_epochs"
 REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"
-"""What names of data sets are put behind."""
+"""Prefix of data set names."""
 
 
 def session(identity: str) -> str:
@@ -120,7 +120,7 @@ def log(name: str) -> str:
 
 
 CLUSTER_LOG = ".cluster"
-"""Names the cluster log where experiments are named by their names, of which none begins so."""
+"""Name of the cluster log in place of an experiment's name. Experiment names cannot start with a dot."""
 
 
 def log_of(name: str) -> str:
@@ -129,12 +129,12 @@ def log_of(name: str) -> str:
 
 
 def marks(name: str) -> str:
-    """What a user asks of an experiment as a whole."""
+    """A user's requests about an experiment as a whole."""
     return f"{log(name)}:marks"
 
 
 def said(name: str) -> str:
-    """What became of clients' calls on an experiment."""
+    """Results of clients' calls on an experiment."""
     return f"{experiment(name)}:said"
 
 
@@ -144,7 +144,7 @@ def live(name: str) -> str:
 
 
 def stacks(name: str, question: str) -> str:
-    """A question where the process of a task is, and its answer."""
+    """Request for a task's stack trace, and its answer."""
     return f"{experiment(name)}:stacks:{question}"
 
 
@@ -164,12 +164,12 @@ def inbox(name: str) -> str:
 
 
 def usage(name: str) -> str:
-    """What a worker used of its machine, over time."""
+    """A worker's usage over time."""
     return f"{worker(name)}:usage"
 
 
 def recent(name: str) -> str:
-    """Hashes of the live points a worker sent last."""
+    """Hashes of a worker's latest live points."""
     return f"{worker(name)}:recent"
 
 

@@ -1,13 +1,12 @@
-"""The older part of logs, which is in files: segments, and snapshots of folds. Who reads a log does not see the
-difference.
+"""The older part of logs, in files: segments, and snapshots of folds. Log readers see no difference.
 
-The database keeps what is new. The controller has the rest moved, a stretch at a time: it is written into a file on the
-shared volume and read back, then one call of the script makes the file known and takes the stretch out of the database.
-So an event is in the database or in a file that is known, at every moment, and a file that no call made known is of no
-account. Names of files hold their checksums: two processes that write the same stretch never disturb each other.
+The database keeps recent events. On the controller's request, one time range after the other is written to a
+file on the shared volume and read back; then one call of the script registers the file and removes the range
+from the database. An event is therefore always in the database or in a registered file. Unregistered files
+are ignored. File names contain the checksum, so two processes that write the same range do not conflict.
 
-A file is believed only if its checksum is the one in the database. That one is missing or damaged is told to who reads
-of it; what comes after it is read all the same.
+A file is valid only with the checksum in the database. Readers get an error for a missing or damaged file;
+later events remain readable.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
 
 
 _DECODED = 4
-"""Segments held decoded, each some ten megabytes. Who reads a log from its beginning asks for page after page."""
+"""Decoded segments in memory, some 10 MB each. A reader from the beginning requests page after page."""
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class LogFiles:
-    """Files of logs, and what the database knows of them. Safe for use by many threads.
+    """Files of logs and their entries in the database. Thread-safe.
 
     Args:
-        database: Redis.
-        folder: with a folder for each log; `None`: this process has no shared volume, and reads no file.
+        database: Redis client.
+        folder: has a subfolder for each log; `None` if this process has no shared volume and reads no files.
     """
 
     def __init__(self, database: redis.Redis, folder: Path | None) -> None:
@@ -50,22 +49,22 @@ class LogFiles:
         self._lock = threading.Lock()
         self._decoded: OrderedDict[str, list[Entry]] = OrderedDict()
 
-    # --- what is known ---------------------------------------------------------------------------
+    # --- index -----------------------------------------------------------------------------------
 
     def newest(self, log: str) -> Segment | None:
-        """The last segment of a log; `None`: all of the log is in the database."""
+        """Return the last segment of a log; `None` if the whole log is in the database."""
         with translated():
             found: Any = self._redis.lindex(f"{log}:segments", -1)
         return Segment.model_validate_json(found) if found else None
 
     def segments(self, log: str) -> tuple[Segment, ...]:
-        """All segments of a log, oldest first."""
+        """Return all segments of a log, oldest first."""
         with translated():
             found: Any = self._redis.lrange(f"{log}:segments", 0, -1)
         return tuple(map(Segment.model_validate_json, found))
 
     def snapshots(self, log: str) -> tuple[Snapshot, ...]:
-        """Snapshots of a log that may be read, newest first."""
+        """Return the readable snapshots of a log, newest first."""
         with translated():
             found: Any = self._redis.lrange(f"{log}:snapshots", 0, -1)
         return tuple(map(Snapshot.model_validate_json, found))
@@ -73,7 +72,7 @@ class LogFiles:
     # --- reading ---------------------------------------------------------------------------------
 
     def after(self, log: str, name: str, number: int) -> Entries:
-        """Entries after a number, of the one segment that has the next of them; none if the database has it.
+        """Return the entries after a number in the segment with the next one; [] if the database has it.
 
         Raises:
             LostEventsError: the segment's file is missing or damaged.
@@ -85,11 +84,11 @@ class LogFiles:
         return [_as_read(entry) for entry in entries[bisect_right(entries, number, key=_number) :]]
 
     def until(self, log: str, name: str, number: int) -> Entries:
-        """The last entry up to a number, if that is in a segment; else none."""
+        """Return the last entry up to a number as a list, or [] if it is not in a segment."""
         newest = self.newest(log)
         if newest is None or number < self._first(log):
             return []
-        if number >= newest.last:  # nobody need open the file
+        if number >= newest.last:  # no need to open the file
             return [_as_read(Entry(newest.last, round(newest.ended * 1000), newest.count or None, b""))]
         segment = self._replica(log, number - 1) if number else None
         entries = self._entries(name, segment) if segment is not None else []
@@ -106,7 +105,7 @@ class LogFiles:
         return Segment.model_validate_json(found).first if found else 0
 
     def _replica(self, log: str, number: int) -> Segment | None:
-        """The first segment that has an entry after a number; found by halves, as there may be hundreds."""
+        """Return the first segment with an entry after a number. Binary search: there may be hundreds."""
         with translated():
             length: Any = self._redis.llen(f"{log}:segments")
             low, high = 0, int(length)
@@ -126,7 +125,7 @@ class LogFiles:
         return earlier[-1] if earlier else None
 
     def _entries(self, name: str, segment: Segment) -> list[Entry]:
-        # One at a time: they are large while they are decoded, and who waits wants the same one most of the time.
+        # One at a time: decoding is large, and waiting threads usually want the same segment.
         with self._lock:
             if segment.sha256 not in self._decoded:
                 what = f"events {segment.first} to {segment.last}"
@@ -142,7 +141,7 @@ class LogFiles:
             return self._decoded[segment.sha256]
 
     def read(self, name: str, found: Segment | Snapshot, what: str) -> bytes:
-        """A file of a log.
+        """Read and verify a file of a log.
 
         Raises:
             LostEventsError: it is missing or damaged.
@@ -173,7 +172,7 @@ class LogFiles:
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, name: str, file: str, content: bytes) -> str:
-        """Write a file of a log, so that it outlives a power cut; returns its checksum.
+        """Write a file of a log durably; return its checksum.
 
         Raises:
             StorageFullError: the volume is full.
@@ -188,14 +187,14 @@ class LogFiles:
         return hashlib.sha256(content).hexdigest()
 
     def remove(self, name: str, files: Iterator[str]) -> None:
-        """Remove files that nobody reads any more."""
+        """Remove unused files."""
         assert self.folder is not None, "asked for by who has one"
         for file in files:
             (self.folder / name / file).unlink(missing_ok=True)
 
 
 def ended_tasks(entries: list[Entry]) -> dict[str, int]:
-    """Key of each task that ended within these -> number of the attempt that did, the newest of several."""
+    """Return the tasks that ended within these entries -> their newest ended attempt."""
     found: dict[str, int] = {}
     for entry in entries:
         if b'"type":"Task' in entry.event:
@@ -210,7 +209,7 @@ def _number(entry: Entry) -> int:
 
 
 def _as_read(entry: Entry) -> tuple[bytes, dict[bytes, bytes]]:
-    """As Redis would tell of it."""
+    """Convert to the form of Redis entries."""
     fields = {b"t": b"%d" % entry.time, b"e": entry.event}
     if entry.cluster is not None:
         fields[b"c"] = b"%d" % entry.cluster

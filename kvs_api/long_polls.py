@@ -21,19 +21,19 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 class LongPoll:
-    """One request that may wait for news, once or several times. Made in the event loop of its server."""
+    """One request that may wait for news, once or several times. Create it in its server's event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._news: asyncio.Future[None] | None = None
         self._is_woken = False
         self.until: float | None = None
-        """When it is answered at the latest, as `time.monotonic`; `None` before it has waited."""
+        """Deadline of the answer, as `time.monotonic`; `None` before the first wait."""
         self.is_waiting = False
         """True if the view's answer is empty and may be discarded. Set by the view's thread."""
 
     def begin(self, wait_s: float) -> bool:
-        """Return whether the request may wait: from the first call on for at most `wait_s` seconds."""
+        """Return whether the request may wait: at most `wait_s` seconds from the first call."""
         if self.until is None:
             self.until = time.monotonic() + wait_s
         self.is_waiting = not self.is_over
@@ -41,11 +41,11 @@ class LongPoll:
 
     @property
     def is_over(self) -> bool:
-        """True if the request is to be answered now."""
+        """True if the deadline has passed."""
         return self.until is not None and time.monotonic() >= self.until
 
     def wake(self) -> None:
-        """Have the view called again. Safe in any thread, at any time, and any number of times."""
+        """Call the view again. Thread-safe; may be called any number of times."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -55,12 +55,12 @@ class LongPoll:
             self._news.set_result(None)
 
     def end(self) -> None:
-        """Have the request answered now. In the event loop only."""
+        """Answer the request now. In the event loop only."""
         self.until = 0.0
         self._wake()
 
     async def news(self, receive: Receive) -> bool:
-        """Wait until `wake`, or until the wait is over; return `False` if the caller has left."""
+        """Wait until `wake` or the deadline; return `False` if the caller has left."""
         self._news = self._loop.create_future()
         leaving = self._loop.create_task(_leave(receive))
         try:
@@ -79,10 +79,10 @@ async def _leave(receive: Receive) -> None:
 
 
 class LongPolls:
-    """The requests of one server that wait. Used in its event loop only.
+    """The waiting requests of one server. Used in its event loop only.
 
     Args:
-        most: requests that may wait. For each further one, the oldest is answered early.
+        most: maximum number of waiting requests. Each further one causes an early answer to the oldest.
     """
 
     def __init__(self, most: int) -> None:
@@ -95,7 +95,7 @@ class LongPolls:
         """Wait as `LongPoll.news` does; call `forget` after the last wait."""
         if self._has_ended:
             poll.end()
-        elif not poll.is_over:  # it may have been ended while a thread called its view
+        elif not poll.is_over:  # a thread may have ended it while calling its view
             self._waiting[poll] = None
         if len(self._waiting) > self._most:
             oldest = next(iter(self._waiting))
@@ -118,7 +118,7 @@ class LongPolls:
             )
 
     def end(self) -> None:
-        """Have all answered, and requests that would wait later, too."""
+        """Answer all waiting requests, and let no later one wait."""
         self._has_ended = True
         for poll in list(self._waiting):
             poll.end()

@@ -1,7 +1,7 @@
-"""What kvs_api counts of itself, and what it is told by Redis when Prometheus asks.
+"""Prometheus metrics of kvs_api, and values read from Redis at each scrape.
 
-Beside the store, not in it: `MeteredStore` counts what goes through, and the store knows nothing of that. Labels are
-names of routes, of steps and of outcomes, never of anything that users name; so their number is bounded by the program.
+`MeteredStore` counts calls; the store itself has no metrics. Labels are names of routes, steps and outcomes,
+never of user objects, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kvs_api import keys
 from kvs_api.store import Store
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
-"""Steps take milliseconds; reads that wait for news take up to `api.MAX_WAIT_S`."""
+"""Buckets: steps take milliseconds, reads that wait for news up to `api.MAX_WAIT_S`."""
 
 
 class Metrics:
-    """Counters of one process. Safe for several threads."""
+    """Counters of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self.registry = registry()
@@ -59,49 +59,49 @@ class Metrics:
         )
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request, and note how long its answer took. Refused ones count, too."""
+        """Count a request, also a refused one, and its duration."""
         self._requests.labels(route, method, f"{status // 100}xx").inc()
         self._seconds.labels(route).observe(seconds)
 
     def watch(self, store: MeteredStore) -> None:
-        """Ask `store` how it is whenever metrics are asked for."""
+        """Read values of `store` at each scrape."""
         self.registry.register(_StoreCollector(store))
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def stepped(self, steps: Iterable[Any], outcomes: Sequence[str]) -> None:
-        """Steps were decided on."""
+        """Count the outcomes of steps."""
         for step, outcome in zip(steps, outcomes, strict=True):
             self._steps.labels(step.op, outcome).inc()
 
     def sent(self, points: int) -> None:
-        """A worker sent live points."""
+        """Count a worker's live points."""
         self._points.inc(points)
 
     def wrote(self) -> None:
-        """Redis confirmed a change, which is on its disk then (``appendfsync always``)."""
+        """Record the time of a change confirmed by Redis, and so on disk (``appendfsync always``)."""
         self._written.set(time.time())
 
 
 class MeteredStore(Store):
-    """The store, counted."""
+    """`Store` with counters."""
 
     def __init__(self, url: str, *arguments: Any, metrics: Metrics, **options: Any) -> None:
         super().__init__(url, *arguments, **options)
         self._metrics = metrics
 
     def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], list[str]]:
-        """Apply the controller's steps, and count their outcomes."""
+        """Apply the controller's steps and count their outcomes."""
         outcomes, events = super().decide(experiment, request)
         self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
         return outcomes, events
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
-        """Apply a worker's report, and count the outcomes of its steps."""
+        """Apply a worker's report and count the outcomes of its steps."""
         answer = super().report(worker, request)
-        # A worker that was replaced is told so, and its steps are not looked at.
+        # A replaced worker gets no outcomes.
         if answer.get("outcomes"):
             self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in answer["outcomes"]])
         self._metrics.sent(sum(map(len, request.live.values())))
@@ -114,10 +114,10 @@ class MeteredStore(Store):
         return answer
 
     def facts(self) -> dict[str, Any]:
-        """What Redis says of its memory and its file, and how many runs are in the queue.
+        """Return Redis' information on memory and persistence, and the length of the queue.
 
         Raises:
-            redis.RedisError: it is away.
+            redis.RedisError: Redis is away.
         """
         pipe = self._redis.pipeline(transaction=False)
         pipe.info("persistence")
@@ -128,9 +128,11 @@ class MeteredStore(Store):
 
 
 def _has_written(answer: dict[str, Any]) -> bool:
-    """Whether a call of the script changed anything, by its answer: a report is written down whatever becomes of its
-    steps, a decision if one of them was done; a leader's lease is, and what got a number or went into the cluster
-    log."""
+    """Return whether a call of the script changed anything, by its answer.
+
+    A current report is always written, a decision if a step was done. A leader's lease, a numbered event and
+    an entry of the cluster log count as well.
+    """
     if "outcomes" in answer:
         done = (outcome["outcome"] == "done" for outcome in answer["outcomes"])
         return answer.get("current") is True or any(done)
@@ -142,7 +144,6 @@ class _StoreCollector:
         self._store = store
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on whether Redis answers, and it is not asked before the first scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

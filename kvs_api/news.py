@@ -1,9 +1,9 @@
-"""Who waits for which streams, and what wakes them: one connection and one thread, however many wait.
+"""Wake-up of requests that wait for stream entries: one connection and one thread for all.
 
-The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
-waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
-pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. Where
-Redis refuses its user the channel, that look is all there is. A connection that has fallen silent is replaced.
+The script publishes the key of each stream it appends to, and the thread wakes the requests that wait for
+this stream, in any process. A woken request reads again, so a message only hints at news and may be lost:
+after an interruption of the connection all requests wake, and every few seconds one read checks all awaited
+streams. If Redis denies its user the channel, only this check remains. A silent connection is replaced.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from kvs_api.long_polls import LongPoll
 
 _SWEEP_S = 5.0
 _PAUSE_S = 0.2
-"""Between two tries to reach Redis."""
+"""Pause between attempts to reach Redis."""
 _REFUSED_S = 60.0
-"""Between two tries to listen where that is refused."""
+"""Pause between attempts to subscribe after a refusal."""
 
 _SILENT_S = 12.0
-"""A connection by which nothing came for so long, not even answers to the question at each look, is lost."""
+"""A connection without data for this long, not even replies to pings, is lost."""
 _MOST_UNTOLD = 2
-"""Looks that found something, with no message meanwhile: then messages go to another connection than this one."""
+"""Checks in a row with news but no message; then messages go to another connection."""
 
 log = logging.getLogger(__name__)
 
 
 class News:
-    """Safe for several threads. The first reader that waits starts the listening thread; `close` ends it.
+    """Waiting requests by stream. Thread-safe. The first `expect` starts the listening thread; `close` ends
+    it.
 
     Args:
-        listener: client for the messages, which `close` disconnects.
-        reader: client for the look at all streams.
-        clock: seconds that never go back.
+        listener: client for the messages; `close` disconnects it.
+        reader: client for the periodic check of all streams.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -52,16 +53,18 @@ class News:
         self._by_key: dict[str, set[LongPoll]] = {}
         self._thread: threading.Thread | None = None
         self._is_refused = self._is_silent = False
-        """Whether a line of the log has told of it."""
+        """True after the problem has been logged."""
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._cursors)
 
     def expect(self, poll: LongPoll, cursors: Mapping[str, int]) -> None:
-        """Wake it once there may be something after one of the cursors. What is there already wakes nobody: read after
-        this, not before."""
+        """Wake the request when an entry follows one of the cursors.
+
+        Existing entries wake nothing: read after this call, not before it.
+        """
         with self._lock:
             self._forget(poll)
             self._cursors[poll] = cursors
@@ -72,16 +75,16 @@ class News:
                 self._thread.start()
 
     def forget(self, poll: LongPoll) -> None:
-        """It waits no more."""
+        """Stop waking the request."""
         with self._lock:
             self._forget(poll)
 
     def close(self) -> None:
-        """End the thread; no reader is woken by news any more. Calling twice is safe."""
+        """End the thread. No request wakes afterwards. Safe to call twice."""
         with self._lock:
             self._closed.set()
             thread = self._thread
-        self._listener.connection_pool.disconnect()  # wakes a thread that waits for a message
+        self._listener.connection_pool.disconnect()  # wakes a thread blocked on a message
         if thread is not None:
             thread.join()
 
@@ -99,14 +102,14 @@ class News:
             try:
                 self._attend()
             except Exception:
-                if self._closed.is_set():  # the connection was closed under it
+                if self._closed.is_set():  # `close` disconnected it
                     return
-                # Whatever it is: without this thread nobody would be told of news any more.
+                # Continue after any error: without this thread, no request would wake.
                 log.exception("listening for news failed, and begins anew")
                 self._closed.wait(_PAUSE_S)
 
     def _attend(self) -> None:
-        """Listen by one connection, as long as it is good for that."""
+        """Listen on one connection until it fails."""
         messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
         try:
             messages.subscribe(keys.NEWS)
@@ -115,7 +118,7 @@ class News:
                 self._note_refusal(refusal)
                 self._sweep_for(_REFUSED_S)
         except redis.RedisError:
-            # They are told that it is away.
+            # They learn that Redis is away.
             self._wake(list(self._by_key))
             self._closed.wait(_PAUSE_S)
         finally:
@@ -133,13 +136,13 @@ class News:
             )
 
     def _sweep_for(self, duration_s: float) -> None:
-        """Without messages."""
+        """Check the streams periodically, without messages."""
         until = self._clock() + duration_s
         while self._clock() < until and not self._closed.wait(_SWEEP_S):
             self._sweep()
 
     def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError | None:
-        """Wake whom messages tell of; returns once Redis refuses to send any, or none come by this connection."""
+        """Wake requests by messages. Returns when Redis refuses to send any, or the connection is silent."""
         swept = heard = self._clock()
         untold = 0
         while not self._closed.is_set():
@@ -150,7 +153,7 @@ class News:
                 if swept - heard > _SILENT_S or untold == _MOST_UNTOLD:
                     self._note_silence(untold)
                     return None
-                # Nobody says so when a network has forgotten a connection that was idle.
+                # An idle connection may be dropped without notice; the ping detects that.
                 messages.ping("?")
                 continue
             try:
@@ -162,7 +165,7 @@ class News:
             heard = self._clock()
             if message["type"] == "subscribe":
                 self._is_refused = False
-                # Whoever came before that may have missed something.
+                # Requests that came earlier may have missed a message.
                 self._wake(list(self._by_key))
             elif message["type"] == "message":
                 self._is_silent, untold = False, 0
@@ -191,10 +194,10 @@ class News:
             poll.wake()
 
     def _sweep(self) -> bool:
-        """Look at all streams that are waited for; whether there was something."""
-        now = time.monotonic()  # as `LongPoll.until`
+        """Read all awaited streams and wake requests. Returns whether there was news."""
+        now = time.monotonic()  # clock of `LongPoll.until`
         with self._lock:
-            # Of one whose reader has left nobody asks any more.
+            # Drop requests past their deadline; their readers have left.
             gone = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]
             for poll in gone:
                 self._forget(poll)

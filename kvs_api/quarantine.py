@@ -1,4 +1,4 @@
-"""The store's part on experiments that cannot be read: they are quarantined with the reason, and put back."""
+"""Quarantine of unreadable experiments, with the reason, and their restoration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _UNKNOWN = Locators(train=Locator(metadata="unknown: the record cannot be read")
 
 
 class QuarantineStore(WorkerStore):
-    """Reads and changes of marks that say what cannot be read."""
+    """Reads and changes of quarantine marks."""
 
     def quarantine(self, name: str, problem: Unreadable, term: int) -> None:
-        """Quarantine an experiment that cannot be read; its runs leave the queue (`KvsClient.quarantine`)."""
+        """Quarantine an unreadable experiment; its runs leave the queue (`KvsClient.quarantine`)."""
         call = {
             "call": "quarantine",
             "experiment": keys.experiment(name),
@@ -34,7 +34,7 @@ class QuarantineStore(WorkerStore):
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
 
     def restore(self, name: str) -> None:
-        """Take an experiment out of quarantine; its log is read again (`KvsClient.restore`)."""
+        """Release an experiment from quarantine; its log is read again (`KvsClient.restore`)."""
         answer = self._run(
             {
                 "call": "restore",
@@ -55,7 +55,7 @@ class QuarantineStore(WorkerStore):
 
 
 def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentRecord, Unreadable | None]:
-    """An experiment's record as stored; of one that cannot be read, its name and age, and why."""
+    """Parse a stored record. For an unreadable one, return its name and age, and the reason."""
     try:
         return ExperimentRecord.model_validate_json(content), None
     except ValidationError as cause:
@@ -64,7 +64,7 @@ def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentReco
 
 
 def checked(number: int, text: str) -> str:
-    """An entry as it is answered, or, if it is no JSON object, one of no known type in its place."""
+    """Return an entry, or an event of unknown type if it is no JSON object."""
     try:
         if isinstance(json.loads(text), dict):
             return text

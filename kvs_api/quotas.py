@@ -1,5 +1,7 @@
-"""Quotas of projects: kept, and told with what is used. They are enforced by the script, in the step that appends
-(`quotas.lua`); whose an experiment is, its record says."""
+"""Quotas of projects and their use. The script enforces them in the step that appends (`quotas.lua`).
+
+The experiment's record names the project or owner.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,16 @@ _WORDS = {
 
 
 class QuotaStore(TokenStore):
-    """Quotas, and what counts against them.
+    """Quotas and their use.
 
     Attributes:
-        has_users: whether anything is counted; said by whoever wires the service.
+        has_users: True if use is counted. Set by the code that wires the service.
     """
 
     has_users = False
 
     def set_quota(self, name: str, quota: Quota) -> None:
-        """What a project may have from now on; nothing of it set: it has none of its own. Open runs go on."""
+        """Set a project's quota; an unset quota removes it. Open runs continue."""
         field = DEFAULT if name == DEFAULT else f"project:{name}"
         with translated():
             if quota == Quota():
@@ -43,7 +45,7 @@ class QuotaStore(TokenStore):
                 self._redis.hset(keys.QUOTAS, field, quota.model_dump_json(exclude_none=True))
 
     def usages(self) -> tuple[Usage, ...]:
-        """Quotas, and what projects and owners use, by name."""
+        """Return quotas and their use by projects and owners, by name."""
         with translated():
             stored: Any = self._redis.hgetall(keys.QUOTAS)
         used = self._run({"call": "usages", "queue": keys.QUEUE, "quotas": _PLACES})["used"] or {}
@@ -65,12 +67,12 @@ class QuotaStore(TokenStore):
         return tuple(found)
 
     def note_bytes(self, measured: Mapping[str, int]) -> tuple[str, ...]:
-        """What experiments have on volumes from now on; those that there are none of any more are left out.
+        """Set the bytes of experiments on volumes. Deleted experiments are ignored.
 
         Returns:
-            All experiments that have something by what was told until now.
+            All experiments with recorded bytes.
         """
-        # As digits: Lua's numbers would be rounded.
+        # As digits: Lua would round large numbers.
         told = [{"name": name, "bytes": str(number)} for name, number in measured.items()]
         call = {
             "call": "note_bytes",
@@ -81,7 +83,7 @@ class QuotaStore(TokenStore):
         return tuple(self._run(call)["known"] or ())
 
     def _counted(self, event: ClientEvent) -> dict[str, Any]:
-        """What the script needs to hold an event against a quota."""
+        """Return the script's arguments for checking an event against quotas."""
         if not self.has_users:
             return {}
         models, is_unlimited = 0, False
@@ -94,7 +96,7 @@ class QuotaStore(TokenStore):
         return {"quotas": _PLACES, "models": models, "unlimited": is_unlimited}
 
     def _spending(self) -> dict[str, Any]:
-        """What the script needs to count the hours of attempts."""
+        """Return the script's arguments for counting hours of attempts."""
         return {"hours": {"prefix": keys.HOURS, "accounts": keys.ACCOUNTS}} if self.has_users else {}
 
 
@@ -108,7 +110,7 @@ _PLACES = {
 
 
 def over(told: dict[str, Any]) -> errors.ConflictError:
-    """Why an event would be too much, and what to do."""
+    """Return the error for an event above a quota, with advice."""
     kind, _, name = told["account"].partition(":")
     whose = f"project {name!r}" if kind == "project" else "its owner" if ":" in name else name
     used, limit = (told[name] for name in ("used", "limit"))
@@ -129,4 +131,4 @@ def _read(content: bytes) -> Quota | None:
     try:
         return Quota.model_validate_json(content)
     except ValidationError:
-        return None  # damaged: the script enforces what it can read
+        return None  # damaged: the script enforces the fields it can read

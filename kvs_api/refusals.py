@@ -1,4 +1,4 @@
-"""Why the script has not appended a client's event, for people."""
+"""Errors for events that the script refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvs_api.quotas import over
 
 
 def refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:
-    """Why an event was not appended, and what to do."""
+    """Return the error for a refused event, with advice."""
     run = getattr(event, "run", "")
     if "over" in answer:
         return over(answer["over"])

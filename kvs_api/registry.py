@@ -1,4 +1,4 @@
-"""The store's part on registered models: numbers of versions, how their copying ended, aliases."""
+"""Registered models in the store: version numbers, outcomes of copying, aliases."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _VERSION, _ALIAS = "version:", "alias:"
 
 
 class RegistryStore(SegmentStore):
-    """Registered models, a hash for each."""
+    """Registered models, one hash each."""
 
     def register_model(self, name: str, asked: Registration, once: str) -> ModelVersion:
-        """A new version, whose files are to be copied; calls with the same `once` make one.
+        """Add a version and queue its files for copying. Calls with equal `once` add one version.
 
         Raises:
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
         """
         key = keys.experiment(asked.experiment)
         with translated():
@@ -63,10 +63,10 @@ class RegistryStore(SegmentStore):
         return self._version(name, answer["version"])[1]
 
     def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
-        """A version's copying has come to its end; told twice, the first one counts.
+        """Record the outcome of copying a version's files. The first outcome counts.
 
         Raises:
-            NotFoundError: there is no such version.
+            NotFoundError: the version does not exist.
         """
         while True:
             before, known = self._version(name, outcome.version)
@@ -90,10 +90,10 @@ class RegistryStore(SegmentStore):
                 return settled
 
     def move_alias(self, name: str, asked: AliasRequest) -> RegisteredModel:
-        """Have an alias mean another version.
+        """Point an alias to another version, or remove it.
 
         Raises:
-            NotFoundError: there is no such model, version or alias.
+            NotFoundError: the model, version or alias does not exist.
             ConflictError: the version is not ready.
         """
         call: dict[str, Any] = {
@@ -113,7 +113,11 @@ class RegistryStore(SegmentStore):
         return self.registered_model(name)
 
     def registered_model(self, name: str) -> RegisteredModel:
-        """One of them; `NotFoundError` if there is none."""
+        """Return a registered model.
+
+        Raises:
+            NotFoundError: the name is not registered.
+        """
         with translated():
             fields: Any = self._redis.hgetall(keys.registered(name))
         if not fields:
@@ -122,7 +126,7 @@ class RegistryStore(SegmentStore):
         return _model(name, fields)
 
     def registry(self, *, copying: bool = False) -> tuple[RegisteredModel, ...]:
-        """All of them, by name; or of those with versions whose files are to be copied these alone."""
+        """Return all registered models, by name; with `copying`, only versions with files to copy."""
         if copying:
             with translated():
                 found: Any = self._redis.smembers(keys.REGISTERING)
@@ -140,7 +144,9 @@ class RegistryStore(SegmentStore):
         return tuple(_model(name, fields) for name, fields in zip(names, answers, strict=True))
 
     def _pending(self, name: str, version: int) -> ModelVersion | None:
-        """`None`: it cannot be read, and waits for a version of Cerebro that can; those behind it do not."""
+        """Return a version; `None` if only another version of Cerebro can read it, so that later ones
+        proceed.
+        """
         try:
             return self._version(name, version)[1]
         except errors.UnreadableError:
@@ -152,7 +158,7 @@ class RegistryStore(SegmentStore):
         return [text(name) for name in found]
 
     def _version(self, name: str, version: int) -> tuple[str, ModelVersion]:
-        """As it is kept, and what that says."""
+        """Return the stored text and its parsed version."""
         with translated():
             content: Any = self._redis.hget(keys.registered(name), f"{_VERSION}{version}")
         if content is None:
@@ -168,14 +174,14 @@ def _absent(model: RegisteredModel, what: str) -> str:
 
 
 def _content(version: ModelVersion) -> str:
-    # Its number is given with the place that it is kept at.
+    # The storage location determines name and number.
     return version.model_dump_json(exclude={"name", "version"})
 
 
 def _read(name: str, version: int, content: bytes) -> ModelVersion:
     try:
         return ModelVersion.model_validate({**json.loads(content), "name": name, "version": version})
-    except (ValueError, TypeError) as cause:  # also what is no JSON, or no object
+    except (ValueError, TypeError) as cause:  # also for text that is no JSON object
         found = (
             errors.validation_summary(cause.errors())
             if isinstance(cause, ValidationError)

@@ -1,5 +1,7 @@
-"""The answers about registered models. A name belongs to whose experiment its first version is of: nobody else adds
-versions or moves aliases."""
+"""Views of registered models. The owner of the first version's experiment owns the name.
+
+Others cannot add versions or move aliases.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from kvs_api.call import Call, answer, checked_name
 
 
 class RegistryViews(AccountViews):
-    """One method for each of its entries of `STORE`."""
+    """One method for each registry entry of `STORE`."""
 
     def registry(self, call: Call) -> Response:
-        """All registered models, or those with versions whose files are to be copied."""
+        """Return all registered models, or only versions with files to copy."""
         copying = call.args.get("copying") == "1"
         return answer(RegistryAnswer(models=self._store.registry(copying=copying)))
 
     def registered_model(self, call: Call, name: str) -> Response:
-        """One of them."""
+        """Return a registered model."""
         return answer(self._store.registered_model(checked_name(name)))
 
     def register_model(self, call: Call, name: str) -> Response:
-        """A new version."""
+        """Add a version."""
         asked, who = call.body(Registration), call.principal
         self._to_steer(call, asked.experiment)
         self._to_add_to(call, checked_name(name))
@@ -41,11 +43,11 @@ class RegistryViews(AccountViews):
         return answer(made)
 
     def settle_version(self, call: Call, name: str) -> Response:
-        """What became of a version's files."""
+        """Record the outcome of copying a version's files."""
         return answer(self._store.settle_version(checked_name(name), call.body(VersionOutcome)))
 
     def move_alias(self, call: Call, name: str) -> Response:
-        """Have an alias mean another version."""
+        """Point an alias to another version."""
         asked = call.body(AliasRequest)
         self._to_add_to(call, checked_name(name))
         moved = self._store.move_alias(name, asked)

@@ -1,4 +1,4 @@
-"""The store's part on the older part of logs: moved into files when the controller says so, and folds that it keeps."""
+"""Moves the older part of logs into files on the controller's request, and keeps snapshots of folds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kvs_api.segments import Entry, decode, encode
 _log = logging.getLogger(__name__)
 
 MOST = 20_000
-"""Entries of a segment. Whoever reads one page of it decodes all of it, in a third of a second."""
+"""Entries of a segment. Reading one page decodes the whole segment, in a third of a second."""
 
 
 class SegmentStore(ClusterLogStore):
-    """Moves logs into files, and keeps snapshots. `name` is an experiment's, or `keys.CLUSTER_LOG`."""
+    """Moves logs into files and keeps snapshots. `name` is an experiment or `keys.CLUSTER_LOG`."""
 
     def cut(self, name: str, request: SegmentRequest) -> SegmentAnswer:
-        """Move the oldest entries that are in the database yet into a segment, as `request` says; one, at the most.
+        """Move the oldest entries in the database into at most one segment, as `request` says.
 
         Raises:
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
             ConflictError: another controller leads, or the shared volume is full or missing.
         """
         log = keys.log_of(name)
@@ -56,7 +56,7 @@ class SegmentStore(ClusterLogStore):
         )
 
     def _oldest(self, log: str, after: int, request: SegmentRequest) -> tuple[list[Entry], int]:
-        """The oldest that are to go, and how many entries there are."""
+        """Return the oldest entries to move, and the number of entries in the database."""
         with translated():
             length: Any = self._redis.xlen(log)
             most, found = min(MOST, int(length) - request.keep), list[Entry]()
@@ -118,7 +118,7 @@ class SegmentStore(ClusterLogStore):
         return bool(self._answered(name, call, request.term)["moved"])
 
     def _live_from(self, name: str, before: float) -> int:
-        """Number of the first live point that is not older: times never go back."""
+        """Return the number of the first live point since `before`. Times never decrease."""
         key = keys.live(name)
         with translated():
             first: Any = self._redis.xrange(key, count=1)
@@ -140,7 +140,7 @@ class SegmentStore(ClusterLogStore):
     def keep_snapshot(
         self, name: str, seq: int, of_format: str, term: int, content: bytes, *, created: float
     ) -> Snapshot:
-        """Keep the fold of a log up to `seq`, as the controller made it; the one before the last is removed.
+        """Store the controller's fold of a log up to `seq`. Removes the snapshot before the last.
 
         Raises:
             NotFoundError, ConflictError: as `cut`.
@@ -172,18 +172,18 @@ class SegmentStore(ClusterLogStore):
         return snapshot
 
     def snapshot(self, name: str, of_format: str) -> tuple[Snapshot, bytes] | None:
-        """The newest fold that was made by the same format, and can be read; `None`: the log is to be folded."""
+        """Return the newest readable snapshot of this format; `None` if the log must be folded."""
         for found in self._files.snapshots(keys.log_of(name)):
             if found.format == of_format:
                 try:
                     return found, self._files.read(name, found, f"the fold up to event {found.seq}")
                 except (errors.LostEventsError, errors.StoreUnavailableError) as error:
-                    # Whatever is wrong with it, or with the volume: the log tells the same.
+                    # A damaged file or volume does not matter: the log has the same information.
                     _log.warning("a snapshot is left out: %s", error)
         return None
 
     def segments(self, name: str) -> SegmentsAnswer:
-        """What of a log is in files."""
+        """Return the part of a log that is in files."""
         log = keys.log_of(name)
         with translated():
             left: Any = self._redis.xlen(log)

@@ -1,4 +1,4 @@
-"""The answers about the older part of logs."""
+"""Views of the older part of logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvs_api.history_views import HistoryViews
 
 
 class SegmentViews(HistoryViews):
-    """One method for each of its entries of `STORE`."""
+    """One method for each segment entry of `STORE`."""
 
     def cut(self, call: Call, name: str) -> Response:
         """Move the older part of an experiment's log into a file."""
@@ -21,32 +21,32 @@ class SegmentViews(HistoryViews):
         return answer(self._store.cut(name, asked))
 
     def cut_cluster_log(self, call: Call) -> Response:
-        """The same of the cluster's log."""
+        """Move the older part of the cluster log into a file."""
         return answer(self._store.cut(keys.CLUSTER_LOG, call.body(SegmentRequest)))
 
     def segments(self, call: Call, name: str) -> Response:
-        """What of an experiment's log is in files."""
+        """Return the part of an experiment's log that is in files."""
         self._store.require(checked_name(name))
         return answer(self._store.segments(name))
 
     def cluster_log_segments(self, call: Call) -> Response:
-        """The same of the cluster's log."""
+        """Return the part of the cluster log that is in files."""
         return answer(self._store.segments(keys.CLUSTER_LOG))
 
     def keep_snapshot(self, call: Call, name: str) -> Response:
-        """Keep the fold of an experiment's log."""
+        """Store a snapshot of an experiment's log."""
         return self._keep(call, checked_name(name))
 
     def keep_cluster_log_snapshot(self, call: Call) -> Response:
-        """The same of the cluster's log."""
+        """Store a snapshot of the cluster log."""
         return self._keep(call, keys.CLUSTER_LOG)
 
     def snapshot(self, call: Call, name: str) -> Response:
-        """The newest fold of an experiment's log of a format."""
+        """Return the newest snapshot of an experiment's log in a format."""
         return self._found(call, checked_name(name))
 
     def cluster_log_snapshot(self, call: Call) -> Response:
-        """The same of the cluster's log."""
+        """Return the newest snapshot of the cluster log in a format."""
         return self._found(call, keys.CLUSTER_LOG)
 
     def _keep(self, call: Call, name: str) -> Response:

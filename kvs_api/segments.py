@@ -1,13 +1,12 @@
-"""Segments: a stretch of a log as one immutable file. Pure: entries in, bytes out, and back.
+"""Segments: a time range of a log as one immutable file. Pure: encodes entries as bytes and decodes them.
 
-Entries of a log are alike: what differs between two commits are digits and checksums. So an entry is cut into its
-*template*, which is the text without these, and its values; a value goes into a column with those that stand at the
-same place of the same template. Columns compress to little more than what nobody can foresee, a sixth of what the text
-of the events compresses to, and every byte comes back: nothing is interpreted, so events of any version, and of none,
-are kept as they are.
+Entries of a log are similar: two commits differ in digits and checksums. An entry is split into its
+*template*, the text without these, and its values. Values at the same place of the same template form a
+column. Columns compress to a sixth of the compressed event text. Decoding restores every byte: nothing is
+interpreted, so events of any version, or of none, survive.
 
     magic  "cerebro segment 1\\n"
-    LZMA   header: JSON, a line: number of entries, templates, columns of each, bytes of each column
+    LZMA   header: one line of JSON: number of entries, templates, columns of each, bytes of each column
            the columns, one after another
 """
 
@@ -26,23 +25,23 @@ MAGIC = b"cerebro segment 1\n"
 
 _VALUE = re.compile(rb'(?<=")(?:[0-9a-f]{64}|[0-9a-f]{16})(?=")|\d+')
 _NO_COUNT = -1
-"""In the column of counts: the entry had none."""
+"""Value in the count column for an entry without a count."""
 _PRESET = 2
-"""More takes four times as long and gains a twentieth."""
+"""Higher presets take four times as long and save a twentieth."""
 
 
 class DamagedSegmentError(CerebroError):
-    """The bytes are no segment, or not all of one."""
+    """The bytes are not a complete segment."""
 
 
 class Entry(NamedTuple):
-    """An entry of a log, as its stream has it.
+    """A stored entry of a log.
 
     Attributes:
-        number: in its log; ascending, and with gaps where events of the cluster belong.
-        time: milliseconds since the epoch, of the clock of the store's machine.
-        cluster: events that the cluster's log had then; `None`: the entry does not say.
-        event: JSON.
+        number: number in its log, ascending; gaps hold events of the cluster log.
+        time: milliseconds since the epoch, by the store machine's clock.
+        cluster: number of events in the cluster log at that time; `None` if not recorded.
+        event: JSON text.
     """
 
     number: int
@@ -52,7 +51,7 @@ class Entry(NamedTuple):
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
-    """The segment that holds these."""
+    """Encode entries as a segment."""
     templates: dict[bytes, int] = {}
     which: list[int] = []
     rows: list[list[tuple[bytes, ...]]] = []
@@ -86,10 +85,10 @@ def encode(entries: Sequence[Entry]) -> bytes:
 
 
 def decode(content: bytes) -> list[Entry]:
-    """The entries of a segment.
+    """Decode a segment.
 
     Raises:
-        DamagedSegmentError: it is torn, or of another version.
+        DamagedSegmentError: it is incomplete, or of another version.
     """
     if not content.startswith(MAGIC):
         raise DamagedSegmentError("it does not begin as a segment of this version does")
@@ -121,7 +120,9 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 
 
 def _packed(column: bytes) -> tuple[bytes, bool]:
-    """A column, and whether it is text: checksums take half as much as bytes, and do not compress."""
+    """Return the packed column and whether it is text. Checksums take half the space as bytes, and do not
+    compress.
+    """
     values = column.split(b"\n")
     if len(values[0]) == 16 and all(len(value) == 16 for value in values):
         return bytes.fromhex(column.replace(b"\n", b"").decode()), False

@@ -16,23 +16,24 @@ from cerebro.runtime.volumes import Volumes
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What kvs_api is told.
+    """Settings of kvs_api.
 
     Attributes:
         host, port: address to listen on (``CEREBRO_BIND``, default ``127.0.0.1:7070``).
         redis_url: Redis (``CEREBRO_REDIS_URL``, default ``redis://127.0.0.1:6379``).
-        token: bearer token every route but health asks for (``CEREBRO_TOKEN``, required).
-        threads: requests answered at once (``CEREBRO_THREADS``). Those that wait for news hold none.
-        health_bind: host:port of a second server, for metrics and for containers' health commands
-            (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
-        tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).
-        has_users: people, programs and services have tokens of their own, and each may do what its role says
-            (``CEREBRO_AUTH_MODE=users``; by default ``token``: there is one token, for everybody).
-        service_tokens: of the services, by their roles (``CEREBRO_CONTROLLER_TOKEN``, ``CEREBRO_WORKER_TOKEN``,
-            ``CEREBRO_DISPATCHER_TOKEN``, ``CEREBRO_EXPORT_TOKEN``); only where there are users.
-        max_body_bytes: largest request; a code archive is the largest thing sent.
-        log_files: folder for the older part of logs, on the shared volume (``CEREBRO_VOLUMES`` or
-            ``CEREBRO_VOLUME_SHARED``); `None` where that is not there: all stays in the database.
+        token: bearer token for every route except health (``CEREBRO_TOKEN``, required).
+        threads: maximum number of concurrent requests (``CEREBRO_THREADS``). Requests that wait for news use
+            no thread.
+        health_bind: host:port of a second server without tokens, for metrics and containers' health commands
+            (``CEREBRO_HEALTH_BIND``); "" disables it.
+        tells_metrics: True if the second server has metrics (``CEREBRO_HEALTH_METRICS=0`` disables them).
+        has_users: True if people, programs and services have their own tokens and roles
+            (``CEREBRO_AUTH_MODE=users``; default ``token``: one token for everything).
+        service_tokens: token of each service role (``CEREBRO_CONTROLLER_TOKEN``, ``CEREBRO_WORKER_TOKEN``,
+            ``CEREBRO_DISPATCHER_TOKEN``, ``CEREBRO_EXPORT_TOKEN``); only with users.
+        max_body_bytes: largest request; code archives are the largest.
+        log_files: folder for the older part of logs on the shared volume (``CEREBRO_VOLUMES`` or
+            ``CEREBRO_VOLUME_SHARED``); `None` without a volume: logs stay in the database.
     """
 
     host: str
@@ -49,7 +50,7 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no log line may show."""
+        """Secrets that must not appear in logs."""
         return (self.token, urlsplit(self.redis_url).password or "", *self.service_tokens.values())
 
     @classmethod
@@ -91,7 +92,7 @@ def _has_users(environment: Mapping[str, str]) -> bool:
 
 
 def _service_tokens(environment: Mapping[str, str], token: str) -> dict[Role, str]:
-    """Those that are set: a service without one cannot ask."""
+    """Return the configured service tokens. A service without one cannot connect."""
     names = {role: f"CEREBRO_{role.upper()}_TOKEN" for role in _SERVICES}
     found = {role: environment[name] for role, name in names.items() if environment.get(name)}
     for role, secret in found.items():

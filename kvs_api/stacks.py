@@ -1,5 +1,4 @@
-"""The store's part in asking a worker where the process of a task is: the question goes into its inbox, the answer
-waits for whoever asked."""
+"""Stack traces of tasks: a request goes into the worker's inbox, the answer waits for its reader."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from kvs_api.database import text, translated
 from kvs_api.health import HealthStore
 
 _KEPT_S = 300
-"""For which a question, and then its answer, is kept."""
+"""Seconds to keep a request, and then its answer."""
 
 
 class StacksStore(HealthStore):
-    """Questions and answers."""
+    """Requests for stack traces, and answers."""
 
     def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
-        """Put a question into the inbox of the worker that runs a task. Asked twice with the same number it is one.
+        """Request the stack trace of a task from its worker. Equal request numbers count once.
 
         Raises:
             NotFoundError: no attempt at the task was ever assigned.
@@ -59,15 +58,19 @@ class StacksStore(HealthStore):
         return api.StacksAsked(worker=name, attempt=number)
 
     def tell_stacks(self, report: api.StacksReport) -> None:
-        """Keep a worker's answer, if somebody may still wait for it."""
+        """Store a worker's answer, unless the request has expired."""
         with translated():
-            # With a mark before it: an empty text is an answer as well.
+            # The mark distinguishes an empty answer from no answer.
             self._redis.set(
                 keys.stacks(report.experiment, report.question), f"={report.text}", xx=True, ex=_KEPT_S
             )
 
     def stacks(self, experiment: str, question: str) -> api.StacksAnswer:
-        """The answer to a question, if it is there; `NotFoundError` if nobody asked it, or long ago."""
+        """Return the answer to a request, if it has arrived.
+
+        Raises:
+            NotFoundError: the request is unknown or has expired.
+        """
         with translated():
             content: Any = self._redis.get(keys.stacks(experiment, question))
         if content is None:

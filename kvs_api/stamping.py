@@ -1,6 +1,6 @@
-"""Who did it, in what is written: the principal's name in place of what the caller says, and the project.
+"""Authors of written records: replaces the caller's statements by the principal's name and project.
 
-Pure. Where there are no users (`None`), what callers say stands.
+Pure. On clusters without users (`None`), the caller's statements stand.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _OfWorker = TypeVar("_OfWorker", CheckRequest, QuarantineWorkerRequest, ReleaseR
 
 
 def stamped_record(record: ExperimentRecord, who: Principal | None) -> ExperimentRecord:
-    """An experiment that is to be created: its owner, and the project that it is in.
+    """Set owner and project of a new experiment.
 
     Raises:
-        BadRequestError: it could be in several projects.
-        ForbiddenError: who asks is not in the project.
+        BadRequestError: several projects are possible.
+        ForbiddenError: the caller is not in the project.
     """
     if who is None:
         return record
@@ -38,7 +38,7 @@ def stamped_record(record: ExperimentRecord, who: Principal | None) -> Experimen
 
 
 def stamped_event(event: ClientEvent, who: Principal | None, record: ExperimentRecord | None) -> ClientEvent:
-    """A client's event: who asks, and of a run the project as which it shares the cluster."""
+    """Set the author of a client's event, and for a run the project for fair share."""
     if who is None:
         return event
     if isinstance(event, RunRequested):
@@ -48,18 +48,18 @@ def stamped_event(event: ClientEvent, who: Principal | None, record: ExperimentR
 
 
 def stamped_code(record: CodeRecord, who: Principal | None) -> CodeRecord:
-    """User code that is stored."""
+    """Set the author of user code."""
     return record if who is None else record.model_copy(update={"author": who.name})
 
 
 def stamped_size(asked: SizeRequest, who: Principal | None) -> SizeRequest:
-    """A size request. The controller answers one with a problem, and leaves whose it is."""
+    """Set the author of a person's size request. The controller's answer keeps the author."""
     is_persons = who is not None and not who.may(Scope.CONTROL)
     return asked.model_copy(update={"by": who.name}) if who is not None and is_persons else asked
 
 
 def stamped_health(asked: _OfWorker, who: Principal | None) -> _OfWorker:
-    """What somebody wants of a worker. Only the controller acts by the rule, and says in which term it leads."""
+    """Set the author of a person's health request. Only the controller acts by rule, with its term."""
     if who is None or who.may(Scope.CONTROL):
         return asked
     return asked.model_copy(update={"by": who.name, "term": None})

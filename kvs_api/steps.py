@@ -1,6 +1,6 @@
-"""Typed steps as the tables that ``steps.lua`` takes: keys filled in, the event that tells of the step beside it.
+"""Conversion of typed steps to the tables of ``steps.lua``, with keys and the event of each step.
 
-Pure. The event of a step is made here and nowhere else, so a change of state and its event cannot differ.
+Pure. Only this module creates a step's event, so a change of state and its event cannot differ.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cerebro.contract.tasks import Member
 from kvs_api import keys
 
 UNNUMBERED = {"seq", "time"}
-"""Fields of an event that the store gives."""
+"""Event fields that the store sets."""
 
 
 def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
-    """A controller's step."""
+    """Convert a controller's step."""
     if isinstance(step, api.Note):
         table: dict[str, Any] = {"op": "note", "log": keys.log(experiment), "event": _json(step.event)}
         if isinstance(step.event, RunFinished):
@@ -86,7 +86,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
 
 
 def report(worker: str, step: api.Report) -> dict[str, Any]:
-    """A worker's step."""
+    """Convert a worker's step."""
     table: dict[str, Any] = {
         "op": step.op,
         "key": keys.task(step.experiment, step.task),
@@ -107,7 +107,7 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
 
 
 def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:
-    """Member `number` of a gang."""
+    """Convert member `number` of a gang."""
     other = step.others[number - 1]
     return {
         "worker": other.worker,
@@ -120,7 +120,7 @@ def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:
 
 
 def _model(task: str) -> dict[str, str]:
-    """The model that a task trains, as RUN/MODEL; nothing for a task of another kind."""
+    """Return the model that a task trains, as RUN/MODEL; {} for other tasks."""
     match task.split("/"):
         case [run, "train", model, *_]:
             return {"model": f"{run}/{model}"}

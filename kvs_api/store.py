@@ -1,7 +1,7 @@
 """The store over Redis: translates typed requests into calls of its script and plain reads.
 
-Owns the mapping between contract and keys. Knows nothing of HTTP. Safe for use by many threads; a read that waits holds
-no connection. Redis runs with the append-only file on and ``appendfsync always``: what was answered is on disk.
+Maps the contract to keys; independent of HTTP. Thread-safe; a waiting read holds no connection. Redis runs
+with the append-only file and ``appendfsync always``: every answered change is on disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kvs_api.quarantine import record_of
 from kvs_api.refusals import refusal
 
 _TRIALS_S = 90 * 24 * 3600
-"""For which outcomes of trials are kept: machines, drivers and what runs beside change."""
+"""Seconds to keep trial results: machines, drivers and other load change."""
 
 
 class Store(HistoryStore):
@@ -48,7 +48,11 @@ class Store(HistoryStore):
     # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
-        """Create, or return the same experiment; `ConflictError` when the name holds another one."""
+        """Create an experiment, or return the existing one with the same content.
+
+        Raises:
+            ConflictError: the name has other locators or code, or is being deleted.
+        """
         with translated():
             seconds, micros = self._redis.time()
             record = record.model_copy(update={"created": seconds + micros / 1e6})
@@ -62,7 +66,7 @@ class Store(HistoryStore):
                     f"experiment {record.name!r} is being deleted with its data: wait until its name is free again, "
                     "see `cerebro status`"
                 )
-            # A crash between the two writes above would leave the experiment out of the list: write it again.
+            # A crash between the two writes above leaves the experiment out of the list; repeat the second.
             self._redis.zadd(keys.EXPERIMENTS, {known.name: known.created})
         if (known.locators, known.archive) != (record.locators, record.archive):
             what = "other dataset locators" if known.locators != record.locators else "another code archive"
@@ -74,18 +78,22 @@ class Store(HistoryStore):
         return known
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """One experiment's record."""
+        """Return an experiment's record."""
         return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
 
     def require(self, name: str) -> None:
-        """Raises: NotFoundError: there is no such experiment."""
+        """Check that an experiment exists.
+
+        Raises:
+            NotFoundError: it does not.
+        """
         with translated():
             is_there = self._redis.exists(keys.experiment(name))
         if not is_there:
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first."""
+        """Return all experiments, newest event first."""
         with translated():
             found: Any = self._redis.zrange(keys.EXPERIMENTS, 0, -1, withscores=True)
             names = [text(name) for name, _ in found]
@@ -117,7 +125,9 @@ class Store(HistoryStore):
         return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
 
     def append(self, experiment: str, event: ClientEvent, *, once: str = "", is_unread: bool = False) -> int:
-        """Append a client's event; see `KvsClient.append`. `once`: identity of the call, by which it counts once."""
+        """Append a client's event and return its number; see `KvsClient.append`. Calls with equal `once`
+        count once.
+        """
         content = event.model_dump_json(exclude=steps.UNNUMBERED)
         call: dict[str, Any] = {
             "call": "append",
@@ -151,7 +161,7 @@ class Store(HistoryStore):
         return int(answer["seq"])
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment that a user asked to delete: its record, log and live points."""
+        """Delete an experiment's record, log and live points after a user's request."""
         guard = {
             "experiment": keys.experiment(name),
             "name": name,
@@ -159,7 +169,8 @@ class Store(HistoryStore):
             "deleting": keys.DELETING,
         }
         workers = {"worker": keys.worker("")}
-        # Thousands of keys: in slices, so that nobody else waits. Cut short, it is done again.
+        # Thousands of keys: delete in slices, so other calls need not wait. An interrupted deletion is
+        # repeated.
         for found in self._tasks(name):
             self._erase(name, guard | workers | {"call": "erase_tasks", "tasks": found})
         self._erase(
@@ -181,7 +192,7 @@ class Store(HistoryStore):
         )
 
     def _tasks(self, name: str) -> Iterator[list[str]]:
-        """Keys of an experiment's tasks, in slices."""
+        """Yield keys of an experiment's tasks, in slices."""
         with translated():
             found = self._redis.scan_iter(keys.task(name, "*"), count=PAGE)
             while some := [text(key) for key in itertools.islice(found, PAGE)]:
@@ -197,9 +208,9 @@ class Store(HistoryStore):
             )
 
     def reclaim(self) -> Reclaim:
-        """Data sets that no experiment uses any more."""
+        """Return the data sets that no experiment uses any more."""
         with translated():
-            # The number first: a list that is newer than its number is read once more, an older one never would be.
+            # Read the number first: a list newer than its number is read again, an older one would not be.
             seq: Any = self._redis.get(keys.RECLAIM + ":seq")
             names = [text(name) for name in self._redis.smembers(keys.RECLAIM)]
         return Reclaim(seq=int(seq or 0), datasets=tuple(sorted(names)))
@@ -207,12 +218,12 @@ class Store(HistoryStore):
     # --- logs ------------------------------------------------------------------------------------
 
     def live(self, name: str, after: int, wait_s: float) -> Iterator[str]:
-        """Live points of an experiment after a cursor, as JSON objects."""
+        """Yield live points of an experiment after a cursor, as JSON objects."""
         for _, entries in self._block({keys.live(name): after}, wait_s):
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
     def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
-        """Events per experiment as JSON objects, and the cluster's version."""
+        """Return events per experiment as JSON objects, and the newest notification number."""
         return self.read_logs(request.cursors, request.cluster, request.wait_s)
 
     # --- controller ------------------------------------------------------------------------------
@@ -232,7 +243,7 @@ class Store(HistoryStore):
         return api.LeaderAnswer.model_validate(self._run(call))
 
     def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], list[str]]:
-        """Apply the controller's steps; returns their outcomes and the log after the cursor (`read_log`)."""
+        """Apply the controller's steps; return their outcomes and the log after the cursor (`read_log`)."""
         outcomes: list[dict[str, str]] = []
         if request.steps:
             answer = self._run(
@@ -252,7 +263,7 @@ class Store(HistoryStore):
         return outcomes, self.read_log(experiment, request.after, 0)
 
     def queue(self) -> api.QueueAnswer:
-        """Open runs, oldest first, and experiments that are to be deleted."""
+        """Return open runs, oldest first, and experiments to delete."""
         with translated():
             entries = [text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
             deleting = sorted(text(name) for name in self._redis.smembers(keys.DELETING))
@@ -267,12 +278,12 @@ class Store(HistoryStore):
     # --- trials ----------------------------------------------------------------------------------
 
     def keep_trial(self, record: TrialRecord) -> None:
-        """Keep the outcome of a trial, in the place of an earlier one."""
+        """Store a trial's result. Replaces an earlier one."""
         kept = {"key": keys.trial(record.key), "record": record.model_dump_json(), "kept_s": _TRIALS_S}
         self._run({"call": "put", **kept})
 
     def trials(self, wanted: Sequence[str]) -> tuple[TrialRecord, ...]:
-        """Outcomes that are there. What cannot be read, because it is damaged or another version wrote it, is not."""
+        """Return the stored results of trials. Unreadable ones are skipped."""
         if not wanted:
             return ()
         with translated():
@@ -285,7 +296,7 @@ class Store(HistoryStore):
         return tuple(records)
 
     def forget_trials(self, unwanted: Sequence[str]) -> int:
-        """Remove outcomes; returns how many there were."""
+        """Remove results of trials; return the number removed."""
         with translated():
             found: Any = self._redis.delete(*[keys.trial(sha256) for sha256 in unwanted]) if unwanted else 0
         return int(found)
@@ -303,18 +314,18 @@ class Store(HistoryStore):
         return record
 
     def code(self, sha256: str) -> CodeRecord:
-        """Code by hash."""
+        """Return code by its hash."""
         return self._document(keys.code(sha256), CodeRecord, f"user code {sha256[:12]}")
 
     def put_archive(self, sha256: str, content: bytes) -> None:
-        """Store an archive's bytes under their hash."""
+        """Store an archive under its hash."""
         if hashlib.sha256(content).hexdigest() != sha256:
             raise errors.BadRequestError(f"the hash of the archive is not {sha256}: send the archive again")
         with translated():
             self._redis.set(keys.archive(sha256), content, nx=True)
 
     def archive(self, sha256: str) -> bytes:
-        """An archive's bytes."""
+        """Return an archive's bytes."""
         with translated():
             content: Any = self._redis.get(keys.archive(sha256))
         if content is None:

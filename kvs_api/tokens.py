@@ -1,7 +1,7 @@
-"""Make, find, list and revoke tokens of people and programs; record ended sessions. Only hashes of secrets are stored.
+"""Tokens of people and programs: make, find, list, revoke; ended sessions. Only hashes of secrets are stored.
 
-What a token stands for was decided when it was made (`cerebro.contract.identity.granted`); here is no rule about rights
-but one: what is made with a token ends with it.
+A token's principal is fixed at its creation (`cerebro.contract.identity.granted`). The only rule about rights
+here: tokens made with a token end with it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from kvs_api.database import text, translated
 
 _DAY_S = 24 * 3600
 _TOLD_S = 30 * _DAY_S
-"""For which a token that has expired is still known, so that its owner is told why it does not work."""
+"""Seconds an expired token remains known, so that its owner gets the reason."""
 _SESSION_S = 8 * _DAY_S
-"""A session's cookie is believed for seven days."""
+"""Session cookies are valid for seven days."""
 
 
 class StoredToken(NamedTuple):
-    """A token as it is found."""
+    """A stored token."""
 
     record: TokenRecord
     digest: str
 
 
 class TokenStore(AuditStore):
-    """Tokens."""
+    """Tokens and sessions."""
 
     def make_token(self, asked: TokenRequest, maker: Principal) -> MadeToken:
-        """Make a token; twice makes two.
+        """Make a token. Not idempotent.
 
         Raises:
-            ForbiddenError: it would do more than its maker may.
-            ConflictError: its owner has too many.
+            ForbiddenError: it would have more rights than its maker.
+            ConflictError: its owner has too many, or the name is a variant spelling of another.
         """
         principal = granted(asked, maker)
         if isinstance(principal, str):
@@ -98,18 +98,18 @@ class TokenStore(AuditStore):
         return MadeToken(token=whole, record=record)
 
     def token(self, identity: str) -> StoredToken | None:
-        """A token by its id; `None` if it was revoked, expired long ago, never was, or cannot be read."""
+        """Return a token by its id; `None` if it is revoked, long expired, unknown or unreadable."""
         with translated():
             found: Any = self._redis.hmget(keys.token(identity), "record", "sha", "used")
         stored = _stored(found)
         if stored is None or not stored.record.maker:
             return stored
         if self.token(stored.record.maker) is None:
-            return None  # it was made while its maker was being revoked; makers are kept as long as what they made
+            return None  # made while its maker was being revoked; makers are kept as long as the tokens they made
         return stored
 
     def tokens(self, principal: Principal | None = None) -> tuple[TokenRecord, ...]:
-        """All tokens that one may see, newest first; of nobody in particular: all."""
+        """Return all tokens that a principal may see, newest first; without a principal, all."""
         with translated():
             names = [text(name) for name in self._redis.zrange(keys.TOKENS, 0, -1, desc=True)]
             pipe = self._redis.pipeline(transaction=False)
@@ -123,7 +123,11 @@ class TokenStore(AuditStore):
         return tuple(each for each in known if principal is None or owns(principal, each))
 
     def revoke_token(self, identity: str, principal: Principal) -> None:
-        """Revoke a token and all that were made with it. `NotFoundError` also where it is somebody else's."""
+        """Revoke a token and all tokens made with it.
+
+        Raises:
+            NotFoundError: the token is unknown or has another owner.
+        """
         seen = self.tokens(principal)
         if not any(each.id == identity for each in seen):
             raise errors.NotFoundError(
@@ -138,17 +142,17 @@ class TokenStore(AuditStore):
         self.note(principal.name, f"revoked token {', '.join(ends)}")
 
     def was_used(self, identity: str, now: float) -> None:
-        """Note when a token was used last. Where that cannot be written, nothing else fails."""
+        """Record the time of a token's last use. A failure to write it is ignored."""
         with suppress(errors.StoreUnavailableError), translated():
             if self._redis.exists(keys.token(identity)):
                 self._redis.hset(keys.token(identity), "used", str(int(now)))
                 if not self._redis.hexists(keys.token(identity), "record"):
-                    self._redis.unlink(keys.token(identity))  # it was revoked meanwhile
+                    self._redis.unlink(keys.token(identity))  # revoked between the two calls
 
     # --- sessions of the page --------------------------------------------------------------------
 
     def end_session(self, session: str) -> None:
-        """Record that a sign-in session has ended, for longer than its cookies are valid."""
+        """Record that a session has ended, for longer than its cookies are valid."""
         with translated():
             self._redis.set(keys.session(session), "", ex=_SESSION_S)
 
@@ -172,12 +176,12 @@ def _stored(fields: Any) -> StoredToken | None:
 
 
 def _other_spelling(name: str, known: Iterable[str]) -> str:
-    """Find a known name that differs from `name` in case or Unicode form only; else return an empty text."""
+    """Return a known name that differs only in case or Unicode form, or ""."""
     return next((each for each in known if each != name and same_name(each) == same_name(name)), "")
 
 
 def _with_descendants(identity: str, known: Iterable[TokenRecord]) -> list[str]:
-    """A token and those that were made with it, or with one of these."""
+    """Return a token and all tokens made with it, directly or indirectly."""
     ends, records = [identity], list(known)
     for end in ends:
         ends += [each.id for each in records if each.maker == end and each.id not in ends]

@@ -1,7 +1,6 @@
-"""The HTTP face of the store: what requests say, and what is answered. Every rule about state is in `kvs_api.store`.
+"""HTTP views of the store. Every rule about state is in `kvs_api.store`.
 
-Answers that carry events are spliced from stored JSON instead of being parsed and dumped again: the log was validated
-when it was written.
+Answers with events are spliced from stored JSON, without parsing: the log was validated on writing.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 
 
 class Views(SegmentViews):
-    """The answer to each request: one method for each entry of `STORE`, by its name."""
+    """Views of all requests: one method for each entry of `STORE`, by its name."""
 
     def health(self, call: Call) -> Response:
-        """Whether Redis answers, and which schema and version this is."""
+        """Return whether Redis answers, and the schema and version of this service."""
         ok = self._store.ping()
         found = api.Health(
             status="ok" if ok else "store-unavailable",
@@ -42,23 +41,23 @@ class Views(SegmentViews):
         return json_answer(found.model_dump_json(), 200 if ok else 503)
 
     def live(self, call: Call) -> Response:
-        """A constant: the process answers requests, whatever Redis does."""
+        """Answer with a constant: the process answers requests, independently of Redis."""
         return Response("ok\n", media_type="text/plain")
 
     def openapi(self, call: Call) -> Response:
-        """The OpenAPI document of this API."""
+        """Return the OpenAPI document of this API."""
         return json_answer(openapi_document(package_version()))
 
     def lead(self, call: Call) -> Response:
-        """Take the controller's leadership, or keep it."""
+        """Take or keep the controller's leadership."""
         return answer(self._store.lead(call.body(api.LeaderRequest)))
 
     def experiments(self, call: Call) -> Response:
-        """All experiments, newest event first."""
+        """Return all experiments, newest event first."""
         return answer(api.ExperimentsAnswer(experiments=self._store.experiments()))
 
     def create_experiment(self, call: Call, name: str) -> Response:
-        """Create an experiment, or find the same one again."""
+        """Create an experiment, or return the existing same one."""
         record = call.body(ExperimentRecord)
         if record.name != name:
             raise errors.BadRequestError(
@@ -67,11 +66,11 @@ class Views(SegmentViews):
         return answer(self._store.create_experiment(stamped_record(record, call.principal)))
 
     def experiment(self, call: Call, name: str) -> Response:
-        """The record of one experiment."""
+        """Return an experiment's record."""
         return answer(self._store.experiment(checked_name(name)))
 
     def append(self, call: Call, name: str) -> Response:
-        """Append a client's event to a log, once for each call's identity."""
+        """Append a client's event to a log, once for each idempotency key."""
         event = _CLIENT_EVENT.validate_json(call.content)
         record = self._to_steer(call, checked_name(name))
         event = stamped_event(event, call.principal, record)
@@ -79,14 +78,14 @@ class Views(SegmentViews):
         return answer(api.AppendAnswer(seq=seq))
 
     def delete_experiment(self, call: Call, name: str) -> Response:
-        """Forget an experiment that a user asked to delete."""
+        """Delete an experiment after a user's request."""
         self._store.delete_experiment(
             checked_name(name), call.whole_number("term", "the controller's leadership")
         )
         return done()
 
     def events(self, call: Call, name: str) -> Response:
-        """A log after a cursor; waits for news if asked to."""
+        """Return a log after a cursor; can wait for news."""
         self._store.require(checked_name(name))
         is_checked = call.args.get("check") == "1"
         return spliced(
@@ -94,34 +93,34 @@ class Views(SegmentViews):
         )
 
     def quarantine(self, call: Call, name: str) -> Response:
-        """Quarantine an experiment that cannot be read."""
+        """Quarantine an unreadable experiment."""
         asked = call.body(api.QuarantineRequest)
         self._store.quarantine(checked_name(name), asked.problem, asked.term)
         return done()
 
     def restore(self, call: Call, name: str) -> Response:
-        """Take an experiment out of quarantine."""
+        """Release an experiment from quarantine."""
         self._store.restore(checked_name(name))
         self._note(call, f"restored experiment {name}")
         return done()
 
     def points(self, call: Call, name: str) -> Response:
-        """Live points after a cursor; waits for news if asked to."""
+        """Return live points after a cursor; can wait for news."""
         self._store.require(checked_name(name))
         return spliced("points", self._store.live(checked_name(name), *call.cursor()))
 
     def watch(self, call: Call) -> Response:
-        """Wait until one of several logs, or the cluster, has news."""
+        """Wait for news in several logs or the cluster."""
         found, cluster = self._store.watch(call.body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
     def cluster_log(self, call: Call) -> Response:
-        """The cluster's log after a cursor; waits for news if asked to."""
+        """Return the cluster log after a cursor; can wait for news."""
         return spliced("events", self._store.cluster_log(*call.cursor()))
 
     def write_cluster_log(self, call: Call) -> Response:
-        """Append the controller's events of the cluster, and return the cluster's log after its cursor."""
+        """Append the controller's events to the cluster log, and return the log after its cursor."""
         asked = call.body(api.ClusterLogRequest)
         is_written = json.dumps(self._store.write_cluster_log(asked))
         events = ",".join(self._store.cluster_log(asked.after, 0))
@@ -134,20 +133,20 @@ class Views(SegmentViews):
         return json_answer(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
     def queue(self, call: Call) -> Response:
-        """Open runs, oldest first, and experiments to delete."""
+        """Return open runs, oldest first, and experiments to delete."""
         return answer(self._store.queue())
 
     def audit(self, call: Call) -> Response:
-        """The newest entries of the audit list, oldest first."""
+        """Return the newest entries of the audit list, oldest first."""
         last = call.whole_number("last", "how many entries") if "last" in call.args else PAGE
         return answer(api.AuditAnswer(entries=self._store.audit(last)))
 
     def reclaim(self, call: Call) -> Response:
-        """Data sets that no experiment uses any more."""
+        """Return the data sets that no experiment uses any more."""
         return answer(self._store.reclaim())
 
     def workers(self, call: Call) -> Response:
-        """The status of each registered worker."""
+        """Return the status of each registered worker."""
         return spliced("workers", self._store.told_workers())
 
     def register(self, call: Call, name: str) -> Response:
@@ -160,13 +159,13 @@ class Views(SegmentViews):
         return answer(self._store.register(record))
 
     def remove_worker(self, call: Call, name: str) -> Response:
-        """Forget a worker that is gone for good."""
+        """Remove a worker permanently."""
         self._store.remove_worker(checked_name(name), call.args.get("incarnation"))
         self._note(call, f"removed worker {name}")
         return done()
 
     def size_request(self, call: Call) -> Response:
-        """The pending size request, if there is one."""
+        """Return the pending size request, if any."""
         return answer(api.SizeAnswer(request=self._store.size_request()))
 
     def request_size(self, call: Call) -> Response:
@@ -183,7 +182,7 @@ class Views(SegmentViews):
         return done()
 
     def troubles(self, call: Call) -> Response:
-        """Why workers do not start."""
+        """Return the reasons why workers do not start."""
         return answer(self._store.troubles())
 
     def set_troubles(self, call: Call) -> Response:
@@ -193,7 +192,7 @@ class Views(SegmentViews):
         return answer(troubles)
 
     def usage(self, call: Call, name: str) -> Response:
-        """What a worker used over the last day."""
+        """Return a worker's usage over the last day."""
         return answer(api.UsageAnswer(samples=self._store.usage(checked_name(name))))
 
     def report(self, call: Call, name: str) -> Response:
@@ -205,82 +204,82 @@ class Views(SegmentViews):
         )
 
     def ask_stacks(self, call: Call, name: str) -> Response:
-        """Ask the worker that runs a task where its process is."""
+        """Request a task's stack trace from its worker."""
         self._to_steer(call, checked_name(name))
         return answer(self._store.ask_stacks(name, call.body(api.StacksRequest)))
 
     def stacks(self, call: Call, name: str) -> Response:
-        """What it has answered."""
+        """Return the answer to a stack trace request."""
         asked = api.StacksRequest(task="", question=call.args.get("question", ""))
         return answer(self._store.stacks(checked_name(name), asked.question))
 
     def tell_stacks(self, call: Call, name: str) -> Response:
-        """A worker answers."""
+        """Store a worker's stack trace."""
         checked_name(name)
         self._store.tell_stacks(call.body(api.StacksReport))
         return done()
 
     def workers_health(self, call: Call) -> Response:
-        """What is known of workers' machines."""
+        """Return the state of workers' machines."""
         return answer(self._store.workers_health())
 
     def tell_incident(self, call: Call) -> Response:
-        """Something that people are to know of a worker's machine."""
+        """Record an incident of a worker's machine."""
         self._store.tell_incident(call.body(health.IncidentRequest))
         return done()
 
     def tell_pace(self, call: Call, name: str) -> Response:
-        """How long a worker's sub-epochs take, against the others'."""
+        """Record a worker's pace relative to the others."""
         self._store.tell_pace(checked_name(name), call.body(health.PaceRequest))
         return done()
 
     def quarantine_worker(self, call: Call, name: str) -> Response:
-        """Give a worker nothing more."""
+        """Quarantine a worker, so that it gets no tasks."""
         asked = stamped_health(call.body(health.QuarantineWorkerRequest), call.principal)
         found = self._store.quarantine_worker(checked_name(name), asked)
         self._note_of_person(call, asked.term, f"quarantined worker {name}: {asked.reason}")
         return answer(found)
 
     def release_worker(self, call: Call, name: str) -> Response:
-        """Give a worker tasks again."""
+        """Release a worker from quarantine."""
         asked = stamped_health(call.body(health.ReleaseRequest), call.principal)
         found = self._store.release_worker(checked_name(name), asked)
         self._note_of_person(call, asked.term, f"released worker {name}")
         return answer(found)
 
     def ask_check(self, call: Call, name: str) -> Response:
-        """Have a worker check its machine."""
+        """Request a check of a worker's machine."""
         asked = stamped_health(call.body(health.CheckRequest), call.principal)
         found = self._store.ask_check(checked_name(name), asked)
         self._note_of_person(call, asked.term, f"had worker {name} check its machine")
         return answer(found)
 
     def _note_of_person(self, call: Call, term: int | None, what: str) -> None:
-        if term is None:  # what the controller does is told as incidents
+        if term is None:  # the controller's actions are recorded as incidents
             self._note(call, what)
 
     def tell_check(self, call: Call, name: str) -> Response:
-        """What a worker found of its machine."""
+        """Store the result of a worker's check."""
         self._store.tell_check(checked_name(name), call.body(health.CheckResult))
         return done()
 
     def inbox(self, call: Call, name: str) -> Response:
-        """A worker's inbox after a cursor; waits for an entry if asked to."""
+        """Return a worker's inbox after a cursor; can wait for an entry."""
         items = self._store.inbox(checked_name(name), call.args.get("incarnation", ""), *call.cursor())
         return spliced("items", items)
 
     def trials(self, call: Call) -> Response:
-        """Outcomes of earlier trials."""
+        """Return results of earlier trials."""
         return answer(api.TrialsAnswer(records=self._store.trials(call.body(api.TrialsRequest).keys)))
 
     def keep_trial(self, call: Call) -> Response:
-        """Keep the outcome of a trial."""
+        """Store a trial's result."""
         record = call.body(TrialRecord)
         self._store.keep_trial(record)
         return answer(record)
 
     def forget_trials(self, call: Call) -> Response:
-        """Remove outcomes of trials."""
+        """Remove results of trials."""
         return answer(
             api.ForgottenAnswer(forgotten=self._store.forget_trials(call.body(api.TrialsRequest).keys))
         )
@@ -295,7 +294,7 @@ class Views(SegmentViews):
         return answer(self._store.put_code(stamped_code(record, call.principal)))
 
     def code(self, call: Call, sha256: str) -> Response:
-        """User code by its hash."""
+        """Return user code by its hash."""
         return answer(self._store.code(sha256))
 
     def put_archive(self, call: Call, sha256: str) -> Response:
@@ -304,20 +303,20 @@ class Views(SegmentViews):
         return done()
 
     def archive(self, call: Call, sha256: str) -> Response:
-        """A code archive by its hash."""
+        """Return a code archive by its hash."""
         return bytes_answer(self._store.archive(sha256))
 
 
 @cache
 def openapi_document(version: str) -> str:
-    """The OpenAPI document of all routes."""
+    """Return the OpenAPI document of all routes."""
     return document(
         {"title": "Cerebro key-value store", "version": version}, STORE, (400, 401, 403, 413, 503)
     )
 
 
 def package_version() -> str:
-    """Version of the installed distribution."""
+    """Return the version of the installed distribution."""
     try:
         return version("cerebro-platform")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The store's part on workers: registrations, reports, inboxes, and how many workers are asked for."""
+"""Workers in the store: registrations, reports, inboxes and the requested number of workers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ log = logging.getLogger(__name__)
 _DAY_S = 24 * 3600
 
 _GIVEN = steps.UNNUMBERED | {"worker"}
-"""Fields of a live point that its sender does not choose."""
+"""Fields of a live point that the store sets."""
 
 
 _TOLD = ("record", "reported", "free", "running", "leaving", "usage")
 _NOTHING = '""'
 
 _TRIMMED = 32
-"""At least so many read entries are removed from an inbox at once: removing each alone would cost a write per task."""
+"""Minimum number of read entries to remove from an inbox at once; single removals would cost a write per
+task.
+"""
 
 
 class WorkerStore(QuotaStore):
-    """Reads and changes of all that concerns workers."""
+    """Reads and changes of workers."""
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -67,7 +69,7 @@ class WorkerStore(QuotaStore):
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None) -> None:
-        """Forget a worker; of another incarnation than the one given, if one is, nothing happens."""
+        """Remove a worker. If `incarnation` is given and outdated, nothing happens."""
         call = {
             "call": "remove",
             "workers": keys.WORKERS,
@@ -86,12 +88,14 @@ class WorkerStore(QuotaStore):
             raise errors.ConflictError(f"worker {worker!r} has registered again in the meantime")
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """All registered workers, by name."""
+        """Return all registered workers, by name."""
         return tuple(WorkerStatus.model_validate_json(each) for each in self.told_workers())
 
     def told_workers(self) -> list[str]:
-        """The same as JSON objects, spliced from what is stored: the controller asks for a thousand of them each
-        second, and nobody else would be answered meanwhile."""
+        """Return `workers` as JSON objects, spliced from stored text.
+
+        The controller requests 1,000 workers each second; parsing them would block other requests.
+        """
         with translated():
             now = self._now()
             names = sorted(text(name) for name in self._redis.smembers(keys.WORKERS))
@@ -108,9 +112,9 @@ class WorkerStore(QuotaStore):
         ]
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
-        """Apply a worker's steps, keep its live points and its heartbeat."""
+        """Apply a worker's steps; store its live points and heartbeat."""
         live, points = _live(worker, request.live)
-        # Only the worker itself writes its record, so reading and writing it in two steps is safe.
+        # Only the worker writes its own record, so reading and writing it in two steps is safe.
         said = {} if request.replicas is None else self._renewed(worker, request.replicas)
         if request.usage is not None:
             said["usage"] = request.usage.model_dump_json()
@@ -137,7 +141,7 @@ class WorkerStore(QuotaStore):
         )
 
     def usage(self, worker: str) -> tuple[UsageSample, ...]:
-        """A worker's usage over the last day, oldest first."""
+        """Return a worker's usage over the last day, oldest first."""
         with translated():
             if not self._redis.exists(keys.worker(worker)):
                 raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
@@ -149,7 +153,7 @@ class WorkerStore(QuotaStore):
         )
 
     def _renewed(self, worker: str, replicas: tuple[Replica, ...]) -> dict[str, str]:
-        """The worker's record with other replicas; nothing for a worker nobody knows, whose report is not current."""
+        """Return the worker's record with new replicas; {} for an unregistered worker."""
         with translated():
             content: Any = self._redis.hget(keys.worker(worker), "record")
         if content is None:
@@ -158,10 +162,10 @@ class WorkerStore(QuotaStore):
         return {"record": record.model_copy(update={"replicas": replicas}).model_dump_json()}
 
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
-        """Inbox entries as JSON objects; none for an incarnation that was replaced.
+        """Yield inbox entries as JSON objects; nothing for a replaced incarnation.
 
-        The reader has all up to `after` and does not ask for them again. They are removed, `_TRIMMED` or more at a
-        time.
+        The reader has received everything up to `after`, so these entries are removed, `_TRIMMED` or more at
+        a time.
         """
         key = keys.inbox(worker)
         for _, entries in self._block({key: after}, wait_s):
@@ -191,17 +195,19 @@ class WorkerStore(QuotaStore):
     # --- the cluster's size ----------------------------------------------------------------------
 
     def size_request(self) -> SizeRequest | None:
-        """The pending request, if there is one."""
+        """Return the pending size request, or `None`."""
         with translated():
             content: Any = self._redis.get(keys.SIZE)
         return None if content is None else SizeRequest.model_validate_json(content)
 
     def request_size(self, request: SizeRequest) -> None:
-        """Replace the request; one with a `problem` is an answer, and replaces only the request that it answers.
+        """Replace the size request. A request with a `problem` answers the pending one and replaces only
+        that.
 
         Raises:
-            ConflictError: there is no such request; or none are asked for while runs are open, which are to be paused
-                or to end first. The controller knows which of them are paused, and looks itself.
+            ConflictError: the answered request is not pending; or 0 workers were requested while runs are
+                open and must first be paused or end. The controller knows which runs are paused and checks
+                itself.
         """
         is_answer = bool(request.problem)
         is_checked = not (request.workers or request.pause or is_answer or request.by == AUTOSCALER)
@@ -212,7 +218,7 @@ class WorkerStore(QuotaStore):
             raise errors.ConflictError(no_workers_for(affected))
 
     def withdraw_size_request(self, workers: int) -> None:
-        """Take the request for so many workers away; another one stays."""
+        """Remove the request for this number of workers. Any other request remains."""
         self._size(workers, answers=True)
 
     def _size(self, workers: int, **fields: Any) -> dict[str, Any]:
@@ -223,7 +229,7 @@ class WorkerStore(QuotaStore):
         return found
 
     def troubles(self) -> Troubles:
-        """Why workers do not start; damaged content counts as none."""
+        """Return the reasons why workers do not start. Damaged content counts as none."""
         with translated():
             content: Any = self._redis.get(keys.TROUBLES)
         try:
@@ -233,22 +239,22 @@ class WorkerStore(QuotaStore):
             return Troubles()
 
     def set_troubles(self, troubles: Troubles) -> None:
-        """Replace what is known of workers that do not start."""
+        """Replace the reasons why workers do not start."""
         self._run({"call": "put", "key": keys.TROUBLES, "record": troubles.model_dump_json()})
 
 
 def _quoted(value: bytes) -> str:
-    """As JSON; null if it is empty."""
+    """Return the value as JSON; null for an empty value."""
     return json.dumps(value.decode()) if value else "null"
 
 
 def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Live points as the script takes them: whose they are, attempt by attempt, and the points as they are kept."""
+    """Group live points by attempt, for the script. Returns the groups and the stored texts."""
     parts: dict[tuple[str, str, int], list[bytes]] = {}
     for experiment, points in live.items():
         for point in points:
-            # Most fields of most points are as always: they are not kept, and cost their readers nothing. The worker is
-            # spliced in, as numbers and times are later: copying thousands of points a second would cost more.
+            # Defaults are not stored. The worker is spliced in here, as numbers and times are later: copying
+            # thousands of points a second would cost more.
             said = point.model_dump_json(exclude=_GIVEN, exclude_defaults=True)
             text = f'{{"worker":"{worker}",{said[1:]}'.encode()
             parts.setdefault((experiment, point.task, point.attempt), []).append(text)
@@ -266,5 +272,5 @@ def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[di
 
 
 def _identity(live: list[dict[str, Any]], points: list[bytes]) -> str:
-    """By which a report's points are known when they come again."""
+    """Return a hash that identifies a repeated report's points."""
     return hashlib.sha256(b"\n".join([json.dumps(live).encode(), *points])).hexdigest()

@@ -45,7 +45,7 @@ _SIGMA, _SIGMA_PRIOR = 0.2, 4
 """Prior error, and the observations it counts as: one accurate prediction may be chance."""
 
 _SIGMA_EXPECTED = 16
-"""Observations that the error counts as that earlier runs have shown, where it is asked how well it is known."""
+"""Observations that the error of earlier runs counts as in `shown`."""
 
 _SURPRISING = 2.0
 """Errors above this many standard deviations are surprises."""
@@ -56,7 +56,7 @@ _SIGMA_STEP = 0.05
 
 @dataclass
 class _Mean:
-    """The mean at first, then a moving one."""
+    """Arithmetic mean of the first values, then an exponential moving average."""
 
     value: float = 0.0
     count: int = 0

@@ -21,13 +21,13 @@ from cerebro.errors import InstanceError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A way to run a sub-epoch of a model on a worker.
+    """Parallel plan of a model's sub-epochs on a worker.
 
     Attributes:
-        gpus: how many of the worker's GPUs it takes, all from start to end.
-        seconds: for a partition of size 1.
-        fixed: seconds of each sub-epoch, whatever its size: to load and save the model, to start its processes.
-        technique: name of the parallelism.
+        gpus: GPUs of the worker, all occupied from start to end.
+        seconds: seconds for a partition of size 1.
+        fixed: seconds of each sub-epoch for any size: loading and saving the model, starting processes.
+        technique: name of the technique.
     """
 
     seconds: float

@@ -33,7 +33,7 @@ class SubEpoch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sub-epochs in the order of their start (then of worker)."""
+    """Sub-epochs, ordered by start and then worker."""
 
     sub_epochs: tuple[SubEpoch, ...]
 
