@@ -1,7 +1,6 @@
-"""Models that appear while their run is open: a user's, and those of a search. Pure.
+"""Models added while their run is open, by a user or a search. Pure.
 
-Who adds a model names no id: it is given here, in the order of the log, so nobody has to know what others add at the
-same time.
+The log's order gives each model its id, so concurrent authors need no coordination.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from cerebro.state.search_reports import report_models
 
 
 def refusal(run: Run, new: NewModel) -> str:
-    """Why the model cannot be added as things are, in a sentence; empty if it can."""
+    """Return why the model cannot be added now, as a sentence, or an empty text."""
     return size_refusal(run, new.hyperparams) or origin_refusal(run, new) or epochs_refusal(run, new)
 
 
 def origin_refusal(run: Run, new: NewModel) -> str:
-    """Why the model cannot go on from where it is to, in a sentence; empty if it can, or begins anew."""
+    """Return why the model cannot start from its parent's checkpoint, as a sentence, or an empty text."""
     origin = new.origin
     if origin is None:
         return ""
@@ -43,8 +42,9 @@ def origin_refusal(run: Run, new: NewModel) -> str:
 
 
 def epochs_refusal(run: Run, new: NewModel) -> str:
-    """Why nothing would be left to train of the model, in a sentence; empty if something is. It can go on from where it
-    is to."""
+    """Return why nothing would remain to train, as a sentence, or an empty text.
+
+    Call it after `origin_refusal`."""
     if new.origin is None:
         return ""
     parent = run.models[new.origin.model]
@@ -60,7 +60,7 @@ def epochs_refusal(run: Run, new: NewModel) -> str:
 
 
 def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
-    """Why a model cannot have its batch size, in a sentence; empty if it can."""
+    """Return why a model cannot have its batch size, as a sentence, or an empty text."""
     smallest = min(run.fit_rows.values())
     size = hyperparams.get("batch_size")
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= smallest:
@@ -71,7 +71,7 @@ def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
 
 
 def _kept(run: Run, parent: Model) -> str:
-    """Which checkpoints there are instead."""
+    """The parent's checkpoints that are still available, as text."""
     kept = run.kept_checkpoints(parent)
     if parent.is_pruned:
         return f"{pruning.gone_text(run, parent)}; clone it cold (warm=False)"
@@ -81,7 +81,7 @@ def _kept(run: Run, parent: Model) -> str:
 
 
 def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
-    """Make the model; `refusal` has nothing against it."""
+    """Add the model; call it only without a `refusal`."""
     number = len(run.models)
     model = Model(
         id=f"m{number:0{_width(run)}}",
@@ -105,16 +105,16 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
     run.models[model.id] = model
     run.has_added = True
     run.planned = None
-    run.settle(model)  # with no larger grant than it has inherited
+    run.settle(model)  # its resource may equal the inherited epochs
     run.see_model(model)
     return model
 
 
 def decide(run: Run, event: SearchDecided) -> None:
-    """Take in what a search has decided.
+    """Apply a decision of the search.
 
-    Orders that were made on older state are harmless: what has ended meanwhile, or a user wants to go on, is not
-    stopped; no grant that a user has raised becomes smaller.
+    Outdated actions are harmless: models that have ended, or that a user keeps, are not stopped, and a resource never
+    shrinks.
 
     Raises:
         IllegalEventError: it is not the next decision.
@@ -148,7 +148,7 @@ def decide(run: Run, event: SearchDecided) -> None:
 
 
 def sub_epochs_at(run: Run, parent: Model, origin: Origin) -> int:
-    """Number of the parent's sub-epochs up to its state there; 0 if there is no such state."""
+    """Return the number of the parent's sub-epochs before the clone; 0 without such a checkpoint."""
     if origin.at == "last":
         return len(parent.visits)
     request = run.fit_request
@@ -159,7 +159,7 @@ def sub_epochs_at(run: Run, parent: Model, origin: Origin) -> int:
 
 
 def _width(run: Run) -> int:
-    """Digits of a model's number: as many as the first ids of the run have, or those of all draws of its search."""
+    """Digits of a model number: as in the run's first id, or enough for all samples."""
     first = next(iter(run.models), "")
     request = run.request
     samples = request.search.samples if isinstance(request, FitRequest) and request.search else None

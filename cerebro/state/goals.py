@@ -1,4 +1,4 @@
-"""What a fit has cost so far, when it is expected to end, and whether its goal can be kept, in words. Pure."""
+"""Cost, forecast and goal of a fit, as text. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ _DAY_S = 86_400.0
 
 
 def goal_of(run: Run) -> Goal:
-    """What it is to keep to."""
+    """Return the run's goal."""
     return run.request.goal if isinstance(run.request, FitRequest) else Goal()
 
 
 def worker_hours(state: ExperimentState, run: Run, now: float) -> float:
-    """Hours for which workers that train have been there since the run began, summed over them; without the time in
-    which it was paused or stood still."""
+    """Return the hours of training workers since the run began, summed, without pauses and breaks."""
     if not run.started:
         return 0.0
     until = run.ended or now
-    # Who came before the first run was requested is in no change; who goes first was there.
+    # Workers from before the first run appear in no change; a worker that leaves first was present.
     first: dict[str, bool] = {}
     for change in state.worker_changes:
         first.setdefault(change.worker, change.is_there)
@@ -43,7 +42,7 @@ def worker_hours(state: ExperimentState, run: Run, now: float) -> float:
 
 
 def _there_s(state: ExperimentState, run: Run, worker: str, there: tuple[float, float]) -> float:
-    """Of the time in which a worker was there, what counts for the run."""
+    """Seconds of a worker's presence that count for the run."""
     known = state.workers.get(worker)
     if known is None or not known.trains:
         return 0.0
@@ -54,7 +53,7 @@ def _there_s(state: ExperimentState, run: Run, worker: str, there: tuple[float, 
 
 
 def spent(state: ExperimentState, run: Run, now: float) -> str:
-    """Why the run is to be paused, if its budget is spent; empty if it is not, or if a user has resumed it since."""
+    """Return why to pause a run with a spent budget; empty within budget or after a user resumed it."""
     budget = goal_of(run).worker_hours
     if budget is None or worker_hours(state, run, now) < budget:
         return ""
@@ -67,7 +66,7 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
 
 
 def forecast_lines(run: Run, now: float) -> list[str]:
-    """What is expected of a run that is open; of one that has ended, what was expected beside what came true."""
+    """Describe the forecast of an open run, or compare forecast and end of an ended one."""
     if run.ended and not run.is_open:
         return [*([_truth(run)] if run.forecasts else []), *_missed(run)]
     if not run.forecasts:
@@ -94,8 +93,7 @@ def forecast_lines(run: Run, now: float) -> list[str]:
 
 
 def short(run: Run, now: float) -> str:
-    """Why the goal of a run cannot be kept with the workers that it may have, and what it would take; empty if it can,
-    as far as is known."""
+    """Return why the allowed workers cannot meet the goal, and the remedy; else an empty text."""
     newest, goal = run.forecasts[-1] if run.forecasts else None, goal_of(run)
     if newest is None or newest.allowed is None:
         return ""
@@ -122,7 +120,7 @@ def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> s
 
 
 def _truth(run: Run) -> str:
-    """Of a run that has ended: the first forecast beside it."""
+    """Compare the first forecast with the actual end."""
     first = run.forecasts[0]
     expected: ForecastEnd = first.end
     told = (
@@ -130,7 +128,7 @@ def _truth(run: Run) -> str:
         f"{clock(first.time + expected.p90_s, run.ended)}; it"
     )
     at = clock(run.ended, run.ended)
-    if run.state is not RunState.FINISHED:  # it did not do the work that the forecast was about
+    if run.state is not RunState.FINISHED:  # the forecast was about more work
         return f"{told} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
     if lacking := wording.shortfall(run):
         return f"{told} ended at {at}; {lacking}"
@@ -139,7 +137,7 @@ def _truth(run: Run) -> str:
 
 
 def _missed(run: Run) -> list[str]:
-    """That a run which has finished did not keep to the time that was asked for."""
+    """Report that a finished run missed its `finish_by`."""
     finish_by = goal_of(run).finish_by
     if finish_by is None or run.state is not RunState.FINISHED or run.ended <= finish_by:
         return []
@@ -148,7 +146,7 @@ def _missed(run: Run) -> list[str]:
 
 
 def clock(at: float, now: float) -> str:
-    """A time of day in this machine's zone, which is named; with the date unless it is within half a day of now."""
+    """Format a time in this machine's named zone, with the date if over half a day from now."""
     moment = datetime.datetime.fromtimestamp(at).astimezone()
     return moment.strftime("%H:%M %Z" if abs(at - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z")
 

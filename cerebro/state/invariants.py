@@ -1,10 +1,9 @@
-"""What may be assigned: the invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event.
+"""Invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event. Changes nothing.
 
-Completeness: in each epoch a model visits every partition once, alone or in a set of them. Isolation: a model is
-trained by one worker, or one gang of workers, at a time. Exclusive access: a device of a worker runs one sub-epoch at a
-time. All or nothing: the workers of a gang get, start and lose an attempt together. Non-preemption: no sub-epoch that
-runs is taken back for another one, which needs no check here, because what is open can only end. Nothing here changes
-anything.
+Completeness: in each epoch a model visits every partition once, alone or in a set. Isolation: one worker or gang trains
+a model at a time. Exclusive access: a device runs one sub-epoch at a time. All or nothing: a gang's workers get, start
+and lose an attempt together. Non-preemption: no running sub-epoch is revoked for another one; this needs no check,
+since open attempts can only end.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker, lanes_of
 
 Members = Sequence[tuple[Worker, tuple[int, ...]]]
-"""The workers of one attempt, and the devices that each gives: one worker, or for a sub-epoch on a set of partitions
-one for each, in their order."""
+"""The workers of an attempt with their devices; for a gang in the order of its partitions."""
 
 
 def check_assignment(
@@ -34,16 +32,16 @@ def check_assignment(
     model: Model | None,
     dataset: Dataset | None,
 ) -> None:
-    """Whether a worker, or the workers of a gang, may be given a task.
+    """Check the assignment of a task to a worker or gang.
 
     Args:
         key: of `event.task`.
-        members: they, and the devices that each is to give: `event.worker` first.
-        model: the one it trains or validates, if any.
-        dataset: the run's, if it is known.
+        members: workers and their devices, `event.worker` first.
+        model: the model to train or validate, if any.
+        dataset: the run's data set, if known.
 
     Raises:
-        IllegalEventError: no.
+        IllegalEventError: the assignment is illegal.
     """
     if run.state not in (RunState.RUNNING, RunState.STOPPING):
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
@@ -64,10 +62,10 @@ def check_assignment(
 
 
 def check_start(event: TaskStarted, members: Members) -> None:
-    """Whether it is the turn of the worker, or of each worker of the gang, to run the task.
+    """Check that the task is next on each of its workers.
 
     Raises:
-        IllegalEventError: one has an older one.
+        IllegalEventError: a worker has an older task.
     """
     for worker, _ in members:
         if not worker.is_next(event.task):

@@ -1,12 +1,11 @@
-"""Which checkpoints of a search nothing needs any more. Pure.
+"""Checkpoints of a search that are no longer needed. Pure.
 
-The commit of a sub-epoch removes what that sub-epoch has made superfluous. So a model that is trained no further would
-keep two checkpoints or three for ever, and a search has a thousand such models. The controller removes what is not
-worth keeping by the rule below, and says so in the log first (`CheckpointsPruned`): a user who resumes such a model
-comes before that event, and keeps it, or after it, and is told that it cannot go on.
+A commit removes only checkpoints that its sub-epoch made obsolete, so each ended model of a search would keep two or
+three. The controller removes them by the rule below and first appends `CheckpointsPruned`. A user who resumes a model
+before that event keeps it; after it, the command is refused.
 
-What is in use is never removed, whenever the event comes. What else is worth keeping depends on how good the others are
-at that moment, so the event tells it, and no reader works it out again.
+Checkpoints in use are never removed. Which others to keep depends on the models' ranking at that moment, so the event
+lists the files and readers don't recompute it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from cerebro.state.tasks import ENDED
 def prunable(
     runs: Mapping[str, Run], run: Run, model: Model, best: Collection[str]
 ) -> tuple[set[str], set[str]]:
-    """Names of checkpoints of a model that may be removed now, and of all that are there.
+    """Return a model's checkpoints that may be removed now, and all its checkpoints.
 
     Args:
-        runs: of the experiment.
-        best: ids of the models that keep theirs.
+        runs: runs of the experiment.
+        best: ids of models that keep their checkpoints.
     """
     request = run.fit_request
     needed = model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
@@ -48,8 +47,7 @@ def prunable(
 
 
 def may_go_on(run: Run, model: Model) -> bool:
-    """Whether a model that is not trained now may yet be: it waits at a rung, or a user has stopped it, or may retry
-    it, while the search goes on."""
+    """Return True if a paused model may train again: at a rung, or by a user's command during the search."""
     if run.waits_at_rung(model):
         return True
     assert run.search is not None
@@ -58,10 +56,10 @@ def may_go_on(run: Run, model: Model) -> bool:
 
 
 def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
-    """Take in that checkpoints are removed, but for those that are in use by now: these stay.
+    """Record removed checkpoints, except the ones in use.
 
     Raises:
-        IllegalEventError: the run searches nothing, or has no such model.
+        IllegalEventError: the run has no search or no such model.
     """
     unknown = event.files.keys() - run.models.keys()
     if run.search is None or unknown:
@@ -82,14 +80,12 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
 
 
 def is_gone(model: Model, epoch: int) -> bool:
-    """Whether the checkpoint at the end of an epoch was removed by `prune`; not of an epoch that is not complete any
-    more, because its checkpoint was lost otherwise."""
+    """Return True if `prune` removed the checkpoint at the end of a complete epoch."""
     return 0 < epoch <= model.completed_epochs and _end(model, epoch) in model.removed
 
 
 def lost_text(runs: Mapping[str, Run], run: Run) -> str:
-    """That what a stopped test or prediction has yet to read was removed, as a part of a sentence; empty if it is
-    there, or the run is open: what an open one reads stays."""
+    """Describe the removed checkpoint that a stopped test or prediction needs; empty without one."""
     if run.is_open or not isinstance(run.plan, EvaluatePlan):
         return ""
     fit, read = runs[run.plan.fit], run.plan.models
@@ -99,7 +95,7 @@ def lost_text(runs: Mapping[str, Run], run: Run) -> str:
 
 
 def gone_text(run: Run, model: Model, epoch: int = 0) -> str:
-    """That the checkpoints of a model were removed, or only that of an epoch, and why, as a part of a sentence."""
+    """Describe why the checkpoints of a model, or of one epoch, were removed."""
     keep = run.keep
     best = "its best model" if keep == 1 else f"its {keep} best models"
     is_all = model.is_pruned or not epoch
@@ -115,9 +111,8 @@ def gone_text(run: Run, model: Model, epoch: int = 0) -> str:
 
 
 def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
-    """Names of checkpoints that something reads which is open, or will be without anybody deciding it."""
-    # Only of its own: a clone that goes no further gives its origin up, whoever else began there. The origin's owner
-    # loses the file when the last of them has.
+    """Checkpoints in use by open tasks and runs, or by pending work."""
+    # Only its own: an ended clone releases its parent's checkpoint. The owner's file goes with the last clone.
     used = {_origin(young) for young in run.young.values() if run.owner_of_origin(young) is model}
     if model.state is ModelState.ACTIVE or model.busy:
         request = run.fit_request
@@ -131,18 +126,17 @@ def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
 
 
 def _to_go_on(run: Run, model: Model) -> set[str]:
-    """Names of the checkpoints with which a model can be trained on: its newest one, and the ends of epochs that are to
-    be validated then."""
+    """Checkpoints for further training: the newest, and ends of epochs that await validation."""
     ends = range(1, model.completed_epochs + 1)
     waiting = {_end(model, epoch) for epoch in ends if run.is_validated and model.may_be_validated(epoch)}
     return waiting | {visit.file for visit in model.visits[-1:]}
 
 
 def _origin(model: Model) -> str:
-    """Name of the checkpoint that a model with another one's weights began with."""
+    """The inherited checkpoint that a clone started from."""
     return model.visits[model.inherited - 1].file
 
 
 def _end(model: Model, epoch: int) -> str:
-    """Name of the checkpoint at the end of a complete epoch."""
+    """The checkpoint at the end of a complete epoch."""
     return model.visits[model.visits_until(epoch) - 1].file

@@ -1,6 +1,6 @@
-"""Where the models of a search stand: at which rung, with which value, and what became of them there. Pure.
+"""Rungs of a search: models, metrics and decisions. Pure.
 
-A rung is a number of epochs that models were granted. Read off the log, like all that is said of a search.
+A rung is a resource in epochs. The log is the only source.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from cerebro.state.runs import Run
 from cerebro.state.search_reports import own_procedure
 
 Fate = Literal["goes on", "waits", "stopped", "trained", "stays", "on the way", "failed"]
-"""Of a model at a rung: it was granted more; nothing is decided on it yet; it is trained no further; it has all the
-epochs that there are; the search has ended without it; it is not there yet; it was given up."""
+"""Outcome of a model at a rung.
+
+`goes on`: got more epochs. `waits`: undecided. `stopped`: ended early. `trained`: has all epochs. `stays`: the search
+ended first. `on the way`: has not reached the rung. `failed`: failed."""
 
 
 class AtRung(NamedTuple):
-    """A model that has reached a rung, or is granted to reach it. A tuple: pages make thousands of them at a time.
+    """A model at a rung or on the way to it. A tuple, since pages make thousands at a time.
 
     Attributes:
-        value: of the run's metric there, or after the last epoch before; `None` while there is none.
-        to: epochs of the next rung that it was granted; 0 without one.
-        why: it was stopped or failed, or by whom; else empty.
+        value: the run's metric at the rung or after the newest epoch; `None` before.
+        to: epochs of the next rung, if granted; else 0.
+        why: reason or author of a stop, or the failure; else empty.
     """
 
     model: str
@@ -42,7 +44,7 @@ class AtRung(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What became of it there."""
+        """Describe the outcome."""
         words = {
             "goes on": f"went on to epoch {self.to}",
             "waits": "waits for a decision",
@@ -54,33 +56,33 @@ class AtRung(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
-    """All models that were granted so many epochs; those that have reached it first, the best of them before."""
+    """Models with this resource: first the ones at the rung, best first."""
 
     epochs: int
     models: tuple[AtRung, ...]
 
     @property
     def name(self) -> str:
-        """For a heading."""
+        """Heading for the rung."""
         return f"Rung of {self.epochs:,} epoch{'' if self.epochs == 1 else 's'}"
 
     def count(self, *fates: Fate) -> int:
-        """Models with one of these fates."""
+        """Count the models with one of these outcomes."""
         return sum(each.fate in fates for each in self.models)
 
     @property
     def last_on(self) -> float | None:
-        """The worst value that went on from here; `None` while none has."""
+        """Worst value that went on from here, if any."""
         return next((each.value for each in reversed(self.models) if each.fate == "goes on"), None)
 
 
 class Told:
-    """What a search was told of its models. Who follows a log keeps it: only reports that are new are read.
+    """Model data from a search's reports, updated incrementally: it reads only new reports.
 
     Attributes:
-        values: model -> epochs -> its value there, `None` if that is no number.
-        grants: model -> epochs at whose end the search was told that it is there.
-        stoppers: model -> who stopped it, if it was a user.
+        values: model -> epochs -> metric; `None` if not finite.
+        grants: model -> epochs of the reported rungs.
+        stoppers: model -> user who stopped it.
     """
 
     def __init__(self) -> None:
@@ -90,7 +92,7 @@ class Told:
         self._reports = 0
 
     def see(self, reports: Sequence[Report]) -> Told:
-        """Read all reports of the search but for those that were read before; itself."""
+        """Read the new reports; return self."""
         for report in islice(reports, self._reports, None):
             match report:
                 case Measured():
@@ -106,10 +108,10 @@ class Told:
 
 
 def rungs(run: Run, told: Told | None = None) -> list[Rung]:
-    """The rungs of a fit that searches, the highest first; none of any other run.
+    """Return the rungs of a fit with a search, highest first; else an empty list.
 
     Args:
-        told: of this run, by who keeps it.
+        told: data kept by the caller for this run.
     """
     if run.search is None:
         return []
@@ -133,7 +135,7 @@ def rungs(run: Run, told: Told | None = None) -> list[Rung]:
 
 
 def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: dict[str, str]) -> AtRung:
-    """Where a model's present grant leads."""
+    """A model's state at its present resource."""
     value = values[model.epochs] if model.epochs in values else values.get(max(values, default=0))
     verdict = run.search.verdicts.get(model.id, "") if run.search is not None else ""
     match wording.model(model, run):
@@ -152,7 +154,7 @@ def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: d
     return AtRung(model=model.id, value=value, fate="on the way")
 
 
-# --- in words ------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 _PROCEDURES = {
     "fixed": "models as listed",
@@ -165,7 +167,7 @@ _SAMPLERS = {"random": "at random", "tpe": "by TPE", "gp": "by a Gaussian proces
 
 
 def procedure(run: Run) -> str:
-    """The procedure of a fit that searches, in words; empty for any other run."""
+    """Return the name of a search's procedure; empty without a search."""
     request = run.request.search if isinstance(run.request, FitRequest) else None
     if request is None:
         return ""
@@ -177,7 +179,7 @@ def procedure(run: Run) -> str:
 
 
 def method(run: Run) -> str:
-    """The procedure and the sampler of a fit that searches, in words; empty for any other run."""
+    """Return the names of procedure and sampler; empty without a search."""
     request = run.request.search if isinstance(run.request, FitRequest) else None
     if request is None or not request.space:
         return procedure(run)
@@ -186,7 +188,7 @@ def method(run: Run) -> str:
 
 
 def progress(run: Run, epochs: int | None = None) -> str:
-    """How many values were drawn of how many, and whether the search goes on; empty for a run that searches nothing.
+    """Describe the number of suggestions and the state of the search; empty without a search.
 
     Args:
         epochs: see `wording.trained`.
@@ -207,7 +209,7 @@ def progress(run: Run, epochs: int | None = None) -> str:
 
 
 def lines(run: Run) -> list[str]:
-    """The search in a line, and its rungs in another; none of a run that searches nothing."""
+    """Return one line on the search and one on its rungs; no lines without a search."""
     if run.search is None:
         return []
     told = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
@@ -215,7 +217,7 @@ def lines(run: Run) -> list[str]:
 
 
 def counts(rung: Rung) -> str:
-    """How many have which fate, in a fixed order."""
+    """Count the models by outcome, in a fixed order."""
     fates: tuple[Fate, ...] = ("on the way", "waits", "goes on", "stopped", "stays", "trained", "failed")
     words = {"goes on": "went on", "waits": "waiting", "stays": "stayed"}
     return ", ".join(f"{count} {words.get(fate, fate)}" for fate in fates if (count := rung.count(fate)))

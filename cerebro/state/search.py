@@ -1,7 +1,7 @@
-"""What a search was told and what it has decided, as the log says.
+"""Reports to a search and its decisions, according to the log.
 
-Reports are derived from events, in the order of the log, by every reader and without the code of a procedure. So a
-controller that starts again tells a search the same, and must get the same orders.
+Every reader derives the reports from events in log order, without the procedure's code. So a restarted controller sends
+the same reports and must get the same decisions.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class SearchLog:
     """The reports and decisions of one run's search.
 
     Attributes:
-        first_workers, workers: that trained when it began, and when it was last told.
-        reports: what it was told, in order.
-        decisions: what it has ordered, in order.
-        asked, drawn: numbers of values that it asked for and that were drawn.
-        verdicts: model -> why the search has stopped it, and no user has had it trained on since.
-        kept: models that a user has resumed, retried or extended: the search stops them no more.
-        prioritized: models whose priority a user has chosen: the search changes it no more.
-        is_closed: a user has ended it: no new models and no larger grants.
-        finish: it orders nothing more, and why; `None` before.
-        answers: what a user's own procedure has ordered, as workers told: first when it began, then at each report.
-        values: number of a draw -> the values from there on, as a worker drew them, until they are recorded as drawn.
-        replaced_by: what a user has put in the place of the request's own procedure; `None`: nothing.
-        failures: key of a question's task -> why no worker could answer it, until the run is paused for it.
+        first_workers, workers: training workers at the start, and in the newest report.
+        reports: in order.
+        decisions: in order.
+        asked, drawn: numbers of suggestions requested and made.
+        verdicts: model -> reason of the search's stop, unless a user resumed the model.
+        kept: models that a user resumed, retried or extended; the search cannot stop them.
+        prioritized: models with a user's priority; the search cannot change it.
+        is_closed: True if a user ended it: no new models, no larger resources.
+        finish: why it decides nothing more; `None` before.
+        answers: actions of a user-defined procedure, from workers: one at the start, then one per report.
+        values: number -> suggestions from that number on, from a worker, until the log records them.
+        replaced_by: a user's replacement of the request's procedure, if any.
+        failures: key of a search task -> why no worker could run it, until the run is paused.
     """
 
     first_workers: int
@@ -75,16 +75,16 @@ class SearchLog:
     failures: dict[str, Failure] = field(default_factory=dict)
     reported: dict[str, ReportedModel] = field(default_factory=dict, repr=False)
 
-    # --- what it is told -------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def see_workers(self, count: int) -> None:
-        """So many train now."""
+        """Report the number of training workers."""
         if count != self.workers:
             self.workers = count
             self.reports.append(Crew(workers=count))
 
     def see_added(self, model: Model, *, by: str) -> None:
-        """The run has another model."""
+        """Report a new model."""
         self.reported[model.id] = ReportedModel(model.state, set(range(1, model.completed_epochs + 1)))
         self.reports.append(
             Added(
@@ -98,28 +98,28 @@ class SearchLog:
         )
 
     def see_refused(self, why: str) -> None:
-        """A model that the search wanted cannot be made."""
+        """Report that a requested model cannot be added."""
         self.reports.append(Refused(why=why))
 
     def see_not_extended(self, model: Model) -> None:
-        """A larger grant was ordered on what was known before a user ended the search: it has the one it had."""
+        """Report the unchanged resource, after a user has ended the search."""
         self.reports.append(Extended(model=model.id, epochs=model.epochs, by=user_name("")))
 
     def close(self, by: str) -> None:
-        """A user has ended it."""
+        """Record that a user ended the search."""
         if not self.is_closed:
             self.is_closed = True
             self.reports.append(Closed(by=user_name(by)))
 
-    # --- what it decides -------------------------------------------------------------------------
+    # --- decisions -------------------------------------------------------------------------------
 
     @property
     def open_draws(self) -> range:
-        """Numbers of values that it waits for."""
+        """Numbers of the pending suggestions."""
         return range(self.drawn, self.asked)
 
     def check_decision(self, event: SearchDecided) -> None:
-        """Raise `IllegalEventError` unless it is the next one, on a report that there is."""
+        """Raise `IllegalEventError` unless this is the next decision, on a known report."""
         if event.number != len(self.decisions):
             raise IllegalEventError(
                 f"decision {event.number} of the search of {event.run} after {len(self.decisions)}"
@@ -131,14 +131,14 @@ class SearchLog:
             )
 
     def decide(self, event: SearchDecided) -> None:
-        """Keep a decision, beside what it means for models."""
+        """Record a decision; the caller applies it to the models."""
         self.decisions.append(event)
         self.asked += event.draw
         self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.kept}
         self.finish = event.finish if self.finish is None else self.finish
 
     def answer(self, question: str, answer: SearchAnswer) -> bool:
-        """A worker has answered `TaskKey.question`; whether it is an answer to that."""
+        """Record a worker's answer to `TaskKey.question`; return True if it is valid."""
         what, _, number = question.partition("-")
         if what == "draw":
             if answer.values:
@@ -151,10 +151,13 @@ class SearchLog:
         return True
 
     def draw(self, event: ValuesDrawn, *, since_s: float) -> None:
-        """Take drawn values in, so many seconds after the run began.
+        """Record suggestions, made `since_s` seconds after the run's start.
+
+        Args:
+            since_s: seconds since the run's start.
 
         Raises:
-            IllegalEventError: nobody asked for them.
+            IllegalEventError: they were not requested.
         """
         wanted = self.open_draws
         if not wanted or event.first != wanted.start or event.first + len(event.values) > wanted.stop:

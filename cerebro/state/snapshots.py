@@ -1,11 +1,10 @@
-"""A fold as bytes, and back: who reads a long log begins with the newest snapshot of its fold, and reads on from there.
+"""Snapshots: states as bytes. A reader of a long log starts from the newest one and applies the later events.
 
-A snapshot is no second truth. It is of use only to who would have folded the log to the very same: its *format* is a
-fingerprint of the code that folds. After an upgrade logs are folded anew, once.
+A snapshot is only a cache, valid for code that would compute the same state: its *format* is a fingerprint of the
+folding code. After an upgrade every log is folded once again.
 
-The bytes are a pickle that can only hold what a fold is made of: the classes of events, states and plans, and the
-containers they use. Whatever else it names is refused, so who can write into the shared volume cannot have a service
-run anything; and its checksum is in the database, out of reach.
+The bytes are a pickle restricted to events, states, plans and containers. The reader refuses any other name, so write
+access to the shared volume does not allow code execution in a service. The checksum is in the database, out of reach.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from cerebro.state.cluster import ClusterState
 from cerebro.state.experiment import ExperimentState
 
 _ROOMS = ("cerebro.contract", "cerebro.search", "cerebro.state")
-"""Whose classes folds are made of."""
+"""Packages with classes that a state may contain."""
 
 _BUILTINS: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
@@ -38,61 +37,61 @@ _BUILTINS: dict[tuple[str, str], Any] = {
     ("builtins", "bytearray"): bytearray,
 }
 _LEVEL = 1
-"""More compresses a tenth better, and takes five times as long."""
+"""Higher levels save 10 % and take five times as long."""
 
 _Fold = TypeVar("_Fold", ExperimentState, ClusterState)
 
 
 class DamagedSnapshotError(CerebroError):
-    """The bytes are no snapshot, or hold what no fold does."""
+    """The bytes are no snapshot, or contain other objects."""
 
 
 class SnapshotStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The part of `cerebro.runtime.kvs.KvsClient` in use."""
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """The newest fold of a log that was made by a format; of the cluster's, if no name is given."""
+        """Return the newest snapshot of a log in this format; an empty name means the cluster log."""
         ...
 
 
 @cache
 def snapshot_format() -> str:
-    """Of snapshots that this program makes and reads: equal for equal code of the fold, and of what pickles it."""
+    """Return the fingerprint of the code that folds and pickles."""
     found = hashlib.sha256(f"{sys.version_info[:2]} {pydantic.VERSION} {pickle.HIGHEST_PROTOCOL}".encode())
-    # All of the package: what folds imports from elsewhere in it.
+    # The whole package, since the folding code imports from it.
     for path, content in sorted(_sources(resources.files("cerebro"), "")):
         found.update(path.encode() + b"\0" + content + b"\0")
     return found.hexdigest()[:32]
 
 
 def packed(state: ExperimentState | ClusterState) -> bytes:
-    """A fold as bytes. A state that is torn is none.
+    """Return a state as bytes.
 
     Raises:
-        ValueError: it is torn.
+        ValueError: the state is torn.
     """
     if isinstance(state, ExperimentState) and state.torn:
         raise ValueError(f"the fold of {state.name} is torn: {state.torn}")
     found = io.BytesIO()
-    # Piece by piece: all of it at once would be most of what reading a fold takes.
+    # Streamed, to save memory.
     with gzip.GzipFile(fileobj=found, mode="wb", compresslevel=_LEVEL, mtime=0) as file:
         pickler = pickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
-        # Some versions of Python would have it be looked up as an attribute, by a function.
+        # Some Python versions pickle enum members as attribute look-ups by a function.
         pickler.dispatch_table = copyreg.dispatch_table | dict.fromkeys(_enums(Enum), _by_value)
         pickler.dump(state)
     return found.getvalue()
 
 
 def unpacked(content: bytes, kind: type[_Fold]) -> _Fold:
-    """The fold that was packed.
+    """Return the packed state.
 
     Raises:
-        DamagedSnapshotError: it is damaged, or no such fold.
+        DamagedSnapshotError: it is damaged, or of another kind.
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
             found = _Unpickler(file).load()
-            if file.read(1):  # its end has been looked at then, with its checksum
+            if file.read(1):  # reading past the last byte verifies the checksum
                 raise DamagedSnapshotError("something follows the fold")
     except DamagedSnapshotError:
         raise
@@ -104,7 +103,7 @@ def unpacked(content: bytes, kind: type[_Fold]) -> _Fold:
 
 
 def restored(store: SnapshotStore, name: str) -> ExperimentState:
-    """The newest fold of an experiment that is kept, or the one of nothing: to be read on from its `seq`."""
+    """Return the newest snapshot of an experiment, or the empty state; read on from its `seq`."""
     content = store.snapshot(name, snapshot_format())
     if content is not None:
         try:
@@ -117,7 +116,7 @@ def restored(store: SnapshotStore, name: str) -> ExperimentState:
 
 
 def restored_cluster(store: SnapshotStore) -> ClusterState:
-    """The same of the cluster's log."""
+    """Return the newest snapshot of the cluster log, or the empty state."""
     content = store.snapshot("", snapshot_format())
     try:
         return unpacked(content, ClusterState) if content is not None else ClusterState()
@@ -126,7 +125,7 @@ def restored_cluster(store: SnapshotStore) -> ClusterState:
 
 
 def _enums(kind: type[Enum]) -> Iterator[type[Enum]]:
-    """All that are derived from it, and are part of folds."""
+    """Enum classes of states, derived from `kind`."""
     for found in kind.__subclasses__():
         if _is_ours(found.__module__):
             yield found
@@ -147,13 +146,13 @@ def _sources(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the classes that folds are made of, and no function."""
+    """Unpickler for the classes of states; it loads no functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _BUILTINS:
             return _BUILTINS[module, name]
         is_plain = (module, name) in _PLAIN
-        # A dotted name would be an attribute of something, and what a module has imported is not its own.
+        # A dotted name is an attribute, and imported names are not a module's own.
         found = (
             super().find_class(module, name) if is_plain or (_is_ours(module) and "." not in name) else None
         )

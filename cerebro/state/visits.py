@@ -1,4 +1,4 @@
-"""A visit: what is remembered of a committed sub-epoch."""
+"""Visits: records of committed sub-epochs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Tuple = TypeVar("_Tuple", tuple[str, ...], tuple[int, ...])
 
 
 class Visit(NamedTuple):
-    """A committed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are as the worker took them.
+    """A committed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are the worker's.
 
-    There is one for each sub-epoch of a long run, so it is flat, and what many have in common they share.
+    Long runs have very many visits, so they are flat and share equal parts.
     """
 
     epoch: int
@@ -31,10 +31,10 @@ class Visit(NamedTuple):
     worker: str
     rows: int
     names: tuple[str, ...]
-    """Of its metrics, beside their `values`."""
+    """Metric names, in the order of `values`."""
     values: tuple[float, ...]
     file: str
-    """Name of the checkpoint that it wrote."""
+    """Name of its checkpoint."""
     checksum: str
     size: int
     started: float
@@ -43,39 +43,38 @@ class Visit(NamedTuple):
     compute_s: float
     save_s: float
     start_s: float = 0.0
-    """Seconds between its start and its own work: the process start."""
+    """Seconds of process start before its own work."""
     cores: int = 0
-    """Threads that it computed with; 0 if that is not known."""
+    """Threads in use; 0 if unknown."""
     resumed_rows: int = 0
-    """Of its rows, those that an earlier attempt trained on: `compute_s` is of the others."""
+    """Rows of earlier attempts, which `compute_s` excludes."""
     devices: tuple[int, ...] = (0,)
-    """Of the worker, that it took."""
+    """Devices of the worker."""
     peak_bytes: int = 0
     peak_gpu_bytes: int = 0
-    """Most memory that its process, and torch on its GPUs, had at once; 0 if that is not known."""
+    """Peak memory of the process, and of torch on its GPUs; 0 if unknown."""
     parallel_plan: ParallelPlan | None = None
-    """How it used its devices; `None`: one, as user code is written."""
+    """Use of the devices; `None`: one device, user code as written."""
     others: tuple[Member, ...] = ()
-    """Of a sub-epoch on a set of partitions: the workers beside `worker`, with the partition and the devices of
-    each."""
+    """The other workers of a gang, with their partitions and devices."""
     reported: str = ""
-    """Name of what it reported while it ran, if the log has its curve."""
+    """Name of its live metric, if the log has the curve."""
     course: bytes = b""
-    """The points of that: doubles, one after another, as they take least memory."""
+    """The curve's points as doubles, to save memory."""
     has_diverged: bool = False
-    """Of that, whether it ended in what is no finite number."""
+    """True if the curve ended in a value that is not finite."""
     ratios: tuple[str, ...] = ()
-    """Names of those of its metrics that are ratios."""
+    """Names of the metrics that are ratios."""
     terms: tuple[float, ...] = ()
-    """Of each of them its numerator and denominator, one after another."""
+    """Numerator and denominator of each ratio, flat."""
     validated: int = 0
-    """Epoch of the validation metrics that `train` had; 0: none."""
+    """Epoch of the validation metrics `train` had; 0 without."""
 
     @classmethod
     def of(
         cls, *, epoch: int, partition: int, attempt: Attempt, result: TaskResult, checkpoint: CheckpointRef
     ) -> Visit:
-        """What a committed attempt at a sub-epoch is remembered as."""
+        """Make the visit of a committed attempt."""
         timings = result.timings
         return cls(
             epoch,
@@ -110,7 +109,7 @@ class Visit(NamedTuple):
         )
 
     def key(self, run: str, model: str) -> TaskKey:
-        """Of the sub-epoch, in a run."""
+        """Return the key of the sub-epoch."""
         return TaskKey(
             run=run,
             kind="train",
@@ -121,7 +120,7 @@ class Visit(NamedTuple):
         )
 
     def as_attempt(self) -> Attempt:
-        """The attempt that it was; when it was assigned is not remembered."""
+        """Return the attempt; its assignment time is unknown."""
         return Attempt(
             number=self.attempt,
             worker=self.worker,
@@ -138,35 +137,35 @@ class Visit(NamedTuple):
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """All that it visited, ascending: one, or those of a gang's workers."""
+        """Its partitions, ascending; several for a gang."""
         first = (self.partition,)
         return (*first, *(member.partition for member in self.others)) if self.others else first
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(worker, devices of it) that it took."""
+        """(worker, its devices) of the sub-epoch."""
         first = ((self.worker, self.devices),)
         return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the user's train function returned, made anew at each call."""
+        """Metrics from the user's train function, as a new dict."""
         return dict(zip(self.names, self.values, strict=True))
 
     @property
     def part(self) -> Part:
-        """The same, to be put together with those of other sub-epochs."""
+        """Metrics in mergeable form."""
         terms = map(Terms, self.terms[::2], self.terms[1::2])
         return Part(self.metrics, dict(zip(self.ratios, terms, strict=True)), self.rows)
 
     @property
     def checkpoint(self) -> CheckpointRef:
-        """The model's state after it, made anew at each call."""
+        """Checkpoint at its end, as a new object."""
         return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
 
     @property
     def points(self) -> tuple[CurvePoint, ...]:
-        """Of its curve, made anew at each call; none if the log has none."""
+        """Points of its curve, as new objects; empty without a curve."""
         flat = array("d")
         flat.frombytes(self.course)
         return tuple(
@@ -175,18 +174,17 @@ class Visit(NamedTuple):
 
     @property
     def begun(self) -> float:
-        """When its own work began: by then its process had started."""
+        """Time its own work began, after process start."""
         return self.started + self.start_s
 
     @property
     def seconds(self) -> float:
-        """What the sub-epoch itself took: from then to its commit."""
+        """Seconds from `begun` to the commit."""
         return self.ended - self.begun
 
 
 def mean(visits: Sequence[Visit]) -> dict[str, float]:
-    """Their metrics by name: means weighted by rows, and of ratios those of all rows. A metric that some visit lacks is
-    left out."""
+    """Return means weighted by rows, and exact ratios, of the metrics that all visits have."""
     if not visits:
         return {}
     if any(visit.ratios for visit in visits):
@@ -206,5 +204,5 @@ def mean(visits: Sequence[Visit]) -> dict[str, float]:
 
 @lru_cache(maxsize=256)
 def _shared(names: _Tuple) -> _Tuple:
-    """Equal ones as one object."""
+    """Intern equal tuples."""
     return names

@@ -1,4 +1,4 @@
-"""Whom a run waits for, in words: the answer to "why does nothing happen?". Pure."""
+"""Reasons why a run waits, as text. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cerebro.state.tasks import Task, TaskState
 from cerebro.state.workers import Worker, answers_searches
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
-"""Kind of run -> kind of task that does its work."""
+"""Kind of run -> kind of its main tasks."""
 
 
 def waiting_for(state: ExperimentState, run: Run) -> str:
-    """Why a run does not go on, or an empty string when it does (or has ended)."""
+    """Return why a run waits; empty for a running or ended run."""
     if run.state is RunState.PAUSED:
         return f"paused: {run.reason}"
     if not run.is_open or run.open_tasks():
@@ -37,8 +37,9 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
 
 
 def _missing_memory(run: Run) -> str:
-    """What ran out of memory alone, and waits for a worker that has more. Such a one is away, or is given more: the
-    controller gives up what nobody can have enough for."""
+    """The memory an exhausted task needs, while a larger worker is away or restarting.
+
+    The controller fails tasks that no worker could ever run."""
     known = (run.tasks[key] for key in sorted(run.exhausted))
     waiting = [
         task for task in known if task.state is TaskState.PENDING and task.lacks and _is_wanted(run, task)
@@ -56,7 +57,7 @@ def _is_wanted(run: Run, task: Task) -> bool:
 
 
 def _missing_orders(state: ExperimentState, run: Run) -> str:
-    """What a search with a procedure of the user's own waits for."""
+    """The reason why a user-defined search procedure waits."""
     own = own_procedure(run)
     if run.search is None or own is None:
         return ""
@@ -73,30 +74,29 @@ def _missing_draws(run: Run) -> str:
 
 
 def reason_to_wait(told: str, queue_position: QueuePosition | None, otherwise: str = "") -> str:
-    """Of the reasons why a run does not go on the one that users are told.
+    """Return the reason to show for a waiting run.
 
     Args:
-        told: what the experiment's own log tells (`waiting_for`). It comes first: it stays, whatever others do.
-        standing: where the run stands among those of all experiments.
-        otherwise: what is said if neither tells a reason.
+        told: reason from the experiment's own log (`waiting_for`); it comes first, since it does not depend on others.
+        queue_position: the run's position among all runs.
+        otherwise: text if there is no other reason.
     """
     return told or (queue_position.reason if queue_position is not None else "") or otherwise
 
 
 def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
-    """A reason to wait, with what there is to say of the workers' number (`Troubles.note`) and of what keeps them from
-    starting (`Troubles.pods`) if it is them that are waited for."""
+    """Add the reasons for missing workers (`Troubles.note`, `Troubles.pods`) to a reason to wait for workers."""
     told = [note] if note else []
     told += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
     return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
 
 
 def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str, str]) -> str:
-    """Why a worker is lost, in the same words wherever people are told of it.
+    """Describe why a worker is lost.
 
     Args:
-        status: as the store knows it; `None`: it does not.
-        words: why the controller gave it up, as a log tells; empty: no log does.
+        status: status in the store; `None` if unknown.
+        words: reason from a log, or empty.
         troubles: why pods do not start (`Troubles.pods`).
     """
     words = words or (status.leaving if status else "")
@@ -110,10 +110,10 @@ _WAITING = "waiting for "
 
 
 def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
-    """Training partitions that a fit run, or a test or prediction on the training data, has yet to read."""
+    """Return the training partitions that a run still has to read."""
     if isinstance(run.plan, FitPlan):
         if not run.has_known_end:
-            return set(run.plan.partitions)  # any model that is added meets all of them
+            return set(run.plan.partitions)  # a new model needs all partitions
         needed: set[int] = set()
         for model in run.models.values():
             if model.state is ModelState.ACTIVE and not model.is_trained:
@@ -141,7 +141,7 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
 
 
 def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
-    """Lost workers and the partitions that were given to them. What a removed one was to make, any other can."""
+    """Lost workers and their pending partitions. Any worker can make a removed worker's partitions."""
     found: dict[str, list[str]] = {}
     assert isinstance(run.plan, EtlPlan)
     for task in run.tasks.values():
@@ -153,7 +153,7 @@ def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
 
 
 def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
-    """Workers that are away (or nobody) and the training partitions that only they can serve."""
+    """Absent workers and the training partitions that only they hold."""
     found: dict[str, list[str]] = {}
     assert isinstance(run.plan, FitPlan | EvaluatePlan)
     for partition in sorted(needed_partitions(state, run)):

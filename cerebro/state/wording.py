@@ -92,7 +92,7 @@ def shortfall(value: Run) -> str:
 
 
 def incomplete(value: Run) -> str:
-    """A sentence on the partitions that an ETL run which has ended did not preprocess; empty if there are none."""
+    """Describe the missing partitions of an ended ETL run; an empty text without any."""
     left = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
     if value.is_open or value.kind != "etl" or not left:
         return ""
@@ -101,7 +101,7 @@ def incomplete(value: Run) -> str:
 
 
 def model(value: Model, owner: Run) -> str:
-    """What a model does within its run."""
+    """The word for a model within its run."""
     if value.state is ModelState.STOPPED and value.busy:
         return "stopping"
     if value.state is ModelState.FINISHED and owner.search is not None:
@@ -116,7 +116,7 @@ def model(value: Model, owner: Run) -> str:
 
 
 def _at_rung(value: Model, owner: Run) -> str:
-    """Of a model whose grant is used up."""
+    """The word for a model that has used its resource."""
     if owner.search is not None and value.id in owner.search.verdicts:
         return "stopped"
     may_go_on = not owner.has_known_end and value.epochs < owner.fit_request.epochs
@@ -124,10 +124,10 @@ def _at_rung(value: Model, owner: Run) -> str:
 
 
 def trained(value: Run, epochs: int | None = None) -> str:
-    """How far a fit is whose models are not all known from the beginning: a share of all would be of nothing known.
+    """Describe the progress of a fit that may get more models, in numbers instead of a share.
 
     Args:
-        epochs: `Model.own_epochs` of all its models, by who keeps the sum.
+        epochs: sum of `Model.own_epochs`, if the caller has it.
     """
     if epochs is None:
         epochs = sum(model.own_epochs for model in value.models.values())
@@ -139,32 +139,32 @@ def _counted(number: int, what: str) -> str:
 
 
 def is_at_work(value: Model, owner: Run) -> bool:
-    """Whether its training sub-epoch runs on a worker now."""
+    """Return True if the model's sub-epoch runs on a worker now."""
     task = owner.tasks.get(value.busy) if value.busy else None
     return task is not None and task.state is TaskState.RUNNING
 
 
 def attempt(value: Task, there: int = 1) -> str:
-    """What an open attempt does, by which way, and on which of the devices that are `there` on its worker."""
+    """Describe an open attempt with its parallel plan, and its devices if the worker has several (`there`)."""
     where = on_devices(value.attempts[-1].devices, there)
     return f"{by_parallel_plan(value)} ({where})" if where else by_parallel_plan(value)
 
 
 def by_parallel_plan(value: Task) -> str:
-    """What an open attempt does, and by which way if that was chosen."""
+    """Describe an open attempt with its parallel plan, if any."""
     parallel_plan = value.attempts[-1].parallel_plan
     return f"{task(value.key)} by {parallel_plan.label}" if parallel_plan else task(value.key)
 
 
 def on_devices(taken: tuple[int, ...], there: int) -> str:
-    """``device 1`` or ``devices 0, 1``; empty of a worker that has but one, and of what takes none."""
+    """Return ``device 1`` or ``devices 0, 1``; empty for one-device workers and for tasks without devices."""
     if not taken or max(there, len(taken)) < 2:
         return ""
     return f"device{'' if len(taken) == 1 else 's'} {', '.join(map(str, taken))}"
 
 
 def task(key: TaskKey) -> str:
-    """A task as a person would say it."""
+    """Describe a task."""
     numbers = " and ".join(map(str, key.partitions))
     where = f"{'partitions' if key.others else 'partition'} {numbers}" if numbers else ""
     if key.kind == "etl":

@@ -1,6 +1,6 @@
-"""The workers as a log knows them, and the volumes that they hold partitions on.
+"""Workers according to a log, and their volumes.
 
-Workers of one volume share one set of replicas: what one of them makes, the others can train on.
+Workers that share a volume share its replicas: one makes a partition, all can train on it.
 """
 
 from __future__ import annotations
@@ -17,120 +17,117 @@ from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 
 NO_DEVICE = -1
-"""The lane of tasks that take no device."""
+"""Device slot of tasks that need no device."""
 
 LAST = 20
-"""Attempts of a worker that are looked at to find out whether its machine is broken."""
+"""Attempts per worker to examine for a broken machine."""
 
 
 class Ended(NamedTuple):
-    """How an attempt ended at a worker."""
+    """The end of an attempt at a worker."""
 
     time: float
     task: str
     model: str
-    """Empty where it is of none."""
+    """Empty for tasks without a model."""
     failure: Failure | None = None
-    """`None`: it was committed."""
+    """`None` for a commit."""
     is_device: bool = False
-    """The machine's fault: it said so, or the task was done elsewhere afterwards."""
+    """True if the machine was at fault: it reported that, or the task committed elsewhere."""
     experiment: str = ""
-    """Whose task it is, where several are looked at; a log knows only one, and does not say."""
+    """Owner of the task, for readers of several logs; empty within one log."""
     is_certain: bool = False
-    """One such attempt is enough: two other workers have computed something else, and the same; or a failure rule says
-    so."""
+    """True if this attempt alone proves a fault: two other workers agree on another result, or a rule matched."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """(experiment, task): every experiment has a task `fit-1/...`."""
+        """(experiment, task): task keys repeat across experiments."""
         return self.experiment, self.task
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it may be the machine's fault."""
+        """True if the machine may be at fault."""
         return self.failure is not None and self.failure.may_be_device and not self.is_device
 
 
 @dataclass(kw_only=True)
 class Worker:
-    """A worker as the log knows it."""
+    """A worker according to the log."""
 
     name: str
     incarnation: str
     weight: float
     kinds: frozenset[str]
     volume: str
-    """Its shard volume, which it may share."""
+    """Its shard volume, perhaps shared."""
     replicas: set[tuple[str, int]]
-    """(data set, partition) of complete training partitions on its volume: one object for all workers of the volume."""
+    """(data set, partition) of replicas on its volume; workers of a volume share the set object."""
     is_alive: bool = True
-    """It has joined, and was not lost since."""
+    """True from joining until loss."""
     is_ending: bool = False
-    """It gave a task of the experiment back because it was asked to end: whatever it is given from now on comes back as
-    well. The cluster's log says so next."""
+    """True if it released a task because it drains; it will release new ones too. The cluster log confirms it next."""
     is_removed: bool = False
-    """Gone for good. It stays known for what it did."""
+    """True if it left for good; its history stays."""
     lost: str = ""
     """Why it is not alive."""
     joined: float = 0.0
-    """When it joined last."""
+    """Time it last joined."""
     since: float = 0.0
-    """When it joined or was lost."""
+    """Time it joined or was lost."""
     devices: int = 1
-    """How many: each runs one task at a time, and has one in its queue."""
+    """Number of devices; each runs one task and queues one."""
     device: DeviceKind | None = None
-    """What they are; `None`: not known, or not alike."""
+    """Kind of the devices; `None` if unknown or mixed."""
     most_devices: int = 1
-    """The most that any incarnation of it had."""
+    """Largest number of devices of any incarnation."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Key -> devices that its attempt takes, in the order of assignment. Of the experiment whose log this is."""
+    """Key -> devices of its open attempts of this experiment, in the order of assignment."""
     ended: deque[Ended] = field(default_factory=lambda: deque(maxlen=LAST))
-    """The last attempts of the experiment that ended here, of all incarnations, oldest first; not those that were taken
-    or given back."""
+    """Last ended attempts of this experiment, oldest first, over all incarnations; without revoked and released ones."""
     has_failures: bool = False
-    """Whether one ever failed here."""
+    """True if an attempt ever failed here."""
     left: set[str] = field(default_factory=set)
-    """Those of them that an earlier incarnation was given: nobody does them, they are to be taken back."""
+    """Open tasks of an earlier incarnation, which the controller must revoke."""
 
     @property
     def trains(self) -> bool:
-        """Whether it is a place for models; a worker for ETL alone is none."""
+        """True if it trains models; an ETL worker does not."""
         return "train" in self.kinds
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """Where tasks take turns: its devices, and `NO_DEVICE`."""
+        """Device slots: its devices and `NO_DEVICE`."""
         return (*range(self.devices), NO_DEVICE)
 
     def in_lane(self, lane: int) -> list[str]:
-        """Keys of the open tasks there, oldest first, at most `QUEUE_DEPTH`."""
+        """Return the open tasks in a slot, oldest first, at most `QUEUE_DEPTH`."""
         return [key for key, devices in self.open_tasks.items() if lane in lanes_of(devices)]
 
     def first_in(self, lane: int) -> str:
-        """The oldest of them; empty if there is none."""
+        """Return the oldest open task in a slot, or an empty string."""
         for key, devices in self.open_tasks.items():
             if lane in lanes_of(devices):
                 return key
         return ""
 
     def is_next(self, key: str) -> bool:
-        """Whether an open task runs, or may start: no older one is open on one of its devices."""
+        """Return True if an open task runs or may start: none of its devices has an older one."""
         return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))
 
 
 class WorkerChange(NamedTuple):
-    """A worker came, or went."""
+    """Arrival or departure of a worker."""
 
     worker: str
     time: float
-    """The store's clock, seconds."""
+    """Seconds of the store's clock."""
     is_there: bool
     lost: str = ""
-    """Why it went."""
+    """Reason of the departure."""
 
 
 def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:
-    """The lanes of an attempt that takes these devices."""
+    """Return the device slots of an attempt."""
     return devices or (NO_DEVICE,)
 
 
@@ -140,10 +137,10 @@ def answers_searches(worker: Worker) -> bool:
 
 
 def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
-    """Take in what a log tells of workers.
+    """Apply an event of the cluster log.
 
     Raises:
-        IllegalEventError: it is of one that the log has not named, or that is not lost.
+        IllegalEventError: the worker is unknown, or not lost.
     """
     match event:
         case WorkerJoined():
@@ -157,11 +154,10 @@ def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
 
 
 def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
-    """A worker, or its next incarnation, is there.
+    """Add a worker or its next incarnation.
 
-    What its volume holds is what was found there, and what other workers of the volume that are alive know of: they may
-    have made something since it looked. Of a volume without another worker only what was found counts, because its disk
-    may be another one. What it had to do stays open until it is taken back.
+    It has the replicas it found, and the ones that live workers of its volume know, since these may be newer. Without
+    live workers on the volume only found replicas count, since the disk may be new. Open tasks stay until revoked.
     """
     known = workers.get(event.worker)
     volume = event.volume or event.worker
@@ -169,7 +165,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
     replicas = _pairs(event.replicas)
     is_same = known is not None and known.incarnation == event.incarnation
     if known and is_same:
-        # The same process came back: what it made since it registered is not in its registration.
+        # The same process rejoined: its registration lacks replicas made since.
         replicas |= known.replicas
     replicas = replicas.union(*(other.replicas for other in sharing if other.is_alive))
     for other in sharing:
@@ -203,7 +199,7 @@ def _lose(workers: dict[str, Worker], event: WorkerLost) -> None:
 
 
 def _remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
-    """A worker is gone for good, and holds nothing. What it had to do stays open until it is taken back."""
+    """A worker left for good with its replicas; its open tasks stay until revoked."""
     worker = workers.get(event.worker)
     if worker is None or worker.is_alive:
         raise IllegalEventError(f"{event.worker} was removed without having been lost")
@@ -219,7 +215,7 @@ def _hold(workers: dict[str, Worker], event: ReplicasChanged) -> None:
 
 
 def on_volume(workers: dict[str, Worker], volume: str) -> list[Worker]:
-    """Workers that hold what is on a volume."""
+    """Return the workers of a volume."""
     return [worker for worker in workers.values() if worker.volume == volume and not worker.is_removed]
 
 
