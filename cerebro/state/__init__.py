@@ -1,7 +1,6 @@
-"""What has happened in an experiment, and in the cluster: the folds of their event logs.
+"""States of an experiment and of the cluster, computed from their event logs.
 
-Pure and without effects: the controller decides on it, notebook, page and command line show it, replay reads
-its visits. One fold for all of them, so they cannot disagree.
+The code has no side effects. Controller, notebook, page, command line and replay share it, so they cannot disagree.
 """
 
 from cerebro.state.cluster import ClusterState

@@ -1,6 +1,6 @@
-"""How often workers were lost, and how soon they were back, over all runs: a fold of the cluster's log. Pure.
+"""Frequency and duration of worker losses over all runs, from the cluster log. Pure.
 
-That log outlives runs, experiments and controllers, so there is nothing else to keep.
+The cluster log outlives runs, experiments and controllers, so no other storage is needed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import NamedTuple
 from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost, WorkerRemoved
 
 _PRIOR_H = 20.0
-"""Worker-hours between two losses, before there was one; it counts as one loss."""
+"""Assumed worker-hours per loss before the first; it counts as one loss."""
 
 _REMEMBERED_S = 30 * 24 * 3600.0
-"""What is older says nothing of the machines that there are."""
+"""Memory of 30 days: older events say nothing about the current machines."""
 
 _AWAY_S = 3600.0
-"""Who is away for longer was brought back by somebody, or taken away on purpose."""
+"""Longest absence that counts as a return; after longer ones a person intervened."""
 
 _LAST, _STAYS = 20, 2000
-"""Returns, and stays of workers, that are looked at."""
+"""Number of returns and of stays to remember."""
 
 
 class Frequency(NamedTuple):
-    """Of workers that train.
+    """Loss statistics of training workers.
 
     Attributes:
-        losses_per_s: how often one is lost, a second that it is there.
-        back_s: seconds until it is back.
+        losses_per_s: losses per second of presence.
+        back_s: seconds until the return.
     """
 
     losses_per_s: float
@@ -38,20 +38,20 @@ class Frequency(NamedTuple):
 
 @dataclass
 class Absences:
-    """What the cluster's log has told so far of workers that train."""
+    """Presence of training workers according to the cluster log."""
 
     _there: dict[str, float] = field(default_factory=dict)
-    """Since when."""
+    """Worker -> start of its presence."""
     _gone: dict[str, float] = field(default_factory=dict)
     _stays: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STAYS))
-    """(from, until), each of which ended in a loss."""
+    """(from, until) of stays that ended in a loss."""
     _given_back: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STAYS))
-    """Those whose worker was removed then: nobody lost it."""
+    """Stays that ended in a removal, which is no loss."""
     _returns: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_LAST))
-    """(when, after how many seconds)."""
+    """(time, seconds away) of returns."""
 
     def apply(self, event: ClusterEvent) -> None:
-        """Take an event in."""
+        """Apply an event."""
         match event:
             case WorkerJoined() if "train" in event.kinds:
                 self._there.setdefault(event.worker, event.time)
@@ -68,11 +68,11 @@ class Absences:
                     self._given_back.append(stay)
 
     def frequency(self, now: float, join_s: float) -> Frequency:
-        """What that says of the time to come.
+        """Estimate future losses.
 
         Args:
             now: the store's clock.
-            join_s: taken for one return, which there is before any other.
+            join_s: assumed seconds of a first return.
         """
         began = now - _REMEMBERED_S
         stays = [*self._stays, *self._given_back, *((since, now) for since in self._there.values())]

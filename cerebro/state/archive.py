@@ -1,9 +1,8 @@
-"""Which visits of a model are archived, and what stands for them. Pure.
+"""Compaction of a model's visits. Pure.
 
-Small runs keep all. Of a run with more sub-epochs than `ARCHIVE_AFTER` a model keeps its present epoch and the one
-before; what is older is archived when an epoch ends. Of it stay the sums of each epoch, and the visits whose
-checkpoints may be
-asked for: the last of each epoch, and the one that it began with.
+Small runs keep all visits. In a run with more than `ARCHIVE_AFTER` sub-epochs, a model keeps its current and previous
+epoch; older ones are compacted at the end of an epoch. The state keeps each epoch's sums, and the visits with
+checkpoints in demand: the last of each epoch, and the starting point.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from cerebro.state.positions import steps_of
 from cerebro.state.visits import Visit, mean
 
 ARCHIVE_AFTER = 4096
-"""Committed sub-epochs of a run. It is no setting: all who read a log are to keep the same of it."""
+"""Committed sub-epochs of a run. Not a setting: all readers of a log must compact alike."""
 
 
 def archive(model: Model, epochs: int, rows: Mapping[int, int], *, keeps_all: bool = False) -> list[Visit]:
-    """Keep the visits of a model's first epochs no longer; those of them that are its own.
+    """Compact the visits of a model's first epochs; return its own ones.
 
     Args:
-        epochs: so many, all complete.
-        rows: partition -> its rows; see `FitPlan.partitions`.
-        keeps_all: all are pinned (`Visits`).
+        epochs: number of epochs, all complete.
+        rows: partition -> rows; see `FitPlan.partitions`.
+        keeps_all: pin all visits (`Visits`).
     """
     return [
         visit

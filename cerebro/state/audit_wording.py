@@ -1,4 +1,4 @@
-"""What came of audits, in the same words everywhere."""
+"""Results of verifications, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cerebro.state.audits import TOLERANCE, Audit, Audits, AuditState
 
 
 def told(audit: Audit) -> str:
-    """What came of one."""
+    """Describe the result of one verification."""
     match audit.state:
         case AuditState.WAITING:
             return "waits to be done again"
@@ -23,13 +23,13 @@ def told(audit: Audit) -> str:
 
 
 def findings(audits: Audits) -> list[Audit]:
-    """Those of which people are to know: a sub-epoch came out otherwise when it was done again."""
+    """Return the verifications to show: a re-execution gave another result."""
     states = (AuditState.DIFFERS, AuditState.JUDGED)
     return [audit for audit in audits.known.values() if audit.state in states]
 
 
 def lines(audits: Audits) -> list[str]:
-    """What came of all; empty if none was drawn. The first line counts them."""
+    """Describe all verifications, counts first; no lines without any."""
     counts = Counter(audit.state for audit in audits.known.values())
     nouns = {
         AuditState.EQUAL: "equal",

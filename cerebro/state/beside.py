@@ -1,11 +1,10 @@
-"""Which runs of one experiment go on beside each other. The one owner of this rule. Pure.
+"""Rule for concurrent runs of one experiment, in one place. Pure.
 
-An experiment preprocesses or trains in one run at a time. Tests and predictions go on beside it and beside each other,
-as long as nothing changes what they read: the fit run of their models has ended, or the models are finished, which they
-stay, but for those that a search may yet train on. So while a test or prediction reads a model that is not finished,
-its fit run stays as it is; and while that run is open, the test or prediction waits.
+At most one run preprocesses or trains. Tests and predictions run concurrently with it and each other while nothing
+changes their models: the fit run has ended, or the models are finished and no search can extend them. A test or
+prediction of an unfinished model waits while its fit run is open, and the fit run stays closed while it is read.
 
-If only one of two runs can go on, it is the one that was requested first; the other waits until that has ended.
+Of two conflicting runs the older one continues, and the other waits for its end.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run
 
 _NAMED = 5
-"""Models that a reason names."""
+"""Maximum number of models in a reason."""
 
 
 class Obstacle(NamedTuple):
-    """An open run that another one cannot go on beside."""
+    """An open run that blocks another one."""
 
     run: Run
     reason: str
@@ -30,11 +29,10 @@ class Obstacle(NamedTuple):
 
 
 def obstacle(runs: Mapping[str, Run], run: Run) -> Obstacle | None:
-    """What `run` has to wait for: of an open one, an open run before it; of one that has ended or is not requested yet,
-    any open run.
+    """Return the run that blocks `run`: an earlier open run, or any open run if `run` is not open.
 
     Args:
-        runs: of the experiment by id, oldest first.
+        runs: runs of the experiment by id, oldest first.
     """
     for other in runs.values():
         if other is run:
@@ -46,17 +44,17 @@ def obstacle(runs: Mapping[str, Run], run: Run) -> Obstacle | None:
 
 
 def going_on(runs: Mapping[str, Run]) -> list[Run]:
-    """Open runs that have to wait for no other one of their experiment, oldest first."""
+    """Return the open runs that no other run of the experiment blocks, oldest first."""
     return [run for run in runs.values() if run.is_open and obstacle(runs, run) is None]
 
 
 def finished_models(run: Run) -> list[str]:
-    """Ids of a fit run's models that may be tested while it is open."""
+    """Return the models of an open fit run that may be tested."""
     return [model.id for model in run.models.values() if _is_final(run, model)]
 
 
 def reader(runs: Mapping[str, Run], fit: Run, model: str) -> Run | None:
-    """An open test or prediction that reads a model of a fit run: the model must stay as it is until that has ended."""
+    """Return an open test or prediction that reads the model, which must not change until then."""
     for run in runs.values():
         plan = run.plan
         if run.is_open and isinstance(plan, EvaluatePlan) and plan.fit == fit.id and model in plan.models:
@@ -65,7 +63,7 @@ def reader(runs: Mapping[str, Run], fit: Run, model: str) -> Run | None:
 
 
 def epochs_read(runs: Mapping[str, Run], fit: Run, model: Model) -> set[int]:
-    """Epochs of a model whose checkpoints open tests and predictions read, or are to read."""
+    """Return a model's epochs with checkpoints that open tests and predictions need."""
     found: set[int | None] = set()
     for run in runs.values():
         if not run.is_open or not isinstance(run.request, EvaluateRequest) or run.request.fit != fit.id:
@@ -77,11 +75,11 @@ def epochs_read(runs: Mapping[str, Run], fit: Run, model: Model) -> set[int]:
     return {epoch for epoch in found if epoch is not None}
 
 
-# --- mechanism -----------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------
 
 
 def _is_final(run: Run, model: Model) -> bool:
-    """Whether an open fit run leaves the model as it is: one that waits at a rung may go on."""
+    """True if an open fit run will not change the model; a search may extend one at a rung."""
     if model.state is not ModelState.FINISHED:
         return False
     is_given_up = run.search is not None and model.id in run.search.verdicts
@@ -89,7 +87,7 @@ def _is_final(run: Run, model: Model) -> bool:
 
 
 def _reason(run: Run, other: Run) -> str:
-    """Why `run` cannot go on while `other` is open; empty if it can."""
+    """Why `other` blocks `run`, or an empty string."""
     if not run.is_evaluation and not other.is_evaluation:
         return f"{other.id} is {other.state}, and an experiment preprocesses or trains in one run at a time"
     if changing := _changing(run, other):
@@ -100,13 +98,13 @@ def _reason(run: Run, other: Run) -> str:
 
 
 def _changing(reader: Run, fit: Run) -> str:
-    """What `reader` reads of `fit` that `fit` may yet change, and why; empty if there is nothing."""
+    """What `reader` needs from `fit` that may still change, or an empty string."""
     if not isinstance(reader.request, EvaluateRequest) or reader.request.fit != fit.id:
         return ""
     if not fit.models and fit.search is None:
         return "models are not trained yet"
     named = reader.plan.models if isinstance(reader.plan, EvaluatePlan) else reader.request.models
-    # What it does not have cannot change: who plans the run says that it is not there.
+    # Missing models cannot change; planning the run reports them.
     asked = [fit.models[name] for name in named if name in fit.models] if named else fit.models.values()
     unfinished = [model.id for model in asked if not _is_final(fit, model)]
     if not unfinished and (named or fit.has_known_end):

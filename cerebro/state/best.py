@@ -27,7 +27,7 @@ def best_model(
 
     Args:
         fit: a planned fit. Default: the newest.
-        best_of: the best model of one fit, from who keeps it.
+            best_of: returns the best model of one fit; a caller may pass a cache.
 
     Returns:
         `None` while no model has the metric.

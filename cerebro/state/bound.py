@@ -1,7 +1,7 @@
-"""Lower bounds of the makespan of a run as it was: with the times its sub-epochs took, no order ends earlier. Pure.
+"""Lower bounds of a run's makespan from its measured sub-epoch times: no order ends earlier. Pure.
 
-Two others are computed elsewhere: of a plan before it runs (`cerebro.scheduling.bounds`), and of what models could
-take by other ways (`controller.sources.trials.times`).
+Other modules compute bounds of future plans (`cerebro.scheduling.bounds`) and of other parallel plans
+(`controller.sources.trials.times`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cerebro.state.taken import open_s
 from cerebro.state.timeline import TrainedSubEpoch, running
 
 _TICK_S = 1e-3
-"""What is lacking is rounding: it must not be waited for until others give a device back."""
+"""Tolerance for rounding; without it a tiny remainder would wait for the next free device."""
 
 
 def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
-    """Of the makespan of what has run up to `now`, in seconds.
+    """Return the lower bound of the makespan until `now`, in seconds.
 
     Args:
-        devices: of each worker on which it could train: how many it had at most; one that is not in it had one.
+        devices: worker that could train for the run -> its largest number of devices; default 1.
     """
     models = {model.id: model.trained_s for model in run.models.values()}
     return _with_sub_epochs(run, running(run, now), devices, models, run.trained_s)
 
 
 def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
-    """The same of all that had run by a time that is past, since when nothing was archived."""
+    """Return the bound until a past time, with no visit compacted since."""
     models = {model.id: model.trained_s for model in run.models.values()}
     work = dict(run.trained_s)
     for sub_epoch in _ended_after(run, end):
@@ -73,16 +73,15 @@ def _with_sub_epochs(
 def least_s(
     run: Run, models: Mapping[str, float], work: Mapping[str, float], devices: Mapping[str, int]
 ) -> float:
-    """Seconds, but for breaks, from the beginning of the run's makespan until all that it did can have been done, on
-    the devices that others left it.
+    """Return the least seconds from the start of the makespan to do the work on the free devices, without breaks.
 
-    A model is on one worker at a time, and a device trains one model at a time (seed paper, section 5.1); so the
-    longest model needs some device, and each worker's work all of its own.
+    A model trains on one worker at a time, and a device trains one model at a time (seed paper, section 5.1). So the
+    longest model needs one device throughout, and each worker's work needs its own devices.
 
     Args:
-        models: what each model trained, in seconds.
-        work: what was trained on each worker, in device-seconds.
-        devices: how many each worker on which the run could train has; one that is not in it has one.
+        models: training seconds of each model.
+        work: device-seconds of training on each worker.
+        devices: worker that could train for the run -> number of devices; default 1.
     """
     longest, zero = max(models.values(), default=0.0), run.zero
     counts = {name: devices.get(name, 1) for name in {*devices, *work}}
@@ -94,7 +93,7 @@ def least_s(
 
 
 def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[float, int]]:
-    """(seconds since `zero` but for breaks, change of the number of devices that others have), in order."""
+    """(seconds since `zero` without breaks, change in devices of other runs), in order."""
     spans: Iterable[TakenSpan] = chain.from_iterable(run.taken.get(name, ()) for name in workers)
     found = []
     for span in spans:
@@ -104,7 +103,7 @@ def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[floa
 
 
 def _given(seconds: float, devices: int, edges: Iterable[tuple[float, int]], most: int = 0) -> float:
-    """When so many device-seconds can have been had, of at most `most` devices at once (0: of all)."""
+    """Time at which `seconds` device-seconds were free, on at most `most` devices at once (0: all)."""
     at, left, taken = 0.0, seconds, 0
     for edge, change in (*edges, (math.inf, 0)):
         free = max(0, devices - taken)

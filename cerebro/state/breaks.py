@@ -1,8 +1,8 @@
-"""When a run stood still because it had ended, or because no worker of it was there: a break.
+"""Breaks: time spans without progress, because a run had ended or had no worker.
 
-It counts neither for the makespan nor as idle time. When a worker went away the log does not say if it was idle then:
-it is noticed when it is silent, perhaps only when the whole cluster has been started again. So if none of the workers
-that were there when work was last done is there any more, the break began at that time.
+Breaks count neither for the makespan nor as idle time. The log does not say when an absent worker became idle: its
+silence may be noticed only after a restart of the cluster. So if all workers from the time of the last work are gone,
+the break began at that time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cerebro.state.workers import Worker
 
 
 def add(run: Run, since: float, until: float) -> None:
-    """`run` stood still from `since` to `until` (the store's clock, seconds); breaks are told in order."""
+    """Add a break of `run` (the store's clock, seconds); add breaks in order."""
     run.breaks.append((since, until))
     run.worked = max(run.worked, until)
 
 
 def begun(run: Run) -> float:
-    """When `run` started, shifted by its breaks: its end less this is its time without breaks. 0 before it starts."""
+    """Return the start of `run`, shifted by its breaks; 0 before the start. End minus this is time without breaks."""
     return run.started + sum(until - since for since, until in run.breaks) if run.started else 0.0
 
 
 def worked_until(run: Run, at: float) -> float:
-    """The time `at` by a clock that stands still in the breaks and pauses of `run`: earlier by those before it."""
+    """Convert a time to a clock that stops in the breaks and pauses of `run`."""
     stood, edge = 0.0, -math.inf
     for since, until in sorted([*run.breaks, *run.pauses]):
         stood += max(0.0, min(at, until) - max(since, edge))
@@ -37,15 +37,14 @@ def worked_until(run: Run, at: float) -> float:
 
 
 def end(run: Run, workers: Collection[Worker]) -> None:
-    """A worker has come or gone: note a break that is over, if there is one."""
+    """Record a break that a change of workers has ended, if any."""
     there = _there(run, workers)
     if there and is_deserted(run, workers):
         add(run, run.worked, min(worker.since for worker in there))
 
 
 def is_deserted(run: Run, workers: Collection[Worker]) -> bool:
-    """Whether nobody does, or could do, a sub-epoch of a fit that has begun: all who could when work was last done are
-    gone or are about to go."""
+    """Return True if no worker can continue a started fit: all from the time of the last work are gone or draining."""
     if not math.isfinite(run.origin) or any(
         task.state is TaskState.RUNNING and task.key.kind != "search" for task in run.open.values()
     ):
@@ -54,7 +53,7 @@ def is_deserted(run: Run, workers: Collection[Worker]) -> bool:
 
 
 def _there(run: Run, workers: Collection[Worker]) -> list[Worker]:
-    """Workers that train, hold a partition of the run, and may be given tasks."""
+    """Workers that train, hold a partition of the run and accept tasks."""
     if not isinstance(run.plan, FitPlan):
         return []
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}

@@ -1,7 +1,6 @@
-"""The fold of the cluster's log: which workers there are, and what they hold.
+"""State of the cluster: workers and their replicas, from the cluster log.
 
-An experiment's fold takes in the same events, by the same code (`cerebro.state.workers`), beside what its own log
-tells.
+Experiment states apply the same events with the same code (`cerebro.state.workers`).
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from cerebro.state.workers import Worker
 
 @dataclass(kw_only=True)
 class ClusterState:
-    """Everything that the cluster's log says."""
+    """State after all events of the cluster log."""
 
     seq: int = 0
-    """Of the newest event applied."""
+    """Number of the newest event applied."""
     workers: dict[str, Worker] = field(default_factory=dict)
-    """Those that are gone for good are left out."""
+    """Workers that have not left for good."""
     absences: Absences = field(default_factory=Absences)
-    """How often workers were lost."""
+    """Statistics of lost workers."""
 
     def apply(self, event: ClusterEvent) -> None:
-        """Take one event in.
+        """Apply one event.
 
         Raises:
             IllegalEventError: it does not fit; the state is unchanged.

@@ -1,7 +1,7 @@
 """User commands to an experiment, and the list of commands with their authors.
 
 A user acts on what a page or notebook showed a moment ago. A command that comes too late (the model has finished,
-somebody else resumed the run) is no error and changes nothing; the list says so.
+another user resumed the run) is no error and changes nothing; the list says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CommandRecord:
 
     Attributes:
         seq, time: of its event; seconds of the store's clock.
-        by: author; empty if unknown.
+        by: author, or an empty text.
         what: text after the author's name: ``stopped model m03``.
         run, model: target; empty for the experiment or a whole run.
         is_late: True if it had no effect.

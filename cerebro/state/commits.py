@@ -1,4 +1,4 @@
-"""What a committed attempt means beyond its task: for its model, its run, its data set."""
+"""Effects of a commit beyond its task: on model, run and data set."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ def commit(
     datasets: Mapping[str, Dataset],
     workers: Mapping[str, Worker],
 ) -> None:
-    """An attempt of `task` at `worker`, one of `workers`, was committed; `model` is the one it trains or validates, if
-    any."""
+    """Apply the commit of `task` by `worker`.
+
+    Args:
+        model: the model it trains or validates, if any.
+        workers: all workers, including `worker`.
+    """
     result = event.result
     match task.key.kind:
         case "train" if model:
@@ -44,7 +48,7 @@ def commit(
         case "inspect" | "trial":
             measured.commit(result, run, task)
         case "audit":
-            pass  # what was found concerns workers, too: `audits.see_redo`
+            pass  # `audits.see_redo` handles it, since workers are concerned
         case "search" if run.search:
             _answer(result, run, run.search, task)
         case _:
@@ -55,7 +59,7 @@ def commit(
 
 
 def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
-    """Give a model up that did not return the run's metric where the run looks for it."""
+    """Fail a model whose results lack the run's metric."""
     if not isinstance(run.request, FitRequest) or run.request.metric in returned:
         return
     if run.is_validated:
@@ -77,7 +81,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
     key, result = task.key, event.result
     if result.checkpoint is None or key.epoch is None or key.partition is None:
         return
-    # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
+    # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
     for epoch in model.unreadable:
         run.validation(model, epoch).state = TaskState.FAILED
     model.unvalidated |= model.unreadable
@@ -93,7 +97,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
     run.add(model, visit, workers)
     model.warn(result.warnings)
     if len(task.attempts) == 1:
-        # The visit says it all.
+        # The visit has all the facts.
         del run.tasks[event.task]
 
 
@@ -115,6 +119,6 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
         worker.replicas.add((run.plan.dataset, key.partition))
     task.result = result
     if run.kind != "etl":
-        # It may have to be made again, should this worker go as well, or another one come.
+        # Another worker may need a replica later.
         task.reopen()
         run.planned = None

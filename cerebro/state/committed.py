@@ -1,8 +1,6 @@
-"""The values that a committed event adds to the curves of a model or of a run: the one rule for whoever shows them
-elsewhere, as TensorBoard's files and exports do.
+"""Values that a commit adds to the curves of a model or run, for TensorBoard files and exports.
 
-A sub-epoch that is done again, because its checkpoint was lost, has the task that it had: whoever keeps what was added
-leaves out what comes under the same task for a second time.
+A repeated sub-epoch (after a lost checkpoint) has the same task key: consumers must skip a second value for it.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from cerebro.state.report import gap
 
 
 class Values(NamedTuple):
-    """Scalars of one step, by their names behind the prefix of their tag.
+    """Scalars of one step, by name without the tag's prefix.
 
     Attributes:
         prefix: ``sub_epoch/train``, ``epoch/train``, ``epoch/valid`` or ``schedule``.
-        step: number of the sub-epoch, or of the epoch, from 1.
+        step: number of the sub-epoch or epoch, from 1.
         values: by name.
     """
 
@@ -31,12 +29,11 @@ class Values(NamedTuple):
 
 
 def values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple[Values, ...]:
-    """Of a sub-epoch or a validation that was just committed: those of the sub-epoch, and of the epoch that ends with
-    it.
+    """Return the values of a committed sub-epoch or validation, and of the epoch it completes.
 
     Args:
         key: of its task.
-        model: after the commit.
+        model: state after the commit.
     """
     assert key.epoch is not None, "training and validation are of an epoch"
     metrics = event.result.metrics
@@ -49,7 +46,7 @@ def values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple[
 
 
 def values_of_epoch(event: EpochCompleted) -> Values:
-    """How well the sub-epochs of a run were scheduled until an epoch was complete."""
+    """Return the schedule metrics of a run at the end of an epoch."""
     values = {
         "makespan_s": event.makespan_s,
         "lower_bound_s": event.lower_bound_s,

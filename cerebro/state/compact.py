@@ -1,7 +1,6 @@
-"""Named tuples as bytes, beside what many of them have in common: of millions of sub-epochs there are hundreds of
-thousands.
+"""Named tuples as bytes plus shared parts, to store hundreds of thousands of visits.
 
-As objects their numbers and texts take three times the memory, and most of the time that a snapshot takes to be read.
+As objects, their numbers and texts need three times the memory and dominate the time to read a snapshot.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ _MOST_KNOWN = 1024
 
 
 Compact: TypeAlias = tuple[tuple[Any, ...], bytes]
-"""One of them: what it may share with others, and its own part."""
+"""A packed tuple: the shareable part, and its own bytes."""
 
 
 class Layout(Generic[_Item]):
-    """How named tuples of a class are packed. Whatever is named in no list is shared.
+    """Byte layout of a class of named tuples. Unlisted fields are shared.
 
     Args:
-        vectors: fields that are tuples of floats; the first one is the first part of the bytes.
-        floats, whole: that are one number. texts: that are strings. blobs: that are bytes.
+        vectors: fields with tuples of floats; the first comes first in the bytes.
+        floats, whole: fields with a number.
+        texts: fields with a string.
+        blobs: fields with bytes.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class Layout(Generic[_Item]):
         self._places = tuple(order.index(name) for name in fields)
 
     def pack(self, one: _Item) -> Compact:
-        """As bytes."""
+        """Pack a tuple."""
         own: tuple[Any, ...] = self._own(one)
         vectors, numbers = own[: self._vectors], own[self._vectors : self._vectors + self._floats]
         whole = own[self._vectors + self._floats : self._vectors + self._count]
         rest = own[self._vectors + self._count :]
         parts = [_framed(array("d", vector).tobytes()) for vector in vectors]
-        # A worker may tell any number: one that is out of all reason is told as the largest.
+        # A worker may report any number: clamp to 64 bits.
         parts.append(self._numbers.pack(*numbers, *(min(max(number, _LEAST), _MOST) for number in whole)))
         parts += [_framed(text.encode()) for text in rest[: self._texts]]
         parts += [_framed(blob) for blob in rest[self._texts :]]
         return _common(self._of_all(one)), b"".join(parts)
 
     def unpack(self, found: Iterable[Any]) -> _Item:
-        """The named tuple, made anew at each call. `found`: the two parts of a `Compact`."""
+        """Return a new tuple from the two parts of a `Compact`."""
         values: list[Any] = []
         shared, own = found
         at = 0
@@ -90,7 +91,7 @@ class Layout(Generic[_Item]):
 
 
 def first_vector(found: Compact, place: int) -> float:
-    """One number of the first vector, without the rest."""
+    """Read one number of the first vector, without the rest."""
     number: float = struct.unpack_from("<d", found[1], _LENGTH.size + 8 * place)[0]
     return number
 
@@ -109,7 +110,7 @@ _known: dict[str, tuple[Any, ...]] = {}
 
 
 def _common(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Those that are written alike as one object: the parameters of a way have no hash, and 1 is no `True`."""
+    """Intern values by their text: plan parameters have no hash, and 1 must differ from `True`."""
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
     return _known.setdefault(repr(values), values)

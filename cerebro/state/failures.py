@@ -1,4 +1,4 @@
-"""What a failed attempt means for its model and its run. What it means for its task is in `cerebro.state.tasks`."""
+"""Effects of a failed attempt on its model and run; `cerebro.state.tasks` has the effects on the task."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
 
 MAX_REOPENED = 3
-"""Times the same sub-epoch's checkpoint may be lost before its model is given up."""
+"""Losses of one sub-epoch's checkpoint before its model fails."""
 
 
 MAX_VOLUME_FAILURES = 3
-"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses. After a
-pause one is enough until a task is committed."""
+"""Volume failures of a task, on different workers if possible, before the run pauses.
+
+After a pause, one is enough until a task commits."""
 MAX_DEATHS = 2
-"""Attempts that may die on one savepoint: the next one starts from the beginning of the sub-epoch."""
+"""Attempts that may die on one savepoint before the sub-epoch restarts from its beginning."""
 
 _DEADLY = frozenset({FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY})
 
 
 def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
-    """Drop a savepoint on which attempts come to nothing; to be called with the end of a running attempt of `model`.
+    """Discard a savepoint that makes attempts fail; call it when a running attempt of `model` ends.
 
     Returns:
-        Whether the attempt is worth another one, from the beginning of the sub-epoch: user code raised, and perhaps
-        only because it does not go on from a savepoint.
+        True if the sub-epoch deserves a retry from its beginning: user code raised after continuing from the savepoint,
+        which may be the cause.
     """
     saved = model.saved
     if saved is None or saved.task != event.task:
@@ -47,7 +48,11 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
 
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
-    """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
+    """Apply the failure of an attempt; call it after the task's own update.
+
+    Args:
+        model: the model that `task` trains or validates, if any.
+    """
     is_of_volume = failure.is_of_volume
     if task.key.kind == "audit":
         audits.see_failure(run.audits, task.key, failure, is_final=task.state is TaskState.FAILED)
@@ -65,19 +70,18 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif failure.kind is FailureKind.CHECKPOINT and model:
         _lose_checkpoint(failure, run, task, model)
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
-        # A test or prediction cannot have the sub-epoch done again: its fit run has ended.
+        # A test or prediction cannot have the sub-epoch recomputed: its fit run has ended.
         run.fatal = failure
     elif failure.kind in FAILS_RUN and task.state is TaskState.FAILED:
-        run.fatal = failure  # unless a failure rule wants it tried elsewhere
+        run.fatal = failure  # unless a failure rule retries it elsewhere
     elif task.state is TaskState.FAILED and model:
         model.give_up(parallel_plans.final(failure, run, model))
 
 
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:
-    """A partition could not be made on another worker. The run may do without: who decides knows whether it can.
+    """Count a failed replica copy. The controller knows whether the run can continue without it.
 
-    A volume that is full or away is the worker's own; another worker may have a good one. If the run cannot do without
-    the partition, the controller pauses it for the volume, and retries the task after the pause.
+    Another worker may have a good volume. If the run needs the partition, the controller pauses it and then retries.
     """
     if failure.is_of_volume:
         task.failures += 1
@@ -86,10 +90,10 @@ def _fail_making(failure: Failure, run: Run, task: Task) -> None:
 
 
 def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> None:
-    """The newest checkpoint of a model cannot be read: the sub-epoch that wrote it is to be done again.
+    """Undo the sub-epoch that wrote a model's unreadable newest checkpoint.
 
-    A validation may say so only of a trained model. While sub-epochs remain, the next one finds out by itself, and
-    taking a visit back here could cross an assignment that is on its way.
+    A validation may do this only for a trained model. While sub-epochs remain, the next one detects it too, and
+    undoing a visit here could cross an assignment on its way.
     """
     if task.key.kind == "valid":
         epoch = task.key.epoch or 0
@@ -115,14 +119,14 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     there = run.kept_checkpoints(model)
     _take_back(failure, run, model)
     if model.is_pruned:
-        # No sub-epoch can begin with what was removed: the newest one that is there is further back.
+        # No sub-epoch can start from a removed checkpoint: go back to an available one.
         while len(model.visits) > model.inherited and model.visits[-1].file not in there:
             if not _take_back(failure, run, model):
                 return
 
 
 def _take_back(failure: Failure, run: Run, model: Model) -> bool:
-    """Have the newest sub-epoch done again; whether that can be: nobody knows which ones are archived."""
+    """Undo the newest sub-epoch, or fail the model if it is compacted."""
     if model.may_take_back:
         run.take_back(model)
         return True

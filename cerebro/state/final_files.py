@@ -1,4 +1,4 @@
-"""Which checkpoints of finished models have to be there: nothing reads them until somebody loads one. Pure."""
+"""Checkpoints of finished models that must exist, although nothing reads them before a user does. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cerebro.state.models import ModelState
 
 
 class FinalFile(NamedTuple):
-    """A checkpoint of a finished model: its last state, or that of its best epoch.
+    """Last or best checkpoint of a finished model.
 
     Attributes:
         name: path on the checkpoint volume.
@@ -22,7 +22,7 @@ class FinalFile(NamedTuple):
 
 
 def final_files(state: ExperimentState) -> Iterator[FinalFile]:
-    """Of all fits, the newest first. None of an experiment that is being deleted, nor what was removed on purpose."""
+    """Yield the checkpoints of all fits, newest fit first; without removed ones, and none during deletion."""
     if state.deletion is not None:
         return
     for run in reversed(state.runs.values()):
@@ -38,7 +38,7 @@ def final_files(state: ExperimentState) -> Iterator[FinalFile]:
 
 
 def lost_text(experiment: str, lost: FinalFile) -> str:
-    """What to do, for people."""
+    """Describe how to replace a lost checkpoint."""
     return (
         f"put {lost.name} back on the checkpoint volume from a backup, or train the model anew: "
         f"`cerebro clone {experiment} {lost.model} --run {lost.run}`"

@@ -1,4 +1,4 @@
-"""The name of a task: what it is, readable in a log, and the same at every redo."""
+"""Task keys: readable names of tasks, the same for every attempt."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cerebro.contract.base import Split
 
 
 class TaskKey(NamedTuple):
-    """One task of a run; fields that its kind lacks are `None`.
+    """Key of a task in a run; fields that its kind lacks are `None`.
 
-    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
+    As text: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
     ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
     ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
     ``fit-1/search/orders-17``, ``fit-1/search/draw-5``, ``fit-1/audit/m03/e2/p1/redo-1``.
@@ -23,22 +23,23 @@ class TaskKey(NamedTuple):
     model: str | None = None
     epoch: int | None = None
     partition: int | None = None
-    """Of a sub-epoch on a set of partitions, the least."""
+    """Partition; the smallest one of a set."""
     group: str | None = None
-    """Of models that are alike, whose way a trial measures."""
+    """Group of alike models in a trial."""
     parallel_plan: str | None = None
-    """Of a trial: id of a way in its group."""
+    """Id of the trial's parallel plan in its group."""
     others: tuple[int, ...] = ()
-    """Of a sub-epoch on a set of partitions: those beside `partition`, ascending."""
+    """Other partitions of a set, ascending."""
     question: str | None = None
-    """Of a search: ``orders-N``, what its procedure orders from the N-th thing on that it is told (0: that it begins);
-    ``draw-N``, the values of the draws from number N on."""
+    """Request of a search.
+
+    ``orders-N``: actions from the N-th report on (0: the start). ``draw-N``: suggestions from number N on."""
     redo: int | None = None
-    """Of a sub-epoch that is done once more to compare it: 1, or 2 if the first one differs."""
+    """Number of a re-execution: 1, or 2 after a difference."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """All that it is of, ascending."""
+        """All its partitions, ascending."""
         return () if self.partition is None else (self.partition, *self.others)
 
     def __str__(self) -> str:
@@ -60,9 +61,9 @@ class TaskKey(NamedTuple):
         return "/".join(parts)
 
     @classmethod
-    @lru_cache(maxsize=4096)  # each task is named by several events that follow each other closely
+    @lru_cache(maxsize=4096)  # consecutive events often name the same task
     def parse(cls, text: str) -> TaskKey:
-        """The key that `str` wrote; `ValueError` for anything else."""
+        """Parse a key; raise `ValueError` for anything else."""
         run, kind, *rest = text.split("/")
         if kind == "etl":
             split, partition = rest
@@ -112,7 +113,7 @@ class TaskKey(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _ascending(text: str) -> tuple[int, ...]:
-    """The partitions of a sub-epoch; each set has one name."""
+    """Parse a set of partitions; each set has one name."""
     numbers = tuple(_number("p", part) for part in text.split("+"))
     if list(numbers) != sorted(set(numbers)):
         raise ValueError(f"{text!r} does not name each partition once, in ascending order")

@@ -1,6 +1,6 @@
-"""What is known of a run's models and of the ways to train them: results of `inspect` and `trial`.
+"""Results of `inspect` and `trial` tasks: facts about a run's models and parallel plans.
 
-A trial that fails is a result, too: its way is ruled out, with the reason.
+A failed trial is a result too: its parallel plan is ruled out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cerebro.state.tasks import Task, TaskState
 
 
 def commit(result: TaskResult, run: Run, task: Task) -> None:
-    """An inspection or a trial was committed."""
+    """Record a committed inspection or trial."""
     if task.key.kind == "inspect":
         run.inspection = result.inspection or Inspection(problem="the worker told nothing")
     elif task.key.group is not None and task.key.parallel_plan is not None:
@@ -25,7 +25,7 @@ def commit(result: TaskResult, run: Run, task: Task) -> None:
 
 
 def fail(failure: Failure, run: Run, task: Task) -> None:
-    """An attempt at one has failed, as the task knows already. The run goes on without."""
+    """Record a failed inspection or trial, after the task's own update; the run continues."""
     if task.state is not TaskState.FAILED:
         return
     reason = f"its trial came to nothing: {failure.line}"
@@ -45,10 +45,10 @@ def _cause(failure: Failure) -> Cause:
 
 
 def recall(event: TrialsRecalled, run: Run) -> None:
-    """Take over what earlier runs' trials have shown.
+    """Record the outcomes of earlier runs' trials.
 
     Raises:
-        IllegalEventError: the models were not inspected, or there is no such way.
+        IllegalEventError: the models were not inspected, or a parallel plan is unknown.
     """
     if run.inspection is None:
         raise IllegalEventError(f"TrialsRecalled of {run.id}, whose models nobody has inspected")

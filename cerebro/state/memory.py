@@ -1,8 +1,7 @@
-"""How much memory a task needs that ran out of it while it had its worker to itself. Pure.
+"""Memory need of a task that ran out of memory alone on its worker. Pure.
 
-Whatever it took at most, and whatever there was, was too little: it needs a tenth more than the larger of the two, and
-a quarter more than there was where nothing was measured. A worker has room for what needs at most 95 % of its memory:
-the rest is for the worker's own processes, or what a driver keeps.
+The need is 10 % above the larger of peak and limit, or 25 % above the limit without a measured peak. A worker offers
+95 % of its memory: its own processes or the driver use the rest.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from cerebro.contract.tasks import Failure
 
 _BEYOND_PEAK, _BEYOND_LIMIT = 1.1, 1.25
 USABLE = 0.95
-"""Of the memory that there is."""
+"""Share of a worker's memory that tasks may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lack:
-    """That memory ran out in attempts at one task which had their worker to themselves.
+    """Lack of memory in attempts at one task, each alone on its worker.
 
     Attributes:
-        place: whose memory.
-        limit_bytes: the most of it that one of them had.
-        peak_bytes: the most that one of them was seen to take; 0: not known.
+        place: the memory that ran out.
+        limit_bytes: largest limit of an attempt.
+        peak_bytes: largest measured use; 0 if unknown.
     """
 
     place: MemoryPlace
@@ -34,10 +33,10 @@ class Lack:
     peak_bytes: int = 0
 
     def need_bytes(self, peak_bytes: int = 0) -> int:
-        """What another attempt is to have.
+        """Return the memory for the next attempt.
 
         Args:
-            peak_bytes: the most that sub-epochs of the same model took; 0: not known.
+            peak_bytes: peak of the model's other sub-epochs; 0 if unknown.
         """
         peak = max(self.peak_bytes, peak_bytes)
         return math.ceil(
@@ -46,19 +45,18 @@ class Lack:
 
 
 def has_room(limit_bytes: int, need_bytes: int) -> bool:
-    """Whether so much memory is enough for what needs so much."""
+    """Return True if a worker with this limit can run a task with this need."""
     return need_bytes <= USABLE * limit_bytes
 
 
 def have_grown(before: Iterable[Lack], now: Iterable[Lack]) -> bool:
-    """Whether it is known by now that more memory than that was too little."""
+    """Return True if a larger limit than before was too small."""
     known = {lack.place: lack.limit_bytes for lack in before}
     return any(lack.limit_bytes > known.get(lack.place, 0) for lack in now)
 
 
 def with_failure(lacks: Iterable[Lack], failure: Failure) -> tuple[Lack, ...]:
-    """What is known, with one more attempt that was alone; of what does not say whose memory it was and how much there
-    was, nothing is learned."""
+    """Add a failed attempt that ran alone; without place and limit it adds nothing."""
     known = {lack.place: lack for lack in lacks}
     if failure.place is not None and failure.limit_bytes:
         before = known.get(failure.place)

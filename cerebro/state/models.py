@@ -205,7 +205,7 @@ class Model:
     # --- changes ---------------------------------------------------------------------------------
 
     def move(self, event: str) -> bool:
-        """Apply a transition of the table; return True if there is one."""
+        """Apply a transition of the table; return True if it exists."""
         target = TRANSITIONS.get((self.state, event))
         self.state = target or self.state
         return target is not None
@@ -400,7 +400,7 @@ class Model:
 
     @property
     def inherited_epochs(self) -> int:
-        """Complete inherited epochs: the epoch at which the model branched off."""
+        """Complete inherited epochs: the epoch of the branch."""
         return bisect_right(self._ends, self.inherited)
 
     @property

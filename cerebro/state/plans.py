@@ -1,4 +1,4 @@
-"""What a plan makes of a run: the data set that it is to make, its tasks, its models."""
+"""Start of a planned run: its data set, tasks and models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cerebro.state.workers import Worker
 def begin(
     datasets: dict[str, Dataset], holders: Callable[[str, int], list[Worker]], run: Run, plan: Plan
 ) -> None:
-    """Give a run its plan.
+    """Set the plan of a run.
 
     Args:
-        datasets: those of the experiment; what an ETL run is to make is put there.
-        holders: data set and training partition -> workers that hold it. What nobody holds is made anew.
-        run: has none yet.
+        datasets: data sets of the experiment; an ETL run's is added.
+        holders: (data set, training partition) -> workers with a replica. Partitions without one are made again.
+        run: a run without a plan.
     """
     run.plan = plan
     if isinstance(plan, EtlPlan):

@@ -1,10 +1,10 @@
-"""Where a sub-epoch is in its model's training: what a learning-rate schedule asks for.
+"""Position of a sub-epoch in its model's training, for learning-rate schedules. Pure.
 
-Of sub-epochs on sets of partitions, `total_steps` is what single partitions would take: a batch more for each partition
-of a set but one, at the most.
+Partitions differ in rows and batches, and models visit them in different orders. So the number of batches before a
+sub-epoch depends on the earlier visits and their batch sizes.
 
-Partitions have different numbers of rows, and so of batches, and models visit them in different orders. So the number
-of batches before a sub-epoch follows from the visits before it, and from the batch size that each of them had. Pure.
+For sub-epochs on sets of partitions, `total_steps` counts single partitions; it exceeds the true number by at most one
+batch for each partition of a set but one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cerebro.state.visits import Visit
 def position_of(
     model: Model, rows: Mapping[int, int], sub_epoch: int, terms: Terms | None = None
 ) -> Position:
-    """Of the sub-epoch of that number, from 0, all visits before which are known.
+    """Return the position of a sub-epoch, numbered from 0; all earlier visits must be known.
 
     Args:
-        rows: partition -> its rows; see `FitPlan.partitions`.
-        terms: that the sub-epoch has; left out: `Model.terms_of`.
+        rows: partition -> rows; see `FitPlan.partitions`.
+        terms: its training config; default `Model.terms_of`.
     """
     now = terms or model.terms_of(sub_epoch)
     cut = _cut(now.hyperparams)
@@ -33,11 +33,11 @@ def position_of(
     visited = [p for v in model.visits[model.visits_until(before) : sub_epoch] for p in v.partitions]
     per_epoch = sum(batches.values())
     expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
-    # Of the sub-epochs before alone: what came later must not move them.
+    # Only earlier sub-epochs count: later ones must not move the position.
     had = [0, *(number for first, number in model.begun if first < sub_epoch)] if sub_epoch else []
     cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
     if len(model.visits) != model.visited or len(cuts) > 1:
-        # Partitions that are read together have one last batch.
+        # Partitions read together share one last batch.
         archived = min(before, model.archived_epochs)
         first = model.visits_until(archived)
         known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
@@ -45,7 +45,7 @@ def position_of(
             steps_of(model, number, visit, rows)
             for number, visit in enumerate(model.visits[first:sub_epoch], start=first)
         )
-    # What is left takes batches of the present size.
+    # Remaining batches have the current size.
     past = step if len(cuts) > 1 else expected
     return Position(
         epochs=now.epochs,
@@ -56,7 +56,7 @@ def position_of(
 
 
 def steps_of(model: Model, sub_epoch: int, visit: Visit, rows: Mapping[int, int]) -> int:
-    """Optimizer steps of a sub-epoch of that number."""
+    """Return the optimizer steps of a sub-epoch, given its number."""
     return _batches(
         sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(sub_epoch))
     )

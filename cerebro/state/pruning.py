@@ -59,7 +59,7 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
     """Record removed checkpoints, except the ones in use.
 
     Raises:
-        IllegalEventError: the run has no search or no such model.
+        IllegalEventError: the run has no search, or not this model.
     """
     unknown = event.files.keys() - run.models.keys()
     if run.search is None or unknown:

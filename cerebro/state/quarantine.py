@@ -139,7 +139,7 @@ def quarantined(
     """Quarantine a worker. A person's request replaces the rule's.
 
     Raises:
-        NotFoundError: no such worker is registered.
+        NotFoundError: the worker is not registered.
         ConflictError: the cluster needs the worker.
     """
     status, known = found(worker, statuses), health.of(worker)
@@ -168,7 +168,7 @@ def released(
     """Release a worker from quarantine and discard earlier evidence.
 
     Raises:
-        NotFoundError: no such worker is registered.
+        NotFoundError: the worker is not registered.
         ConflictError: it is not quarantined.
     """
     status, known = found(worker, statuses), health.of(worker)
@@ -193,7 +193,7 @@ def check_asked(
     """Request a node check.
 
     Raises:
-        NotFoundError: no such worker is registered.
+        NotFoundError: the worker is not registered.
         ConflictError: the worker trains no models.
     """
     status = found(worker, statuses)
@@ -233,7 +233,7 @@ def paced(
     """Set or clear the slow label of a worker. Announce only changes of the label, not of the factor.
 
     Raises:
-        NotFoundError: no such worker is registered.
+        NotFoundError: the worker is not registered.
     """
     host, known = found(worker, statuses).record.host, health.of(worker)
     pace = None

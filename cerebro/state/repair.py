@@ -1,4 +1,4 @@
-"""A state that was torn in the middle of an event, made whole again."""
+"""Repair of a state that an error has torn within an event."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def whole(
     read: Callable[[int], Sequence[Event]],
     begin: Callable[[str], ExperimentState] | None = None,
 ) -> ExperimentState:
-    """The state itself; if it is torn, what it was before that event, folded anew.
+    """Return the state itself, or a recomputed copy from before the failed event if it is torn.
 
     Args:
-        read: the events after a number, oldest first, as many as it likes, none at the end; may raise
+        read: returns events after a number, oldest first; an empty sequence after the last one. May raise
             `UnreadableError`.
-        begin: the newest fold of a log that is kept; one that is newer than the state is of no use.
+        begin: returns the newest snapshot of a log; ignored if newer than the state.
     """
     if not state.torn:
         return state
@@ -39,7 +39,7 @@ def whole(
 
 
 def _begun(state: ExperimentState) -> ExperimentState:
-    """At the beginning of its log."""
+    """The state before the log's first event."""
     return ExperimentState(
         name=state.name, archive_after=state.archive_after, keeps_archived=state.keeps_archived
     )

@@ -1,6 +1,6 @@
-"""Counts over a run's models and tasks, kept by the fold: a decision needs no pass over all of them.
+"""Counts over a run's models and tasks, so that decisions need no pass over them.
 
-Everything here follows from the models and tasks themselves; whoever changes one has it seen again.
+All counts follow from the models and tasks; code that changes one must report it here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cerebro.state.tasks import Task, TaskState
 
 
 class Mixed(NamedTuple):
-    """A metric that is a ratio on one of two partitions and a number on the other."""
+    """A metric that is a ratio on one partition and a number on another."""
 
     model: str | None
     metric: str
@@ -29,41 +29,40 @@ class RunCounts:
     """Counters over the models and tasks of one run."""
 
     active: int = 0
-    """Models that have sub-epochs or validations to do."""
+    """Models with sub-epochs or validations left."""
     reached: Counter[int] = field(default_factory=Counter)
-    """Epochs that are completed -> how many of the models that are not cut short have completed so many."""
+    """Completed epochs -> number of models, without failed and stopped ones."""
     unvalidated: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Active models with completed epochs that are not validated -> these epochs, ascending."""
+    """Active model -> its completed epochs without validation, ascending."""
     struck: int = 0
-    """Ways that are ruled out, of all models together."""
+    """Ruled-out parallel plans, summed over all models."""
     overflowed: set[str] = field(default_factory=set)
-    """Models that a way is ruled out of because memory ran out."""
+    """Models with a parallel plan ruled out for lack of memory."""
     pending: OrderedDict[str, Task] = field(default_factory=OrderedDict)
-    """The run's own tasks, if it is no fit, that are to be assigned: first those that came back, the newest of them
-    first, then the others in order."""
+    """Own tasks to assign, except in fits: returned ones first (newest first), then the rest in order."""
     unfinished: int = 0
-    """The run's own tasks, if it is no fit, that are not committed."""
+    """Uncommitted own tasks, except in fits."""
     mixed: Mixed | None = None
-    """Why results of one model's own tasks cannot be put together; the first that was found."""
+    """First contradiction that prevents merging a model's results."""
     committed: int = 0
-    """Commits of the run's own tasks, if it is no fit; of one that was done again, each."""
+    """Commits of own tasks, repeated ones included, except in fits."""
     committed_s: float = 0.0
-    """Seconds that these took together."""
+    """Seconds of these commits."""
     sub_epochs: int = 0
     """Visits of a fit."""
     sub_epoch_devices: int = 0
-    """Devices that each of them took, added up."""
+    """Devices of the visits, summed."""
     _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Model that is in `unvalidated` -> how many epochs it had completed, and of how many validations there were."""
+    """Model in `unvalidated` -> (completed epochs, validations) when last counted."""
     _struck: dict[str, int] = field(default_factory=dict)
-    """Model -> how many of its ways were counted as ruled out, if any was."""
+    """Model -> counted ruled-out plans, if any."""
     _kinds: dict[str | None, dict[str, tuple[bool, int]]] = field(default_factory=dict)
-    """Model -> metric -> whether it is a ratio, and on which partition it was first returned."""
+    """Model -> metric -> (True if a ratio, first partition with it)."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
-    """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
+    """Model -> counted values: position, activity, completed epochs."""
 
     def see_model(self, model: Model, *, is_validated: bool) -> None:
-        """A model is new or has changed.
+        """Update the counts for a new or changed model.
 
         Args:
             is_validated: True if its run validates models.
@@ -100,17 +99,17 @@ class RunCounts:
             return
         known = completed, len(model.validations)
         if self._validated.get(model.id) != known:
-            # Sub-epochs come far more often than that an epoch is completed or validated.
+            # Sub-epochs are far more frequent than ends and validations of epochs.
             self._validated[model.id] = known
             epochs = range(1, completed + 1)
             self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validations)
 
     def in_order(self, models: Collection[str]) -> list[str]:
-        """Models in the order of the run."""
+        """Return the models in the order of the run."""
         return sorted(models, key=lambda name: self._seen[name][0])
 
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
-        """One of the run's own tasks is new, was assigned or has ended; to be told of each of these once."""
+        """Count a new, assigned or ended own task; call it once for each change."""
         self.unfinished += is_new - (task.state is TaskState.COMMITTED)
         if task.state is TaskState.COMMITTED and task.attempts:
             self.committed += 1

@@ -31,7 +31,7 @@ def own_procedure(run: Run) -> OwnProcedure | None:
 
 
 def report_models(log: SearchLog, run: Run, models: Iterable[Model], *, time: float, by: str) -> None:
-    """Report what has changed of these models.
+    """Report the changes of these models.
 
     Args:
         time: time of the event, in seconds by the store's clock.

@@ -1,10 +1,8 @@
-"""What others had of a run's devices, and what that leaves it. Pure.
+"""Device time of a run that other runs used. Pure.
 
-A device that had a task of another run was not there for this one. So that time is absence, as a break is: it is no
-idle time, and no order of the run's sub-epochs could have used it. The log of a run tells of it (`DevicesTaken`).
-
-Others never have a device while the run itself does, so a bound that counts their time (`cerebro.state.bound`) holds
-for what the run did.
+While another run's task has a device, the device is absent for this run, as in a break: that time is not idle, and no
+order of sub-epochs could use it. The run's log records it (`DevicesTaken`). It never overlaps the run's own use, so a
+bound that includes it (`cerebro.state.bound`) is valid.
 """
 
 from __future__ import annotations
@@ -13,16 +11,16 @@ from cerebro.contract.events import DevicesTaken
 from cerebro.state.runs import Run
 
 _TICK_S = 1e-3
-"""A gap that is rounding."""
+"""Gap that counts as rounding."""
 
 
 def add_taken(run: Run, event: DevicesTaken) -> None:
-    """Add the times in which others had devices of the run."""
+    """Add the spans in which other runs had devices of the run."""
     for span in event.spans:
         known = run.taken.setdefault(span.worker, [])
         newest = next((at for at in reversed(range(len(known))) if known[at].device == span.device), None)
         if newest is not None and span.since <= known[newest].until + _TICK_S:
-            # Others have had it all the time since the last note.
+            # Continuous use since the last record.
             known[newest] = known[newest]._replace(until=span.until)
         else:
             known.append(span)
@@ -30,12 +28,12 @@ def add_taken(run: Run, event: DevicesTaken) -> None:
 
 
 def taken_s(run: Run, worker: str, begin: float, end: float) -> float:
-    """Device-seconds that others had of a worker between two times (the store's clock), but for breaks."""
+    """Return the device-seconds of other runs on a worker between two times, without breaks."""
     spans = run.taken.get(worker, ())
     return sum(open_s(run, max(span.since, begin), min(span.until, end)) for span in spans)
 
 
 def open_s(run: Run, begin: float, end: float) -> float:
-    """Seconds from `begin` to `end`, if that is later, but for breaks."""
+    """Return the seconds from `begin` to `end` without breaks; 0 if `end` is earlier."""
     in_breaks = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in run.breaks)
     return max(0.0, end - begin - in_breaks)

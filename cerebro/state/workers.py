@@ -59,7 +59,7 @@ class Worker:
     weight: float
     kinds: frozenset[str]
     volume: str
-    """Its shard volume, perhaps shared."""
+    """Its shard volume; workers may share one."""
     replicas: set[tuple[str, int]]
     """(data set, partition) of replicas on its volume; workers of a volume share the set object."""
     is_alive: bool = True
@@ -83,7 +83,9 @@ class Worker:
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Key -> devices of its open attempts of this experiment, in the order of assignment."""
     ended: deque[Ended] = field(default_factory=lambda: deque(maxlen=LAST))
-    """Last ended attempts of this experiment, oldest first, over all incarnations; without revoked and released ones."""
+    """Last ended attempts of this experiment over all incarnations, oldest first.
+
+    Revoked and released ones are not listed."""
     has_failures: bool = False
     """True if an attempt ever failed here."""
     left: set[str] = field(default_factory=set)
@@ -156,7 +158,7 @@ def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
 def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
     """Add a worker or its next incarnation.
 
-    It has the replicas it found, and the ones that live workers of its volume know, since these may be newer. Without
+    It has the replicas it found, and those known to live workers of its volume, which may be newer. Without
     live workers on the volume only found replicas count, since the disk may be new. Open tasks stay until revoked.
     """
     known = workers.get(event.worker)
