@@ -16,12 +16,12 @@ from cerebro.state.search_reports import report_models
 
 
 def refusal(run: Run, new: NewModel) -> str:
-    """Return why the model cannot be added now, as a sentence, or an empty text."""
+    """Return why the model cannot be added now, or an empty text."""
     return size_refusal(run, new.hyperparams) or origin_refusal(run, new) or epochs_refusal(run, new)
 
 
 def origin_refusal(run: Run, new: NewModel) -> str:
-    """Return why the model cannot start from its parent's checkpoint, as a sentence, or an empty text."""
+    """Return why the parent's checkpoint is no starting point, or an empty text."""
     origin = new.origin
     if origin is None:
         return ""
@@ -42,7 +42,7 @@ def origin_refusal(run: Run, new: NewModel) -> str:
 
 
 def epochs_refusal(run: Run, new: NewModel) -> str:
-    """Return why nothing would remain to train, as a sentence, or an empty text.
+    """Return why nothing would remain to train, or an empty text.
 
     Call it after `origin_refusal`."""
     if new.origin is None:
@@ -60,7 +60,7 @@ def epochs_refusal(run: Run, new: NewModel) -> str:
 
 
 def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
-    """Return why a model cannot have its batch size, as a sentence, or an empty text."""
+    """Return why the batch size is invalid, or an empty text."""
     smallest = min(run.fit_rows.values())
     size = hyperparams.get("batch_size")
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= smallest:

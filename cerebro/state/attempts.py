@@ -212,7 +212,7 @@ def give_up(event: TaskGivenUp, run: Run) -> None:
 
 
 def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
-    """Whether to repeat a task on another worker, if possible, since a broken device may raise the same error.
+    """Whether to repeat a task elsewhere: a broken device may raise the same error.
 
     Once per run, so errors in user code appear early."""
     is_users = event.failure.kind is FailureKind.USER_ERROR

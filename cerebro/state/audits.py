@@ -169,7 +169,7 @@ class Audits:
             self.settle(audit)
 
     def end(self) -> None:
-        """Cancel open verifications at the end of the run."""
+        """Close open verifications when the run ends; cancel the ones not begun."""
         for audit in list(self._open.values()):
             if audit.state is AuditState.WAITING:
                 self.drop(

@@ -1,4 +1,4 @@
-"""Rule for concurrent runs of one experiment, in one place. Pure.
+"""Rule for concurrent runs of one experiment. No other module decides this. Pure.
 
 At most one run preprocesses or trains. Tests and predictions run concurrently with it and each other while nothing
 changes their models: the fit run has ended, or the models are finished and no search can extend them. A test or
@@ -54,7 +54,7 @@ def finished_models(run: Run) -> list[str]:
 
 
 def reader(runs: Mapping[str, Run], fit: Run, model: str) -> Run | None:
-    """Return an open test or prediction that reads the model, which must not change until then."""
+    """Return an open test or prediction that needs the model unchanged."""
     for run in runs.values():
         plan = run.plan
         if run.is_open and isinstance(plan, EvaluatePlan) and plan.fit == fit.id and model in plan.models:

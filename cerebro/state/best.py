@@ -1,4 +1,4 @@
-"""The best model of an experiment, over all fits with the same metric on the same data set. Pure."""
+"""The best model over all fits with one metric and data set. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class BestModel:
 def best_model(
     state: ExperimentState, fit: Run | None = None, *, best_of: Callable[[Run], Model | None] = Run.best_model
 ) -> BestModel | None:
-    """Find the best model over all fits with the metric, split and data set of `fit`; the first of equal ones.
+    """Find the best model over all fits comparable with `fit`; the first of equal ones.
+
+    Comparable fits have the same metric, mode, split and data set.
 
     Args:
         fit: a planned fit. Default: the newest.

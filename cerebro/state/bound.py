@@ -73,7 +73,7 @@ def _with_sub_epochs(
 def least_s(
     run: Run, models: Mapping[str, float], work: Mapping[str, float], devices: Mapping[str, int]
 ) -> float:
-    """Return the least seconds from the start of the makespan to do the work on the free devices, without breaks.
+    """Return the least seconds for the work on the free devices, without breaks.
 
     A model trains on one worker at a time, and a device trains one model at a time (seed paper, section 5.1). So the
     longest model needs one device throughout, and each worker's work needs its own devices.

@@ -244,7 +244,7 @@ def _reopen(run: Run, event: ModelResumed | ModelRetried | ModelsAdded | ModelEx
         return
     move(run, event)
     if run.search is not None and run.search.finish is None:
-        run.search.close(event.by)  # an unfinished search stays closed
+        run.search.close(event.by)  # the unfinished search does not continue
     for each in run.models.values():
         each.move("LeftOut")
         run.see_model(each)

@@ -1,4 +1,4 @@
-"""Values that a commit adds to the curves of a model or run, for TensorBoard files and exports.
+"""Curve values from a commit, for TensorBoard files and exports.
 
 A repeated sub-epoch (after a lost checkpoint) has the same task key: consumers must skip a second value for it.
 """

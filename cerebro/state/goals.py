@@ -66,7 +66,7 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
 
 
 def forecast_lines(run: Run, now: float) -> list[str]:
-    """Describe the forecast of an open run, or compare forecast and end of an ended one."""
+    """Describe the forecast; for an ended run, compare it with the end."""
     if run.ended and not run.is_open:
         return [*([_truth(run)] if run.forecasts else []), *_missed(run)]
     if not run.forecasts:
@@ -146,7 +146,7 @@ def _missed(run: Run) -> list[str]:
 
 
 def clock(at: float, now: float) -> str:
-    """Format a time in this machine's named zone, with the date if over half a day from now."""
+    """Format a time in this machine's zone; add the date beyond half a day from now."""
     moment = datetime.datetime.fromtimestamp(at).astimezone()
     return moment.strftime("%H:%M %Z" if abs(at - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z")
 

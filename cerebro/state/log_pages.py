@@ -1,4 +1,4 @@
-"""Time ranges of a log, read at a cost that does not depend on the log's length.
+"""Reader for time ranges of a log; its cost is independent of the log's length.
 
 A page has a thousand events and starts at a fixed number, so full pages never change and the last ones read are cached,
 as `cerebro.state.past.Move`. A binary search finds the page for a time: first among the log's segments, whose times the
@@ -163,7 +163,7 @@ class LogPages:
         )
 
     def through(self, log: Log, since: float, until: float) -> Iterator[Page]:
-        """Yield the readable pages of a time range and of the pages before it, without caching them."""
+        """Yield the readable pages of a time range and before it, without caching."""
         first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         for number in range(max(0, first - _BACK[-1]), last + 1):
             page = self._read(log, number)
@@ -173,9 +173,9 @@ class LogPages:
     # --- page of a time --------------------------------------------------------------------------
 
     def _replica(self, log: Log, time: float, *, is_end: bool = False) -> int:
-        """Number of the first page that reaches a time, or that passes it if `is_end` (events may share a time).
+        """Number of the first page that reaches a time, or passes it if `is_end`.
 
-        The last page if no page does. An unreadable page counts as reaching a start but not an end."""
+        Several events may share a time.         The last page if no page does. An unreadable page counts as reaching a start but not an end."""
 
         def is_past(ended: float) -> bool:
             return ended > time if is_end else ended >= time

@@ -422,7 +422,7 @@ class Model:
         return self.terms_of(sub_epoch).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
-        """Return the hyperparameters to show for `epoch`, or for the newest sub-epoch if it is None."""
+        """Return the hyperparameters to show for `epoch`; default: the newest sub-epoch."""
         if len(self.terms) == 1 or not self.visits:
             return self.hyperparams
         sub_epoch = len(self.visits) - 1 if self.own_sub_epochs else len(self.visits)

@@ -180,7 +180,7 @@ def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome
 
 
 def _upcoming(run: Run, model: Model) -> str:
-    """Label of the running, last or probable next sub-epoch's plan; empty for a trained model."""
+    """Label of the running, last or probable next sub-epoch's plan; empty for an ended model."""
     if model.state is not ModelState.ACTIVE or model.is_trained:
         return ""
     task = run.open.get(model.busy or "")
@@ -233,7 +233,9 @@ _CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
 
 
 def see_trial(run: Run, group: str, parallel_plan: str) -> None:
-    """Rule a plan out for a group of models if trials on every kind of device failed conclusively.
+    """Rule a plan out for a group if its trials failed conclusively.
+
+    With several kinds of devices, all trials must fail.
 
     Skips plans with a trained sub-epoch, models changed since, and a model's last plan, left to its sub-epochs.
 

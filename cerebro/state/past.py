@@ -1,4 +1,6 @@
-"""Attempts in a time range of a log, without the state before it, for compacted sub-epochs. Pure.
+"""Attempts in a time range of a log, for compacted sub-epochs. Pure.
+
+They are found without the state before the range.
 
 Each task event becomes a small *move*, and attempts are assembled from moves. If an attempt began before the range, its
 commit's timings give the start, and its devices are unknown (`Pieced.guessed`).

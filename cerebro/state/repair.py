@@ -14,7 +14,7 @@ def whole(
     read: Callable[[int], Sequence[Event]],
     begin: Callable[[str], ExperimentState] | None = None,
 ) -> ExperimentState:
-    """Return the state itself, or a recomputed copy from before the failed event if it is torn.
+    """Return the state; if it is torn, recompute it before the failed event.
 
     Args:
         read: returns events after a number, oldest first; an empty sequence after the last one. May raise

@@ -69,7 +69,7 @@ def gap(makespan_s: float, lower_bound_s: float) -> float:
 
 
 def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted:
-    """Report on the schedule up to the end of `epoch`, once all active models have trained it.
+    """Report on the schedule until all active models have trained `epoch`.
 
     Args:
         run: a fit run of `state` with reports on all earlier epochs.
@@ -210,7 +210,7 @@ def _start_s(run: Run) -> float:
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
-    """Device-seconds without any task between two times, for each worker that could train for the run.
+    """Idle device-seconds between two times, for each worker that could train.
 
     Counts only the time a worker was present; for a returned worker, only since it last joined.
     """

@@ -151,7 +151,7 @@ class SearchLog:
         return True
 
     def draw(self, event: ValuesDrawn, *, since_s: float) -> None:
-        """Record suggestions, made `since_s` seconds after the run's start.
+        """Record suggestions.
 
         Args:
             since_s: seconds since the run's start.

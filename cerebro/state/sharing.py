@@ -25,7 +25,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
-    """Return the share of the cluster (0 to 1) due to each run while all want more.
+    """Return the fair share (0 to 1) of each run while all want more.
 
     A project's weight is the mean of its runs' weights; within a project, runs share by weight. A project counts as one
     run, and priority counts within and between projects.
@@ -196,7 +196,7 @@ def queue_position_of(queue: QueueAnswer, experiment: str, run: str) -> QueuePos
 def _attended(
     attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
 ) -> dict[tuple[str, str], QueuePosition]:
-    """Positions of attended runs, in the order of priority."""
+    """Positions of attended runs, in scheduling order."""
     ahead, taken, found = 0, sum(told.devices for told in attended.values()), {}
     for key, told in attended.items():
         found[key] = QueuePosition(

@@ -149,7 +149,7 @@ class Task:
     lacks: tuple[memory.Lack, ...] = ()
     """Memory limits learned from attempts alone on their worker, for the current parallel plan."""
     is_interrupted: bool = False
-    """True if it ran when its worker was lost or drained, or has a savepoint, until it starts again."""
+    """True after an interrupted attempt or a savepoint, until the next start."""
     waits_until: float = 0.0
     """Time until which a sub-epoch with a savepoint waits for a worker with its partition."""
 

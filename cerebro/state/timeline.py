@@ -107,7 +107,7 @@ def committed(run: Run) -> Iterator[TrainedSubEpoch]:
 
 
 def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
-    """Yield running sub-epochs up to `now`, or to their start if `now` is earlier (clock skew)."""
+    """Yield running sub-epochs until `now`, which may lag behind the store's clock."""
     for task in run.open.values():
         key, attempt = task.key, task.attempts[-1]
         if key.kind != "train" or task.state is not TaskState.RUNNING:
@@ -246,7 +246,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
 
 
 def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
-    """One strategy with its mean time per number of workers and GPUs that trained a model together."""
+    """Mean time per model, number of workers and GPUs per worker."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         if sub_epoch.others:

@@ -1,4 +1,4 @@
-"""Time between two sub-epochs of a run, when the model and the device of the second are free. Pure.
+"""Time between two sub-epochs while model and device are free. Pure.
 
 A device waits for the commit, the next decision, and the delivery of the task. This is no time of a sub-epoch and no
 lack of work. It matters where sub-epochs are short.

@@ -1,4 +1,4 @@
-"""One word per state, the same on the page, in notebooks and on the command line.
+"""One word per state, shared by page, notebooks and command line.
 
 Words: new, queued, starting, running, paused, stopping, stopped, finished, ended, failed, lost, idle, silent,
     unreadable. Templates give each an icon and a colour; the word is always there too. A fit with failed
@@ -36,7 +36,7 @@ def experiment(state: ExperimentState) -> str:
 
 
 def shown_run(state: ExperimentState) -> Run | None:
-    """The run in progress, else the newest fit, else the newest run of another kind, else none."""
+    """Return the run in progress, the newest fit or the newest other run."""
     runs = list(state.runs.values())
     fits = [each for each in runs if each.kind == "fit"]
     return state.active_run() or next(reversed(fits or runs), None)
@@ -124,7 +124,9 @@ def _at_rung(value: Model, owner: Run) -> str:
 
 
 def trained(value: Run, epochs: int | None = None) -> str:
-    """Describe the progress of a fit that may get more models, in numbers instead of a share.
+    """Describe the progress of a fit that may get more models.
+
+    Numbers, because a share of an unknown total means nothing.
 
     Args:
         epochs: sum of `Model.own_epochs`, if the caller has it.
@@ -145,7 +147,9 @@ def is_at_work(value: Model, owner: Run) -> bool:
 
 
 def attempt(value: Task, there: int = 1) -> str:
-    """Describe an open attempt with its parallel plan, and its devices if the worker has several (`there`)."""
+    """Describe an open attempt with its parallel plan and devices.
+
+    Devices are shown if the worker has several (`there`)."""
     where = on_devices(value.attempts[-1].devices, there)
     return f"{by_parallel_plan(value)} ({where})" if where else by_parallel_plan(value)
 
