@@ -175,7 +175,8 @@ class LogPages:
     def _replica(self, log: Log, time: float, *, is_end: bool = False) -> int:
         """Number of the first page that reaches a time, or passes it if `is_end`.
 
-        Several events may share a time.         The last page if no page does. An unreadable page counts as reaching a start but not an end."""
+        Several events may share a time. The last page if no page does. An unreadable page counts as reaching a
+        start but not an end."""
 
         def is_past(ended: float) -> bool:
             return ended > time if is_end else ended >= time
