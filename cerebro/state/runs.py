@@ -155,7 +155,7 @@ class Run:
     inspection: Inspection | None = None
     """Groups of alike models and the available parallel plans; `None` without a choice."""
     trials: dict[tuple[str, str], TrialOutcome] = field(default_factory=dict)
-    """(group id, parallel plan id) of `inspection` -> trial outcome, perhaps of an earlier run."""
+    """(group id, parallel plan id) of `inspection` -> trial outcome of this or an earlier run."""
     audits: Audits = field(default_factory=Audits)
     """Sub-epochs under verification."""
     has_recalled: bool = False
