@@ -1,7 +1,8 @@
 """Attempts in a time range of a log, for compacted sub-epochs. Pure.
 
 The state before the range is not needed: each task event becomes a small *move*, and attempts are assembled from moves.
-If an attempt began before the range, its commit times give the start, and the devices are unknown (`Pieced.guessed`).
+If an attempt began before the range, the timings in its commit give the start; the devices are unknown
+(`Pieced.guessed`).
 
 An undone sub-epoch (lost checkpoint) shows when its partition is assigned or committed again in the same epoch. If that
 happens after the range, the sub-epoch still appears committed.

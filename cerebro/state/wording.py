@@ -36,7 +36,7 @@ def experiment(state: ExperimentState) -> str:
 
 
 def shown_run(state: ExperimentState) -> Run | None:
-    """Return the run in progress, the newest fit or the newest other run."""
+    """Return the run in progress, else the newest fit, else the newest run."""
     runs = list(state.runs.values())
     fits = [each for each in runs if each.kind == "fit"]
     return state.active_run() or next(reversed(fits or runs), None)
