@@ -1,9 +1,8 @@
 """Start a worker: wiring only.
 
 ``python -m cerebro.worker.agent --handlers etl_worker cerebro.worker.searches model_hopper trial_runner``
-serves all
-kinds of tasks in one process, as on one machine. In a cluster, one container runs the first two handlers,
-another the rest.
+serves all kinds of tasks in one process, as on one machine. In a cluster, one container runs the first two
+handlers, another the rest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Messages between an agent and its child: JSON objects, one per line, over a socket pair.
 
 JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the
-socket, for
-example after closing a file descriptor twice. Such lines are dropped, counted and quoted; the messages around
-them arrive.
+socket, for example after closing a file descriptor twice. Such lines are dropped, counted and quoted; the
+messages around them arrive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Check the worker's machine on request and report the findings.
 
 Checks run one after another in their own thread. A new process (`cerebro.worker.training.node_check`) does
-the work and
-is killed if it does not end, so a device that hangs is a finding and cannot hang the agent.
+the work and is killed if it does not end, so a device that hangs is a finding and cannot hang the agent.
 """
 
 from __future__ import annotations

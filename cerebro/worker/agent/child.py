@@ -1,10 +1,8 @@
 """The child process: runs user code through a handler, one task after another, and reports results.
 
 To its agent it is one process. In fact there are two: one imports modules and forks the other for user code
-(`forking`).
-The child has neither a token nor a connection to the store. Exceptions in user code become a typed `Failure`;
-the
-agent reports a process that dies.
+(`forking`). The child has neither a token nor a connection to the store. Exceptions in user code become a
+typed `Failure`; the agent reports a process that dies.
 """
 
 from __future__ import annotations

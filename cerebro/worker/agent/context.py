@@ -31,8 +31,7 @@ class Ranks:
     Attributes:
         rank, size: number of this process, from 0; number of ranks.
         folder: private folder of the rendezvous, for a gang only of this worker's ranks. Unchanged from the
-            previous task if the
-            ranks are still connected.
+            previous task if the ranks are still connected.
         address: this worker's address for the gang; "" if all ranks are on this worker.
     """
 
@@ -284,8 +283,7 @@ class Context:
         """Leave the task if the agent preempts it. Call after `listen` if more batches or rows follow.
 
         After its last batch, a task finishes and saves instead. All ranks leave at the same batch, later than
-        the batch at
-        which rank 0 received the request.
+        the batch at which rank 0 received the request.
 
         Raises:
             PreemptedError: the task ends here.

@@ -2,10 +2,8 @@
 texts.
 
 Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch,
-TensorFlow and pynvml
-quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports the runtime's
-number as
-``error_code`` of `torch.AcceleratorError`.
+TensorFlow and pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also
+reports the runtime's number as ``error_code`` of `torch.AcceleratorError`.
 """
 
 from __future__ import annotations

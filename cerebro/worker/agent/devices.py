@@ -1,8 +1,8 @@
-"""The devices of a worker, and what a task that takes some of them may use.
+"""A worker's devices, and the resources of a task that uses some.
 
-A device is a GPU, or on a machine without GPUs a share of the worker's cores. User code sees the GPUs of its own
-devices and no others, whatever it asks torch for, and computes with their share of the threads. So attempts side by
-side meet neither in a GPU's memory nor on a core, and bits do not depend on what runs beside.
+A device is a GPU or, on a machine without GPUs, a share of the worker's cores. User code sees only its own
+GPUs and computes with their share of threads. So concurrent attempts share neither GPU memory nor cores, and
+results are bit-for-bit independent of other attempts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cerebro.runtime.usage.gpus import Gpu
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one task may use.
+    """Resources of one task.
 
     Attributes:
-        devices: of the worker; none for a task that needs no device.
-        threads: to compute with.
-        visible_gpus: ``CUDA_VISIBLE_DEVICES``; `None`: as the worker itself has it.
-        memory_bytes: of the devices together, where they are shares of cores that were told to have so much.
+        devices: the worker's device numbers; () for a task that needs no device.
+        threads: number of compute threads.
+        visible_gpus: value of ``CUDA_VISIBLE_DEVICES``; `None` keeps the worker's.
+        memory_bytes: memory limit of the devices together, if they are CPU devices with a limit.
     """
 
     devices: tuple[int, ...] = (0,)
@@ -33,20 +33,20 @@ class Share:
 
 
 class WorkerDevices:
-    """What a worker has to compute with, numbered from 0.
+    """A worker's devices, numbered from 0.
 
     Args:
-        cores: of the worker.
-        wanted: how many devices; `None`: all GPUs, or one where there are none.
-        gpus: that the worker may use.
-        memory_bytes: that a share of cores is to have; `None`: as much as there is. A GPU has its own.
+        cores: the worker's cores.
+        wanted: number of devices; `None` means all GPUs, or one CPU device without GPUs.
+        gpus: GPUs that the worker may use.
+        memory_bytes: limit of a CPU device; `None` for no limit. Ignored for GPUs.
 
     Attributes:
-        devices: as they are registered.
-        gpus: names of those that are devices.
+        devices: devices as registered.
+        gpus: names of the GPUs among them.
 
     Raises:
-        ClusterError: there are not as many.
+        ClusterError: the machine has fewer devices.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class WorkerDevices:
             self.devices = (device,) * number
 
     def share(self, devices: tuple[int, ...]) -> Share:
-        """What a task of these devices may use. One of none has all cores, and no GPU.
+        """Return the resources of a task on these devices. Without devices: all cores and no GPU.
 
         Raises:
-            LookupError: there is no such device.
+            LookupError: a device does not exist.
         """
         if devices and devices[-1] >= len(self.devices):
             raise LookupError(f"device {devices[-1]} is asked for, but this worker has {len(self.devices)}")

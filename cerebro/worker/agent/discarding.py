@@ -1,9 +1,8 @@
-"""Removing the checkpoints of a model that nothing needs any more, once the sub-epoch that made them so is committed.
+"""Remove a model's unneeded checkpoints after a sub-epoch is committed.
 
-Only an attempt whose commit, or whose savepoint, was accepted removes anything, and only files that were there before
-it: while it held the model, nobody else wrote any. An attempt that lost its lease, however late it ends, removes
-nothing: the model may have gone on elsewhere, and a sub-epoch done again has written a newer file of an older
-sub-epoch.
+Only an attempt with an accepted commit or savepoint removes files, and only files that existed before: while
+it held the model, no other attempt wrote any. An attempt that lost its lease removes nothing: the model may
+have moved to another worker, and a re-execution may have written a newer file of an older sub-epoch.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[Path, ...]:
-    """Files that the task of `item`, with its result, makes superfluous; to be asked before it is committed."""
+    """List the files that a task's result makes unneeded. Call before the commit."""
     body = item.body
     if isinstance(body, AuditTask):
-        # If it differs, somebody else is to do the sub-epoch.
+        # If it differs, another worker repeats the sub-epoch.
         is_equal = result.audit is not None and not result.audit.differences
         return tuple(volumes.checkpoint(name) for name in body.spare) if is_equal else ()
     if not isinstance(body, TrainTask):
@@ -33,13 +32,13 @@ def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
     try:
         return outdated(folder, body.sub_epoch, {Path(kept).name for kept in body.keep})
-    except OSError as error:  # the experiment was deleted meanwhile, or the volume does not answer
+    except OSError as error:  # the experiment was deleted in the meantime, or the volume does not answer
         log.info("older checkpoints of %s stay for now: %s", body.model, error)
         return ()
 
 
 def outdated_by_savepoint(volumes: Volumes, save: api.Save) -> tuple[Path, ...]:
-    """Savepoints of the same sub-epoch from before this one, of which the store knows: nobody goes on from them."""
+    """List earlier savepoints of the same sub-epoch, after the store has accepted `save`."""
     path = volumes.checkpoint(save.savepoint.checkpoint.name)
     newest = savepoint_of(path.name)
     try:
@@ -54,18 +53,18 @@ def outdated_by_savepoint(volumes: Volumes, save: api.Save) -> tuple[Path, ...]:
 
 
 class Discarder:
-    """Removes files in a thread of its own: removing a large one takes long, and on a volume that hangs for ever."""
+    """Removes files in its own thread. Large files take long, and a hanging volume takes forever."""
 
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
         self._thread = ThreadPoolExecutor(1, "discarding")
 
     def discard_savepoints_before(self, save: api.Save) -> None:
-        """Remove the savepoints that this one, which the store knows of, makes superfluous."""
+        """Remove savepoints older than an accepted one."""
         self._thread.submit(lambda: _remove(outdated_by_savepoint(self._volumes, save)))
 
     def discard(self, paths: Collection[Path]) -> None:
-        """Remove them soon; files that are gone already are no error."""
+        """Remove files soon. Missing files are ignored."""
         if paths:
             self._thread.submit(_remove, paths)
 

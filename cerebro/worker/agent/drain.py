@@ -1,4 +1,4 @@
-"""The request that a worker ends: why, and how long it may take. Said once, by a signal or by a newer process."""
+"""A worker's drain request: reason and grace period. Made once, by a signal or a newer process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 
 class Drain:
-    """Shared by all threads of an agent. What was said first counts.
+    """Drain request, shared by the agent's threads. Later requests are ignored.
 
     Attributes:
-        why: who asked and for what, for people.
-        is_superseded: whether a newer process has the worker's name: what runs here is not ours any more.
+        why: who requested it and why, for people.
+        is_superseded: True if a newer process has the worker's name and owns its tasks.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Drain:
         self._asked = threading.Event()
 
     def ask(self, why: str, grace_s: float, *, is_superseded: bool = False) -> None:
-        """Want the end within `grace_s` seconds. Safe in a signal handler."""
+        """Request the end within `grace_s` seconds. Safe in a signal handler."""
         if self._asked.is_set():
             return
         self.why, self.is_superseded = why, is_superseded
@@ -30,14 +30,14 @@ class Drain:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the worker is to end."""
+        """True after a drain request."""
         return self._asked.is_set()
 
     @property
     def left_s(self) -> float:
-        """Seconds until the running task is ended by force; infinite while nobody asked."""
+        """Seconds until the running task is killed; infinite without a request."""
         return max(0.0, self._deadline - time.monotonic())
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the end is wanted; false when `timeout_s` has passed."""
+        """Wait for a drain request. Return False after `timeout_s`."""
         return self._asked.wait(timeout_s)

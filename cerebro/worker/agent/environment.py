@@ -1,7 +1,8 @@
-"""User code's own files and Python environment, made once per machine.
+"""User files and their Python environment, created once per machine.
 
-A `requirements.txt` among the uploaded files gets a virtual environment that sees the worker's packages behind its own:
-what the worker has already (torch above all) is not installed again, what user code adds cannot break the worker.
+A `requirements.txt` among the uploaded files gets a virtual environment with the worker's packages behind its
+own. Packages the worker has, such as torch, are not installed again, and user packages cannot break the
+worker.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from cerebro.usercode.archive import extract
 
 _TAIL = 4000
 _LIMIT_S = 1800.0
-"""Longest an installation may take: no task starts on the worker meanwhile."""
+"""Maximum seconds of an installation. No task starts on the worker during it."""
 _HELD = ("torch", "numpy", "pyarrow", "pydantic")
 """Packages the child itself uses: another version under user code would be another worker."""
 
 
 def archive_folder(kvs: KvsClient, volumes: Volumes, sha256: str | None) -> str:
-    """Folder with the extracted archive, or an empty string when there is none."""
+    """Return the folder of the extracted archive, or "" without an archive."""
     if sha256 is None:
         return ""
     folder = volumes.archive(sha256)
@@ -41,10 +42,10 @@ def archive_folder(kvs: KvsClient, volumes: Volumes, sha256: str | None) -> str:
 
 
 def python_for(folder: str, volumes: Volumes) -> str:
-    """The interpreter for user code of an archive; installs its requirements at the first call.
+    """Return the interpreter for an archive's user code. The first call installs requirements.
 
     Raises:
-        RequirementsError: pip failed; the message holds what it said.
+        RequirementsError: pip failed; the message quotes it.
     """
     requirements = Path(folder) / "requirements.txt"
     if not folder or not requirements.exists():

@@ -1,6 +1,6 @@
-"""Doing tasks in a child process: which child, told when, told what comes next, and what becomes of it.
+"""Run tasks in child processes: choose the child, start it, follow it and recover from failures.
 
-Used by the thread of one slot. Whatever goes wrong here fails one attempt, with its cause, and not the worker.
+Used by one slot's thread. An error here fails one attempt, with its cause, and not the worker.
 """
 
 from __future__ import annotations
@@ -59,30 +59,30 @@ from cerebro.worker.agent.shared import Shared
 log = logging.getLogger(__name__)
 
 _TAIL = 4000
-"""Bytes of a log in which a process that died has perhaps told why."""
+"""Bytes of log to search for the reason why a process died."""
 
 _KINDS: dict[type[Exception], FailureKind] = {
     RequirementsError: FailureKind.REQUIREMENTS,
     StorageFullError: FailureKind.STORAGE_FULL,
     RetryableError: FailureKind.UNAVAILABLE,
-    # The archive or the code is not in the store, or cannot be opened: no task could do without.
+    # The store lacks the archive or code, or it cannot be decoded: no attempt can succeed.
     PermanentError: FailureKind.DATA,
 }
-"""Why an attempt could not begin; the first match counts."""
+"""Failure kinds for attempts that could not start. The first match counts."""
 _OF_MEMBERS: dict[type[Exception], FailureKind] = {
     RequirementsError: FailureKind.REQUIREMENTS,
     StorageFullError: FailureKind.STORAGE_FULL,
     VolumeError: FailureKind.UNAVAILABLE,
 }
-"""The same on another worker of a gang; anything else is that worker's trouble."""
+"""The same on another worker of a gang; other errors count as a lost member."""
 
 
 class Execution:
-    """One task after another, on one set of devices.
+    """Runs tasks one after another on one set of devices.
 
     Args:
-        devices: ascending; none for tasks that need none.
-        lease, mailbox: of the slot.
+        devices: ascending; () for tasks without devices.
+        lease, mailbox: the slot's.
     """
 
     def __init__(self, shared: Shared, devices: tuple[int, ...], lease: Lease, mailbox: Mailbox) -> None:
@@ -90,22 +90,22 @@ class Execution:
         self._handlers, self._children, self._drain = shared.handlers, shared.children, shared.drain
         self._devices, self._lease, self._mailbox = devices, lease, mailbox
         self.previous: TaskBody | None = None
-        """What the child did last, where it did it to its end."""
+        """The child's latest task if it succeeded."""
         self._early: tuple[InboxItem, ChildProcess | ChildGroup] | None = None
-        """What the child was told to do before the store granted it."""
+        """The task of a speculative start and its child."""
         self._remote: tuple[RemoteRank, ...] = ()
-        """Of the newest task: ranks on other workers."""
+        """Ranks of the latest task on other workers."""
         self._newest: ChildProcess | ChildGroup | None = None
-        """The child, or group of them, that ran the newest task."""
+        """Child or group of the latest task."""
         self._tasks_before = 0
-        """How many tasks it had been given by then: children of a group do others' tasks in between."""
+        """Number of tasks its children had started by then. Children of a group also run other tasks."""
 
     def begin_early(self, item: InboxItem) -> None:
-        """Have the child train while the store is asked, where a sub-epoch follows one of the same code.
+        """Start training while the store is asked to grant the attempt (speculative start).
 
-        The store answers after a flush to disk. It grants nearly all that waits here; what it refuses ends as an
-        attempt that was taken back. Not a model's first sub-epoch: it makes the model's folder, which must not come
-        back after the experiment was deleted.
+        The store answers after a flush to disk and grants nearly all attempts. A refused one ends as if
+        revoked. Excludes a model's first sub-epoch: it creates the model's folder, which must not reappear
+        after the experiment was deleted.
         """
         body = item.body
         if not self.may_begin_early(item) or body is None:
@@ -115,7 +115,7 @@ class Execution:
             return
         if self._children.take_again(self._devices, _members(child)):
             self._early = item, child
-            with suppress(OSError):  # it has ended, and is found to have when it is followed
+            with suppress(OSError):  # it has ended, as the runner will notice
                 self._tell(child, item, {})
 
     def may_begin_early(self, item: InboxItem) -> bool:
@@ -128,19 +128,19 @@ class Execution:
         return body.checkpoint is not None and is_alike and not is_gang and not self._misfit(body)
 
     def end_early(self) -> None:
-        """The store did not grant what the child was told to do: nothing is left of it."""
+        """Undo a speculative start that the store refused."""
         if self._early is None:
             return
         (item, _), self._early = self._early, None
         self._children.done(self._devices, is_spent=True)
-        with suppress(OSError):  # a volume that does not answer keeps what nobody needs
+        with suppress(OSError):  # a volume that does not answer keeps the files
             clear_up(self._settings.volumes, item, is_refused=True)
 
     def run(self, item: InboxItem) -> Answer:
-        """Do a task whose lease was taken.
+        """Run a task after taking its lease.
 
         Raises:
-            SupersededError: the worker is another process by now.
+            SupersededError: another process has replaced this worker.
         """
         answer = self._run(item)
         body = item.body
@@ -149,7 +149,7 @@ class Execution:
         )
         if not isinstance(answer, Failure):
             return answer
-        # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
+        # For any failure, including those that prevented a start.
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         if unreadable_rows.drop_damaged(answer, body, self._settings.volumes):
             self._shared.reports.changed()
@@ -160,15 +160,17 @@ class Execution:
         return asked.model_copy(update=known)
 
     def _limit_bytes(self, place: MemoryPlace) -> int:
-        """How much memory there was; 0 where that is not known, or others take of it: a container's limit is the
-        worker's own, a machine's memory is not."""
+        """Return the memory limit in bytes, or 0 if unknown or shared with others.
+
+        A container's limit is the worker's own; a machine's memory is not.
+        """
         if place == "host":
             return (own_group().limit_bytes() or 0) if self._settings.pod is not None else 0
         devices = self._shared.devices.devices
         return min((devices[number].memory_bytes or 0 for number in self._devices), default=0)
 
     def _ruled(self, failure: Failure, item: InboxItem) -> Failure:
-        """By failure rules, those of the cluster first: a run's own may not hide them."""
+        """Apply failure rules. The cluster's come first, so a run's rules cannot hide them."""
         body = item.body
         if not isinstance(body, ModelTask | EtlTask | FittingTask):
             return failure
@@ -194,14 +196,13 @@ class Execution:
         except SupersededError:
             raise
         except Exception as error:
-            # Whatever it is: one attempt fails of it, with its cause, and not the worker with all that waits here.
+            # Any error here fails one attempt with its cause, and not the worker.
             log.exception("%s could not be followed", item.task)
             reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
             return Failure(kind=FailureKind.CRASH, message=reason)
 
     def dismiss(self, item: InboxItem) -> None:
-        """The store knows how a task has ended: of a gang, other workers may go now, also those who are still to
-        come."""
+        """Release the other workers of a gang after the store has recorded the end."""
         if not isinstance(item.body, TrainTask) or item.body.gang is None:
             return
         self._endpoint.forget(name_of(item))
@@ -212,7 +213,7 @@ class Execution:
             self.close()
 
     def join(self, item: InboxItem, *, is_lost: Callable[[], bool]) -> None:
-        """Do this worker's part of a gang's attempt, which another worker leads and tells of."""
+        """Run this worker's ranks of a gang's attempt. Another worker leads and reports."""
         body, is_in_peace = item.body, False
         assert body is not None
         self.close()
@@ -243,7 +244,7 @@ class Execution:
                 is_lost=is_lost,
             ).follow(prepare)
         except Exception:
-            # Whatever it is: the one that leads finds the connection gone, and the worker goes on.
+            # The leader sees the closed connection; this worker continues.
             log.exception("this worker's part of %s could not be done", item.task)
         finally:
             self._shared.task_logs.end(self._task_logs(item))
@@ -252,7 +253,7 @@ class Execution:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _made_folder(self) -> Path:
-        """Where the next process of this worker finds it, should this one be killed."""
+        """Create a folder where the worker's next process finds it, if this one is killed."""
         rendezvous_root = self._settings.volumes.rendezvous_root(self._settings.worker)
         with volume_errors_named(rendezvous_root):
             rendezvous_root.mkdir(parents=True, exist_ok=True)
@@ -265,12 +266,12 @@ class Execution:
         return self._shared.endpoint
 
     def stacks(self) -> str:
-        """Where the processes of the newest task are, for people. Safe in any thread."""
+        """Return the stacks of the latest task's processes, for people. Thread-safe."""
         child = self._newest
         return "" if child is None else child.stacks() or f"no process says where it is: {child.doing()}"
 
     def close(self) -> None:
-        """The processes that did the newest task together do the next one alone, or not at all."""
+        """Dissolve the latest group: its processes run alone or not at all."""
         if isinstance(self._newest, ChildGroup):
             self._newest.close()
         self._newest = None
@@ -282,24 +283,24 @@ class Execution:
             return answer
         finally:
             self._shared.task_logs.end(self._task_logs(item))
-            # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
-            # preprocessed by processes that have not met it.
+            # Without an answer the process's state is unknown. After a bad row, ETL continues in new
+            # processes.
             is_bad_etl = isinstance(item.body, EtlTask | FittingTask) and isinstance(answer, Failure)
             is_measured = item.body is not None and item.body.kind in MEASURING
-            # Of several ranks, what failed is told before they end, and leave their devices.
+            # With several ranks, a failure is reported before they end and free their devices.
             is_bad_trial = (
                 is_measured and isinstance(answer, Failure) and isinstance(self._newest, ChildGroup)
             )
-            # What a device's error leaves of a process is of no use: every later call raises it again.
+            # A device error makes the process useless: every later call raises it again.
             is_device = isinstance(answer, Failure) and (
                 answer.kind is FailureKind.DEVICE or answer.may_be_device
             )
-            # What it had at most may be what earlier sub-epochs left in it: the next attempt is not to meet that.
+            # The peak may include leftovers of earlier sub-epochs, which the next attempt must not see.
             is_of_memory = isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY
             if answer is None or is_bad_etl or is_bad_trial or is_device or is_of_memory:
                 self._children.done(self._devices, is_spent=True)
             elif self._newest is not None and is_measured:
-                # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
+                # A measurement must leave no device memory and no warm library for the next one.
                 for child in _members(self._newest):
                     child.renew()
             if is_of_memory:
@@ -346,7 +347,7 @@ class Execution:
         return answer
 
     def _misfit(self, body: TaskBody) -> str:
-        """Why the way of a sub-epoch does not go with the devices that it was given; empty if it does."""
+        """Return why a parallel plan does not fit the assigned devices, or ""."""
         parallel_plan = _parallel_plan(body)
         if parallel_plan is None or parallel_plan.size == len(self._devices):
             return ""
@@ -368,7 +369,7 @@ class Execution:
         child.run(body.model_dump(mode="json"), item.attempt, codes, self._task_log(item), asked=began)
 
     def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
-        """Of all ranks that may be here."""
+        """Return log paths for all ranks that may run here."""
         first, ranks = self._task_log(item), 1 if item.body is None else _ranks(item.body)
         others = (first.with_suffix(f".rank{rank}.log") for rank in range(1, ranks))
         return (first, *others)
@@ -381,7 +382,7 @@ class Execution:
             self._hint(child)
 
     def _hint(self, child: ChildProcess | ChildGroup) -> None:
-        """Tell the child which task comes next, so that it loads that model meanwhile."""
+        """Send the child its next task, so that it loads that model in advance."""
         item = self._mailbox.peek()
         if item is None or item.body is None or self._handlers[item.body.kind] != child.setting.handler:
             return
@@ -398,7 +399,7 @@ class Execution:
         body = item.body
         assert body is not None
         if isinstance(body, TrainTask) and body.gang is not None:
-            # First: this worker may take long to be ready, and the others are not to wait for nothing.
+            # Register first: this worker may start slowly, and others should not wait for it.
             places = [(m.worker, device) for m in body.gang.members[1:] for device in m.devices]
             self._remote = tuple(RemoteRank(f"{worker}, device {device}") for worker, device in places)
             here = body.gang.ranks_of(0)
@@ -414,7 +415,7 @@ class Execution:
         return ChildGroup(children, rendezvous_root)
 
     def _taken(self, body: TaskBody) -> tuple[ChildProcess, ...]:
-        """The processes of this worker for a task, by rank."""
+        """Return this worker's processes for a task, by rank."""
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
         parallel_plan = _parallel_plan(body)
         is_group = parallel_plan is not None and parallel_plan.processes == "ranks"
@@ -452,7 +453,7 @@ def _parallel_plan(body: TaskBody) -> ParallelPlan | None:
 
 
 def _ranks(body: TaskBody) -> int:
-    """How many processes a task takes."""
+    """Return the number of processes a task needs."""
     parallel_plan = _parallel_plan(body)
     return 1 if parallel_plan is None else parallel_plan.ranks
 

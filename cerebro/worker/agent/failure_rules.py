@@ -1,4 +1,4 @@
-"""Which failure rule an attempt's failure falls under, by the end of its log and what it was told to have failed of."""
+"""Match an attempt's failure with failure rules, using its log and its error."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from cerebro.worker.agent.settings import SECRETS
 log = logging.getLogger(__name__)
 
 _Answer = list[int] | Literal[False] | None
-"""Of `rule_matching`."""
+"""Answer of `rule_matching`."""
 
 LOG_BYTES = 64 << 10
-"""Of the end of a log, that are looked at."""
+"""Bytes to search at the end of a log."""
 LIMIT_S = 2.0
-"""That a rule may take until it is cut off."""
+"""Seconds before a rule is cut off."""
 START_S = 20.0
-"""That their process may take to begin, on a machine that has much else to do."""
+"""Seconds the matching process may take to start, on a busy machine."""
 MOST_LATE = 3
-"""Rules that are cut off before the others are not tried any more."""
+"""Maximum slow rules; after that no further rules are tried."""
 
 BUILT_IN = (
     FailureRule(
@@ -48,8 +48,7 @@ BUILT_IN = (
     FailureRule(name="NCCL", pattern=r"nccl(System|Internal|Remote|UnhandledCuda)Error|NCCL WARN "),
     FailureRule(name="network", pattern=r"Connection (refused|timed out)|Name or service not known"),
 )
-"""Labels of what is met again and again. What is the machine's is in `device_errors`, which knows errors and not only
-texts."""
+"""Labels of frequent failures. `device_errors` handles machine faults, with exceptions and not only texts."""
 
 MATCHED = frozenset(
     {
@@ -63,17 +62,18 @@ MATCHED = frozenset(
         FailureKind.DEVICE,
     }
 )
-"""Kinds that the task's own work comes to. What is taken back, or failed for its way, another worker or a lost
-checkpoint, is no failure of it."""
+"""Kinds that a task's own work causes, unlike preemption, plan failures, other workers or lost
+checkpoints.
+"""
 
 
 def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s: float = LIMIT_S) -> Failure:
-    """The failure with the first rule that matches; of one that quarantines, of the kind `DEVICE`.
+    """Add the first matching rule to a failure. A quarantining rule makes it a `DEVICE` failure.
 
     Args:
-        path: of the attempt's log.
-        rules: those of the cluster, then of the run; the built-in ones follow.
-        limit_s: that each may take until it is cut off.
+        path: the attempt's log.
+        rules: the cluster's rules, then the run's; built-in ones follow.
+        limit_s: seconds before each rule is cut off.
     """
     if failure.kind not in MATCHED:
         return failure
@@ -88,7 +88,7 @@ def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s
 
 
 def end_of(path: Path, num_bytes: int = LOG_BYTES) -> str:
-    """The end of a log; empty if there is none."""
+    """Return the end of a log, or "" without a log."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
         return file.read(num_bytes).decode(errors="replace")
@@ -98,7 +98,7 @@ def end_of(path: Path, num_bytes: int = LOG_BYTES) -> str:
 def _found(
     text: str, rules: Sequence[FailureRule], limit_s: float
 ) -> tuple[FailureRule | None, str, tuple[str, ...]]:
-    """The first rule that matches, its line, and the names of those that took too long."""
+    """Return the first matching rule, its line, and the names of slow rules."""
     late: list[str] = []
     first = 0
     while first < len(rules) and len(late) < MOST_LATE:
@@ -118,7 +118,7 @@ def _found(
 
 
 def _asked(text: str, patterns: Sequence[str], limit_s: float) -> tuple[list[_Answer], bool]:
-    """What the process answered until it ended or was killed, and whether it owes an answer then."""
+    """Return the process's answers, and True if it still owed one when it ended."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     command = with_parent_death_signal([sys.executable, "-P", "-m", "cerebro.worker.agent.rule_matching"])
     with tempfile.TemporaryFile() as question:
@@ -136,13 +136,12 @@ def _asked(text: str, patterns: Sequence[str], limit_s: float) -> tuple[list[_An
             return [None] * len(patterns), False
         answers = [json.loads(line) for line in lines]
         process.kill()
-    # It may have ended by itself without an answer, for want of memory: that rule is left out, too.
+    # It may also have died without an answer, for lack of memory: skip that rule, too.
     return answers, len(answers) < len(patterns) and not (answers and answers[-1])
 
 
 def _lines(descriptor: int, limit_s: float) -> Iterator[bytes]:
-    """Lines that a process writes, until it has ended or one is not there in its time: the first one, which it writes
-    before it begins, has `START_S`."""
+    """Yield lines of a process until it ends or exceeds its time; the first line has `START_S`."""
     poll, buffer, deadline = select.poll(), b"", time.monotonic() + START_S
     poll.register(descriptor, select.POLLIN)
     while True:

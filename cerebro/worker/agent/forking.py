@@ -1,12 +1,11 @@
-"""User code in a process that was forked from one which has imported what every task needs, and has run no user code.
+"""Fork processes for user code from one that has imported modules but run no user code.
 
-So what one user's code changed in its process is never met by another's, and yet nobody waits for an interpreter and
-for torch again. The first process stays. It waits for the one that it forked. It ends as that one ended, so that the
-agent sees the death of user code as if it had started that process itself; or it forks the next one, when other code
-has its turn.
+So user code never sees changes by other user code, and no task waits again for an interpreter and torch. The
+first process waits for its fork. It then ends in the same way, so that the agent sees the death of user code
+as if it had started that process itself, or forks the next one for other code.
 
-To fork is safe as long as the first process only imports: libraries start the threads that a fork would lose when they
-first compute, and CUDA when it is first asked for a device.
+Forking is safe while the first process only imports: libraries start threads, which a fork would lose, when
+they first compute, and CUDA when a device is first used.
 """
 
 from __future__ import annotations
@@ -25,25 +24,22 @@ from cerebro.runtime.ending import end_after, fork
 from cerebro.runtime.parent_death import end_with
 
 Work = Callable[[bytes], bytes]
-"""Serves in a process that was forked for it. Given is what the one before left unread; it returns what it has read and
-leaves to the next one, or nothing when all is done."""
+"""Serves in a forked process. Receives its predecessor's unread bytes, returns its own, or b"" at the end."""
 
 MARK = "CEREBRO_CHILD"
-"""Variable of a process for user code, and so of all that user code starts: told apart by it, whatever they make of
-their group and session."""
+"""Environment variable that marks a user-code process and its descendants, in any group or session."""
 
 _PAUSE_S, _ROUNDS = 0.01, 200
 _PAGE = 1 << 20
 
 
 def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(process, 0)[1]) -> NoReturn:
-    """Run `work` in one forked process after another. To be called by a process without threads.
+    """Run `work` in one forked process after another. The caller must have no threads.
 
     Args:
-        attend: waits for a process, which it is given the id of, and returns its status.
+        attend: waits for a process id and returns its status.
     """
-    # What is there already stays as it is, and so in memory that all of them share; so does the little garbage in it,
-    # which takes longer to find than a fork takes.
+    # Freeze existing objects to keep their pages shared. Finding the little garbage takes longer than a fork.
     gc.freeze()
     gc.enable()
     unread = b""
@@ -64,7 +60,7 @@ def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(
 
 
 def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
-    """In the forked process. It ends here, without what an interpreter does at its end: that was not set up for it."""
+    """Run in the fork and end without interpreter shutdown, which is not set up for it."""
 
     def serve_one() -> None:
         end_with(parent)
@@ -80,7 +76,7 @@ def end_like(status: int) -> NoReturn:
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has left its own core
         number = os.WTERMSIG(status)
-        with suppress(OSError, ValueError):  # of SIGKILL nothing can be set
+        with suppress(OSError, ValueError):  # SIGKILL has no handler
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         time.sleep(1)
@@ -96,19 +92,18 @@ def _content(descriptor: int) -> bytes:
 
 
 def _end_others() -> None:
-    """End the processes of this one's group but itself, and those that have left it: what user code started and left
-    behind."""
+    """Kill leftover processes of user code: this group's others, and those that left the group."""
     own = os.getpid()
-    if os.getpgrp() == own:  # whose they are is not known otherwise
+    if os.getpgrp() == own:  # otherwise the processes may belong to others
         end_left(own, os.environ.get(MARK, ""), but=own)
 
 
 def end_left(group: int, mark: str, *, but: int = 0) -> None:
-    """End the processes of a group, and those that began in it and made a group of their own, as daemons do.
+    """Kill a group's processes and marked processes that left the group, as daemons do.
 
     Args:
-        mark: the value of `MARK` that all of them were started with.
-        but: this one goes on.
+        mark: value of `MARK` that they were started with.
+        but: process to spare.
     """
     for _ in range(_ROUNDS):
         others = {*members(group), *_marked(mark)} - {but}
@@ -126,12 +121,12 @@ def members(group: int) -> list[int]:
 
 
 def is_stopped(group: int) -> bool:
-    """Whether a process of a group was stopped by a signal."""
+    """True if a signal stopped a process of a group."""
     return any(state in (b"T", b"t") for _, state in _states(group))
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes that were started with this mark, and run: also with another parent, group or session by now."""
+    """Return running processes with this mark, in any group or session."""
     if not mark:
         return []
     found, sought = [], f"{MARK}={mark}".encode()

@@ -1,11 +1,11 @@
-"""The ranks of one attempt, which look to whoever follows it like one child process.
+"""The rank group of one attempt, with the interface of a single child process.
 
-Each rank is a child of its own, on a device of its own, and may have done sub-epochs alone before. Rank 0 is the one
-that is spoken to while they train; of the others the agent hears how they end. An attempt has a result when all ranks
-have one. The first that fails, or whose process ends, ends it for all (`verdict`).
+Each rank is a child on its own device and may have run sub-epochs alone. The agent talks to rank 0 during
+training and waits for the others' results. An attempt has a result when all ranks have one. The first rank
+that fails or dies ends the attempt (`verdict`).
 
-The ranks of one worker meet in a private folder: no port, which others might have by then. Of a gang some are on other
-workers (`cerebro.worker.agent.gangs`): rank 0 says where it is to be met, and that is sent on.
+Ranks on one worker use a private folder as rendezvous: a port might be taken. In a gang some ranks are on
+other workers (`cerebro.worker.agent.gangs`): rank 0 reports its rendezvous address, which is forwarded.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _HARMLESS = frozenset(
         FailureKind.STORAGE_FULL,
     }
 )
-"""Failures after which processes are as good as before, if all ranks had them."""
+"""Failures that leave the processes usable if all ranks had them."""
 
 
 class ChildGroup:
-    """Children that train one model together, one attempt after another. Used by one thread, as `ChildProcess` is.
+    """Children that train one model together, one attempt after another. Used by one thread.
 
     Args:
-        children: by rank; all of one handler, each with a device of its own. The first is a process of this worker.
-        rendezvous_root: folder for the one in which they meet, made if need be.
-        address: of this worker, as others reach it; for a gang.
+        children: by rank; all with one handler, each with its own device. The first is a process of this
+            worker.
+        rendezvous_root: folder for rendezvous folders, created if missing.
+        address: this worker's address for a gang.
 
     Attributes:
-        is_gang: whether some ranks are on other workers.
-        end: never readable: the end of a rank is told by the channel.
-        is_ready: whether all have imported what they need and listen.
+        is_gang: True if some ranks are on other workers.
+        end: never readable: the channel reports the end of a rank.
+        is_ready: True if all have finished imports and listen.
     """
 
     def __init__(self, children: Sequence[Rank], rendezvous_root: Path, address: str = "") -> None:
@@ -64,24 +65,24 @@ class ChildGroup:
 
     @property
     def code(self) -> str:
-        """Hash of the user code that all of them have; empty if there is none."""
+        """Hash of the user code that all ranks have, or ""."""
         codes = {child.code for child in self.children}
         return codes.pop() if len(codes) == 1 else ""
 
     @property
     def tasks(self) -> int:
-        """How many tasks they were given, alone and together."""
+        """Number of tasks they have started, alone and together."""
         return sum(child.tasks for child in self.children)
 
     def knows(self, codes: frozenset[str]) -> bool:
-        """Whether all of them have this user code."""
+        """True if all ranks have this user code."""
         return all(child.knows(codes) for child in self.children)
 
     def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
-        """Ask all of them for a task; see `ChildProcess.run`. Rank 0 has the log, the others one each beside it.
+        """Send all ranks a task; see `ChildProcess.run`. Each rank has its own log.
 
         Raises:
-            StorageFullError: there is no room for the folder in which they meet; none of them was asked.
+            StorageFullError: no space for the rendezvous folder; no rank was sent the task.
         """
         self.channel.begin()
         self.is_ready = all(child.is_ready for child in self.children)
@@ -93,20 +94,20 @@ class ChildGroup:
             child.run(body, attempt, codes, own_log, asked=asked, ranks=place)
 
     def preload(self, body: Any) -> None:
-        """Hint at the next task: rank 0 checks its checkpoint for all."""
+        """Announce the next task: rank 0 verifies its checkpoint for all."""
         self._first.preload(body)
 
     def ask_to_end(self, why: str, *, left_s: float) -> None:
-        """Ask rank 0, which sees to it that all leave at the same batch."""
+        """Ask rank 0, which makes all ranks leave at the same batch."""
         self.channel.may_leave = True
         self._first.ask_to_end(why, left_s=left_s)
 
     def is_alive(self) -> bool:
-        """Whether all of them run."""
+        """True if all ranks run."""
         return all(child.is_alive() for child in self.children)
 
     def reap(self) -> Failure:
-        """How it came that one of them cannot be spoken to; nothing of any is left afterwards."""
+        """Explain why a rank is unreachable, and kill all ranks."""
         self.channel.await_others()
         if not self.channel.ends:
             self.kill()
@@ -116,11 +117,11 @@ class ChildGroup:
         return failure
 
     def explained(self, failure: Failure) -> Failure:
-        """It is explained: what the channel tells of a failure is known by then."""
+        """Return the failure unchanged: the channel has explained it."""
         return failure
 
     def stuck(self) -> tuple[str, int | None]:
-        """Who keeps the others waiting, for people; and that rank, if it is known."""
+        """Describe the rank that blocks the others, and return its number if known."""
         stopped = [rank for rank, child in enumerate(self.children) if child.is_stopped()]
         if stopped:
             return f"{self._named(stopped[0])} is stopped by a signal; the processes were ended", stopped[0]
@@ -137,7 +138,7 @@ class ChildGroup:
         return f"{who}{where}; the processes were ended", rank
 
     def stacks(self) -> str:
-        """Where each of them is that is here; all are asked at once."""
+        """Dump the stacks of all local ranks at once."""
         here = [
             (rank, child.asked) for rank, child in enumerate(self.children) if isinstance(child, ChildProcess)
         ]
@@ -148,16 +149,16 @@ class ChildGroup:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """By which the processes are found that are here."""
+        """Process ids of the local ranks."""
         return tuple(child.pid for child in self.children if isinstance(child, ChildProcess))
 
     def doing(self) -> str:
-        """What the kernel says of those that are here, for people."""
+        """Describe the kernel state of the local ranks, for people."""
         here = (child for child in self.children if isinstance(child, ChildProcess))
         return "; ".join(f"{child.described}: {child.doing()}" for child in here)
 
     def kill(self) -> None:
-        """End all of them and what they started, at once. Calling twice is safe."""
+        """Kill all ranks and their descendants. Calling twice is safe."""
         for child in self.children:
             child.end_processes()
         for child in self.children:
@@ -165,7 +166,7 @@ class ChildGroup:
         self._part()
 
     def close(self) -> None:
-        """These children are no group any more, or gone."""
+        """Dissolve the group."""
         for child in self.children:
             if isinstance(child, RemoteRank):
                 child.kill()
@@ -176,9 +177,9 @@ class ChildGroup:
     # --- meeting ---------------------------------------------------------------------------------
 
     def _rendezvous_folder(self) -> Path:
-        """Make the folder where the ranks of an attempt meet. Each attempt needs a new one."""
+        """Create a new rendezvous folder for an attempt."""
         self._part()
-        # Where the next process of this worker finds it, should this one be killed.
+        # The worker's next process finds it here if this one is killed.
         with volume_errors_named(self._rendezvous_root):
             self._rendezvous_root.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(dir=self._rendezvous_root))
@@ -205,7 +206,7 @@ class ChildGroup:
         failure = self._failure()
         if not self.channel.is_over() or not all(map(_is_harmless, ends.values())):
             self.kill()
-        # A worker of a gang that had to end may have taken longer than it had.
+        # A draining worker of a gang may have exceeded its grace period.
         is_leaving = self.channel.leaving and failure.kind is not FailureKind.USER_ERROR
         if failure.kind is FailureKind.PREEMPTED or is_leaving:
             return self._left()
@@ -215,7 +216,7 @@ class ChildGroup:
         return {"is": "preempted", "why": self.channel.leaving}
 
     def _result(self, first: TaskResult | None, results: Sequence[TaskResult]) -> TaskResult:
-        """Rank 0's, with the memory of all."""
+        """Return rank 0's result with the memory of all ranks."""
         assert first is not None
         peaks = {name: [getattr(each, name) for each in results] for name in ("peak_bytes", "peak_gpu_bytes")}
         return first.model_copy(

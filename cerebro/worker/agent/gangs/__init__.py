@@ -1,4 +1,6 @@
-"""Attempts that several workers do together (docs/decisions/0041): the agent of the worker that leads has all ranks as
-its `ChildGroup`. Those of other workers are `RemoteRank`, each at the end of a connection that the other worker's agent
-(`MemberRun`) has made to its `GangEndpoint`, and at whose other end is the child process.
+"""Attempts of gangs, which span several workers (docs/decisions/0041).
+
+The leading worker's agent has all ranks in its `ChildGroup`. Ranks on other workers are `RemoteRank` objects.
+Each uses a connection that the other worker's agent (`MemberRun`) opened to the leader's `GangEndpoint`, with
+the child at the other end.
 """

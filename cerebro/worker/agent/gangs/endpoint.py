@@ -1,5 +1,4 @@
-"""Connections between workers that do an attempt together: others connect to this one where it leads, and it
-to them."""
+"""Connections between the workers of a gang: the leader listens, the others connect."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from cerebro.worker.agent.lease import Name
 log = logging.getLogger(__name__)
 
 RankKey = tuple[Name, int]
-"""An attempt, and a rank of it."""
+"""An attempt and a rank."""
 
 _BACKLOG = 128
 _PAUSE_S, _LOOK_S = 0.2, 5.0
 _CALLERS = 64
-"""Who may be asked at once who they are."""
+"""Maximum concurrent handshakes."""
 _REMEMBERED = 1000
 _KEEPALIVE = (
     (socket.TCP_KEEPIDLE, 5),
@@ -33,19 +32,19 @@ _KEEPALIVE = (
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, 10_000),
 )
-"""A machine that is gone without a word is found to be within some ten seconds, whether one speaks to it or not."""
+"""Detects a vanished machine within about ten seconds, with or without traffic."""
 
 
 class GangEndpoint:
-    """Listens from the beginning, on a port that it was given or that was free. Safe for several threads.
+    """Listens on a given or free port from creation. Thread-safe.
 
     Args:
         host: address or name of this worker, as others reach it.
-        port: 0: any that is free.
-        token: the cluster's.
+        port: 0 means any free port.
+        token: the cluster's token.
 
     Attributes:
-        host: the address in numbers.
+        host: the numeric address.
         address: ``HOST:PORT``.
 
     Raises:
@@ -68,15 +67,15 @@ class GangEndpoint:
         self._lock = threading.Lock()
         self._expected: dict[RankKey, RemoteRank] = {}
         self._early: dict[RankKey, tuple[float, socket.socket]] = {}
-        """Who came before this worker knew of the attempt, and when."""
+        """Connections for attempts this worker does not know yet, and their arrival times."""
         self._over: deque[Name] = deque(maxlen=_REMEMBERED)
-        """Attempts that have ended, the newest last."""
+        """Ended attempts, newest last."""
         self._welcoming = threading.BoundedSemaphore(_CALLERS)
         self._is_closed = threading.Event()
         threading.Thread(target=self._accept, name="gang endpoint", daemon=True).start()
 
     def expect(self, attempt: Name, ranks: Mapping[int, RemoteRank]) -> None:
-        """These ranks of an attempt are to come, or have."""
+        """Expect connections of these ranks, or hand over those already here."""
         for rank, remote in ranks.items():
             with self._lock:
                 _, end = self._early.pop((attempt, rank), (0.0, None))
@@ -86,7 +85,7 @@ class GangEndpoint:
                 remote.arrive(end)
 
     def forget(self, attempt: Name) -> None:
-        """The attempt is over: who comes for it, or has come, is sent away."""
+        """Mark an attempt as ended and close its waiting connections."""
         with self._lock:
             self._expected = {key: rank for key, rank in self._expected.items() if key[0] != attempt}
             gone = [self._early.pop(key)[1] for key in list(self._early) if key[0] == attempt]
@@ -95,10 +94,10 @@ class GangEndpoint:
             end.close()
 
     def connect(self, address: str, attempt: Name, rank: int) -> socket.socket:
-        """Connect to the worker that leads an attempt, as a rank of it.
+        """Connect to a gang's leader as one rank.
 
         Raises:
-            OSError, HandshakeError: it cannot be reached, or is not of this cluster.
+            OSError, HandshakeError: it cannot be reached or is not in this cluster.
         """
         host, _, port = address.rpartition(":")
         end = socket.create_connection((host, int(port)), timeout=JOIN_S)
@@ -131,7 +130,7 @@ class GangEndpoint:
                 self._send_away_outdated()
                 continue
             except OSError:
-                if self._is_closed.wait(_PAUSE_S):  # else no descriptor is left for now
+                if self._is_closed.wait(_PAUSE_S):  # otherwise descriptors have run out for now
                     return
                 continue
             self._welcoming.acquire()
@@ -161,7 +160,7 @@ class GangEndpoint:
             before[1].close()
 
     def _send_away_outdated(self) -> None:
-        """Nobody is kept waiting for an attempt that this worker does not begin."""
+        """Close connections for attempts that this worker did not start in time."""
         now = time.monotonic()
         with self._lock:
             outdated = [key for key, (since, _) in self._early.items() if now - since > JOIN_S]

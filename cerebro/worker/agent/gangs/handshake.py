@@ -1,5 +1,6 @@
-"""How two workers make sure of each other before one does what the other says: each shows that it knows the cluster's
-token, and neither sends it. What follows is not encrypted, like all traffic between the pods.
+"""Mutual authentication of two workers: each proves that it knows the cluster's token without sending it.
+
+Later traffic is not encrypted, like all traffic between the pods.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import time
 from typing import Any
 
 _NONCE = 32
-"""Bytes that each side draws; a proof is as long."""
+"""Bytes of each side's nonce; a proof has the same length."""
 _MOST = 4096
-"""Bytes of what the caller says of itself."""
+"""Maximum bytes of the caller's introduction."""
 LIMIT_S = 10.0
-"""For all of it: somebody who connects and says nothing is not waited for."""
+"""Seconds for the entire handshake, so that a silent caller cannot block."""
 
 
 class HandshakeError(Exception):
@@ -24,11 +25,11 @@ class HandshakeError(Exception):
 
 
 def call(end: socket.socket, token: str, hello: dict[str, Any]) -> None:
-    """The side that has connected: say who it is.
+    """Introduce this side after connecting.
 
     Raises:
-        HandshakeError: the other side is none of this cluster.
-        OSError: the connection is gone.
+        HandshakeError: the other side is not in this cluster.
+        OSError: the connection is closed.
     """
     deadline = time.monotonic() + LIMIT_S
     end.settimeout(LIMIT_S)
@@ -41,11 +42,11 @@ def call(end: socket.socket, token: str, hello: dict[str, Any]) -> None:
 
 
 def answer(end: socket.socket, token: str) -> dict[str, Any]:
-    """The side that was connected to: what the other one says of itself.
+    """Return the caller's introduction, as the side that accepted the connection.
 
     Raises:
-        HandshakeError: the other side is none of this cluster.
-        OSError: the connection is gone.
+        HandshakeError: the other side is not in this cluster.
+        OSError: the connection is closed.
     """
     deadline = time.monotonic() + LIMIT_S
     end.settimeout(LIMIT_S)
@@ -68,7 +69,7 @@ def answer(end: socket.socket, token: str) -> dict[str, Any]:
 
 
 def _proof(token: str, side: bytes, first: bytes, second: bytes, said: bytes) -> bytes:
-    """Of who knows the token, for one side of one connection."""
+    """Prove knowledge of the token, for one side of one connection."""
     return hmac.digest(token.encode(), b"|".join((side, first, second, said)), "sha256")
 
 

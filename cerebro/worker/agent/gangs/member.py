@@ -1,6 +1,4 @@
-"""This worker's part in an attempt that another worker leads: its ranks do what that one says, and it hears how they
-end. To the store only the other one speaks.
-"""
+"""This worker's ranks in an attempt that another worker leads. Only the leader reports to the store."""
 
 from __future__ import annotations
 
@@ -28,18 +26,18 @@ from cerebro.worker.agent.rank_page import PAGE, RankPage
 log = logging.getLogger(__name__)
 
 _TOLD = frozenset({"ready", "done", "failed", "preempted"})
-"""What a rank that is not the first has to say."""
+"""Messages of ranks other than rank 0."""
 _NOTE_S = 1.0
-"""Pause between two notes of how far the ranks are."""
+"""Seconds between two progress notes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What this worker's part needs.
+    """Resources for this worker's ranks.
 
     Attributes:
         children: one for each rank here.
-        codes: user code that one of them lacks, by hash.
+        codes: user code that one child lacks, by hash.
         folder: empty, for the ranks' page.
     """
 
@@ -49,14 +47,14 @@ class Prepared:
 
 
 class MemberRun:
-    """One attempt's part. Used by the thread of one slot.
+    """One worker's part of an attempt. Used by one slot's thread.
 
     Args:
-        item: of a sub-epoch of a gang; `member` is this worker's number in it.
+        item: a gang's sub-epoch; `member` is this worker's number.
         endpoint: this worker's.
-        log_path: of the attempt; each rank has one beside it.
-        mailbox: wakes it when something about the attempt or the worker's end has changed.
-        is_lost: whether the attempt was taken back.
+        log_path: the attempt's log; ranks have their own in the same folder.
+        mailbox: wakes it after a change of the attempt or the drain.
+        is_lost: returns True if the attempt was revoked.
     """
 
     def __init__(
@@ -77,18 +75,18 @@ class MemberRun:
         self._endpoint, self._log_path = endpoint, log_path
         self._mailbox, self._drain, self._is_lost = mailbox, drain, is_lost
         self._lines: list[Channel] = []
-        """To the worker that leads, by rank here."""
+        """Connections to the leader, by local rank."""
         self._prepared = Prepared(children=(), codes={}, folder=Path())
         self._page: RankPage | None = None
         self._is_running: set[int] = set()
-        """Ranks here that were told to begin and have not ended."""
+        """Local ranks that have started and not ended."""
         self._has_told_leaving = False
 
     def follow(self, prepare: Callable[[], Prepared | Failure]) -> bool:
-        """Take part until the one that leads has told the store how the attempt ended, or is gone.
+        """Take part until the leader has committed the attempt or is gone.
 
         Returns:
-            Whether the processes here are as good as before: each rank has ended in peace.
+            True if all ranks ended normally, so their processes can be reused.
         """
         with ExitStack() as stack:
             try:
@@ -98,11 +96,11 @@ class MemberRun:
                     self._lines.append(Channel(end))
             except (OSError, HandshakeError) as error:
                 log.warning("%s: the worker that leads cannot be reached: %s", self._item.task, error)
-                return True  # it notices that nobody comes
+                return True  # the leader notices the missing ranks
             stack.callback(self._close_page)
             prepared = prepare()
             if isinstance(prepared, Failure):
-                self._fail(0, prepared)  # of the first rank here; the one that leads then ends the attempt
+                self._fail(0, prepared)  # of the first local rank; the leader then ends the attempt
                 return True
             self._prepared = prepared
             return self._follow()
@@ -129,7 +127,7 @@ class MemberRun:
                     self._note()
         is_in_peace = not self._is_running
         for number in self._is_running:
-            # Before they are ended, which may take a while: the others see their connections go.
+            # Report before killing, which may take long: the others see their connections close.
             self._fail(number, Failure(kind=FailureKind.MEMBER_LOST, message="its worker has ended it"))
         if not is_in_peace:
             for child in self._prepared.children:
@@ -150,7 +148,7 @@ class MemberRun:
             if message.get("do") == "run":
                 self._begin(number, message["ranks"])
             else:
-                with suppress(OSError):  # it has ended: that is told by its descriptor
+                with suppress(OSError):  # it has ended, as its descriptor shows
                     child.channel.send(message)
         return not line.is_closed
 
@@ -200,7 +198,7 @@ class MemberRun:
     def _hear_end(self, number: int) -> bool:
         child = self._prepared.children[number]
         if child.end >= 0:
-            self._hear_child(number)  # what it said before it ended counts
+            self._hear_child(number)  # messages sent before it ended count
         if number in self._is_running:
             failure = child.reap()
             self._is_running.discard(number)
@@ -218,7 +216,7 @@ class MemberRun:
         self._say(number, {"is": "failed", "failure": failure.model_dump(mode="json"), "at": 0.0})
 
     def _say(self, number: int, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # the connection is found to be gone where it is read
+        with suppress(OSError):  # the reader notices a closed connection
             self._lines[number].send(message)
 
     def _close_page(self) -> None:
@@ -227,7 +225,7 @@ class MemberRun:
 
 
 def decline(item: InboxItem, endpoint: GangEndpoint, why: str) -> None:
-    """Tell the worker that leads an attempt that this one will have no part in it."""
+    """Notify the leader that this worker does not take part."""
     assert isinstance(item.body, TrainTask)
     assert item.body.gang is not None
     failure = Failure(kind=FailureKind.PREEMPTED, message=why)

@@ -1,7 +1,6 @@
-"""A rank of an attempt that this worker leads, on another worker: spoken to as a child process is.
+"""A rank on another worker, with the interface of a child process.
 
-What is sent to it waits until that worker has connected. From then on messages go back and forth unread: what they say
-is for the group and for the child at the other end.
+Messages wait until that worker connects. Then they pass through unread, between the group and the child.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.worker.agent.channel import Channel
 
 JOIN_S = 60.0
-"""How long the other worker may take to come. Its devices were idle when it was asked."""
+"""Seconds for the other worker to connect. Its devices were idle when it was asked."""
 _READ_BYTES = 1 << 16
 
 
 class RemoteRank:
-    """One of them. Made by the agent's slot; `arrive` is for the endpoint.
+    """A rank on another worker. The slot creates it; the endpoint calls `arrive`.
 
     Args:
         described: its worker and device, for people.
         join_s: see `JOIN_S`.
 
     Attributes:
-        batch, operations: how far it is, as it last said: as in `RankPage`.
+        batch, operations: latest progress, as in `RankPage`.
     """
 
     def __init__(self, described: str, join_s: float = JOIN_S) -> None:
@@ -43,14 +42,14 @@ class RemoteRank:
         ours, self._theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.end = os.eventfd(0)
-        """Never readable: that its worker is gone closes the channel."""
+        """Never readable: losing the worker closes the channel."""
         self._has_come = self._is_over = False
         self._lock = threading.Lock()
         self._arrivals: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         threading.Thread(target=self._relay, name=f"gang {described}", daemon=True).start()
 
     def arrive(self, end: socket.socket) -> None:
-        """Its worker has connected. Safe in any thread."""
+        """Hand over the worker's connection. Thread-safe."""
         with self._lock:
             if not self._is_over:
                 self._arrivals.put(end)
@@ -67,33 +66,33 @@ class RemoteRank:
         asked: float,
         ranks: Mapping[str, Any] | None = None,
     ) -> None:
-        """Have it begin; see `ChildProcess.run`. Task and code its worker has from the store, as this one has."""
+        """Start the rank; see `ChildProcess.run`. Its worker fetches task and code from the store."""
         self.tasks += 1
         self.channel.send({"do": "run", "ranks": dict(ranks or {})})
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send it a message, if it is there."""
+        """Send a message if it is connected."""
         with suppress(OSError):
             self.channel.send(message)
 
     def knows(self, codes: frozenset[str]) -> bool:
-        """Its worker sees to that."""
+        """Return False: its worker handles user code."""
         return False
 
     def is_alive(self) -> bool:
-        """Whether it can be spoken to, as far as was noticed."""
+        """True unless the connection is known to be lost."""
         return self.end >= 0 and not self.channel.is_closed
 
     def is_stopped(self) -> bool:
-        """Nobody here can tell."""
+        """Return False: unknown on this worker."""
         return False
 
     def explained(self, failure: Failure) -> Failure:
-        """Its worker has explained it."""
+        """Return the failure unchanged: its worker has explained it."""
         return failure
 
     def reap(self) -> Failure:
-        """How it came that it cannot be spoken to."""
+        """Explain why the rank is unreachable."""
         said = (
             "its worker is gone" if self._has_come else f"its worker did not come within {self._join_s:g} s"
         )
@@ -101,10 +100,10 @@ class RemoteRank:
         return Failure(kind=FailureKind.MEMBER_LOST, message=said)
 
     def end_processes(self) -> None:
-        """Its worker ends them when the connection is gone."""
+        """Do nothing: its worker ends them when the connection closes."""
 
     def kill(self) -> None:
-        """Part with it. Calling twice is safe."""
+        """Close the connection. Calling twice is safe."""
         if self.end >= 0:
             self.channel.close()
             os.close(self.end)
@@ -127,7 +126,7 @@ class RemoteRank:
                 relay(self._theirs, remote)
 
     def _end_waiting(self) -> None:
-        """Who comes from now on is too late."""
+        """Reject connections that arrive late."""
         with self._lock:
             self._is_over = True
         while not self._arrivals.empty():
@@ -137,7 +136,7 @@ class RemoteRank:
 
 
 def relay(one: socket.socket, other: socket.socket) -> None:
-    """Send on what comes from either, until one of them is gone and all that it has said is sent on."""
+    """Forward bytes in both directions until one side has closed and its bytes are sent."""
     with selectors.DefaultSelector() as selector:
         selector.register(one, selectors.EVENT_READ, other)
         selector.register(other, selectors.EVENT_READ, one)
@@ -147,5 +146,5 @@ def relay(one: socket.socket, other: socket.socket) -> None:
                 data = key.fileobj.recv(_READ_BYTES)
                 if not data:
                     return
-                with suppress(OSError):  # what it said before it went is still to be read
+                with suppress(OSError):  # bytes sent before the close are still unread
                     key.data.sendall(data)
