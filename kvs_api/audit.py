@@ -25,7 +25,7 @@ class AuditStore(Database):
     """The audit list."""
 
     def note(self, by: str, what: str) -> None:
-        """Add an entry as one line. Removes control characters of user names."""
+        """Add an entry as one line. Escapes unusual characters."""
         what = " ".join(cleaned(what, MAX_WHAT).split())
         with translated():
             seconds, micros = self._redis.time()

@@ -1,9 +1,9 @@
-"""Which strategy each model uses on each worker, before anything is put in order.
+"""Allotments: the strategy of each model on each worker, chosen before the order.
 
-The thesis decides this together with the order (B of section 4.3, equations 4.2-4.4) and compares it with two fixed
-choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here it is a table that a search may change entry
-by entry; a model may also be kept off a worker, if all that worker holds of what the model needs is held elsewhere,
-which is the choice of a replica. This module must not know how a table is turned into a schedule.
+The thesis decides strategies together with the order (B of section 4.3, equations 4.2-4.4) and compares two
+fixed choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here they form a table that a
+search may change entry by entry. A model may also be excluded from a worker if other workers hold all the
+partitions it needs there, which chooses a replica. Must not depend on how a table becomes a schedule.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cerebro.scheduling.problem import Problem, Strategy, shared_s
 from cerebro.scheduling.schedule import Schedule
 
 NOT_HERE = -1
-"""In an allotment: the model does not run on the worker."""
+"""Entry of an allotment: the model does not run on the worker."""
 
 Allotment = Sequence[Sequence[int]]
 """``allotment[m][w]``: index of a strategy of model `m` on worker `w`, or `NOT_HERE`."""
 
 
 def allotments(problem: Problem) -> dict[str, Allotment]:
-    """Tables to start from, by name, each different from those before it."""
+    """Return initial tables by name, without duplicates."""
     size = problem.mean_size
     found = {
         "full node": _by(
@@ -39,7 +39,7 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
 
 
 def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
-    """The strategies that a schedule uses; the one of least GPU time where a model does not run in it."""
+    """Return the strategies of a schedule; the one with least GPU time where a model does not run."""
     table = _least_gpu_time(problem)
     for sub_epoch in reversed(schedule.sub_epochs):
         for s, parallel_plan in enumerate(problem.strategies[sub_epoch.model][sub_epoch.worker]):
@@ -49,12 +49,12 @@ def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
 
 
 def allowed(problem: Problem, row: Sequence[int], partition: int) -> list[int]:
-    """Workers that hold the partition and on which a model with that row of the table may run."""
+    """Return the workers with the partition where the model's row allows it."""
     return [w for w in problem.holders[partition] if row[w] != NOT_HERE]
 
 
 def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int) -> list[int]:
-    """What else the entry could be."""
+    """Return the other possible values of an entry."""
     row = list(allotment[model])
     here, row[worker] = row[worker], NOT_HERE
     found = [s for s in range(len(problem.strategies[model][worker])) if s != here]
@@ -65,7 +65,7 @@ def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int
 
 
 def widths(problem: Problem, model: int) -> list[int]:
-    """The numbers of GPUs that the model's strategies take, ascending."""
+    """Return the numbers of GPUs of the model's strategies, ascending."""
     return sorted(
         {
             parallel_plan.gpus
@@ -76,8 +76,7 @@ def widths(problem: Problem, model: int) -> list[int]:
 
 
 def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
-    """The model's row in which it runs everywhere, by the fastest strategy of at most so many GPUs; by the narrowest
-    where there is none."""
+    """Return the row with the fastest strategies of at most `gpus` GPUs, or else the narrowest ones."""
     size, row = problem.mean_size, []
     for parallel_plans in problem.strategies[model]:
         fitting = [s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.gpus <= gpus]
@@ -91,7 +90,7 @@ def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
 
 
 def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
-    """The row with the model kept off all other workers that it can do without."""
+    """Return the row with the model excluded from all other workers it does not need."""
     kept = list(row)
     for w in range(problem.num_workers):
         before, kept[w] = kept[w], NOT_HERE
@@ -103,8 +102,10 @@ def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
 
 
 def has_choice(problem: Problem) -> bool:
-    """Whether some entry may have an alternative: several strategies, or a worker of which each partition is held
-    elsewhere too."""
+    """Return whether some entry may have an alternative.
+
+    Either a strategy, or a worker with replicas of all its partitions elsewhere.
+    """
     if not problem.is_single:
         return True
     alone = {holders[0] for holders in problem.holders if len(holders) == 1}
@@ -112,7 +113,7 @@ def has_choice(problem: Problem) -> bool:
 
 
 def at_least(problem: Problem, table: Allotment) -> float:
-    """Seconds that an epoch takes at least with that table: the longest model, or the fullest worker."""
+    """Return the minimum seconds of an epoch with this table: the longest model or the fullest worker."""
     rows, loads = _sums(problem, table)
     return max(*rows, *loads)
 
@@ -146,10 +147,10 @@ def _before(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]
 
 
 def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
-    """Give the model with most work more GPUs, where a second saved costs the least, while the bound falls.
+    """Give the longest model more GPUs, at the least cost per second saved, while the bound falls.
 
-    The bound is that of the open shop, the longest model or the fullest worker: few models want wide strategies, many
-    want efficient ones, and in between only the longest do.
+    The bound is the open shop's: the longest model or the fullest worker. Few models need wide strategies,
+    many need efficient ones, and in between only the longest need width.
     """
     best = table = [list(row) for row in narrow]
     bound = math.inf
@@ -158,7 +159,7 @@ def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
         now = max(*rows, *loads)
         if now > bound:
             return best
-        if now < bound:  # of several that are longest all have to be widened before it falls
+        if now < bound:  # if several models are longest, the bound falls only after all are widened
             best, bound = [list(row) for row in table], now
         model = max(range(problem.num_models), key=rows.__getitem__)
         step = min(_widenings(problem, table, model), default=None)
@@ -182,9 +183,10 @@ def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]
 
 
 def _filled(problem: Problem) -> list[list[int]]:
-    """All models at once: each begins with its fewest GPUs, and the others go where each saves most.
+    """Start all models with their fewest GPUs, then add GPUs where each saves most.
 
-    The greedy rule of Optimus (Peng et al., 2018, section 4.1): who gains a lot gets many, however short it is.
+    The greedy rule of Optimus (Peng et al., 2018, section 4.1): it depends on the gain of a model, not on its
+    length.
     """
     rows = [of_width(problem, m, 0) for m in range(problem.num_models)]
     left = sum(problem.gpus) - sum(_width(problem, m, row) for m, row in enumerate(rows))
@@ -200,7 +202,7 @@ def _filled(problem: Problem) -> list[list[int]]:
 def _steps(
     problem: Problem, model: int, row: list[int], most: int
 ) -> Iterator[tuple[float, int, int, list[int]]]:
-    """(seconds saved by each GPU, GPUs, model, row) of the wider rows."""
+    """Yield (seconds saved by each GPU, GPUs, model, row) of the wider rows."""
     width, seconds = _width(problem, model, row), _chain(problem, model, row)
     for gpus in widths(problem, model):
         if width < gpus <= width + most:
@@ -215,7 +217,7 @@ def _width(problem: Problem, model: int, row: Sequence[int]) -> int:
 
 
 def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
-    """Seconds of a visit to each partition, one after the other."""
+    """Return the seconds of one sub-epoch on each partition, in sequence."""
     return sum(
         min(problem.seconds(model, p, w, row[w]) for w in allowed(problem, row, p))
         for p in range(problem.num_partitions)
@@ -223,7 +225,7 @@ def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
 
 
 def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[float, int, int]]:
-    """(GPU seconds paid for each second saved, worker, strategy) of the faster strategies of a model."""
+    """Return (GPU seconds paid for each second saved, worker, strategy) of the model's faster strategies."""
     found = []
     for w, s in enumerate(table[model]):
         if s == NOT_HERE:

@@ -1,8 +1,7 @@
-"""What a plan does not know: how long sub-epochs really take, and which workers are there.
+"""Deviations from a plan: real durations of sub-epochs, and absences of workers.
 
-The same seed gives the same real durations to every policy, because they belong to sub-epochs and not to the order in
-which sub-epochs are drawn; so policies can be compared with each other and with a bound that knows everything in
-advance.
+The same seed gives every policy the same real durations, because they are drawn per sub-epoch, independently
+of the order. Policies can therefore be compared with each other and with the clairvoyant bound.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import Problem
 
 Span = tuple[float, float, float]
-"""(from, to, speed): seconds, and work done in each."""
+"""(from, to, speed): seconds, and work per second."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Straggler:
-    """A worker takes `factor` times as long from `start` on, for so many seconds."""
+    """A worker that takes `factor` times as long for `seconds` after `start`."""
 
     worker: int
     factor: float
@@ -33,7 +32,7 @@ class Straggler:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A worker is away from `start` on, for so many seconds. What it runs then is lost and made again."""
+    """An absence of a worker for `seconds` after `start`. Its running sub-epochs are lost and repeated."""
 
     worker: int
     start: float
@@ -42,7 +41,7 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join:
-    """A worker is not there before `at` (seconds); the partitions it holds come with it."""
+    """A worker that joins at `at` (seconds), with its partitions."""
 
     worker: int
     at: float
@@ -50,19 +49,19 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What befalls a run.
+    """Deviations of a run from its estimates.
 
     Attributes:
-        sigma: of the logarithm of each sub-epoch's factor, which is log-normal with mean 1.
-        doubts: of each model, the same of a factor that all its sub-epochs share; none: the models' times are known.
-        stragglers: slow workers; where two overlap, both count.
-        outages: workers that go away.
-        joins: workers that come later.
-        estimates: what the policy is told of sub-epoch times: the problem's, or, as at a cold start, that all are
-            equal.
+        sigma: standard deviation of the logarithm of each sub-epoch's factor, which is log-normal with mean
+            1.
+        doubts: for each model, the same for a factor common to its sub-epochs; () for known times.
+        stragglers: slow workers; overlapping factors multiply.
+        outages: absences of workers.
+        joins: late workers.
+        estimates: sub-epoch times for the policy: the problem's, or all equal, as in a cold start.
 
     Raises:
-        InstanceError: a number that makes no sense.
+        InstanceError: a number is out of range.
     """
 
     sigma: float = 0.0
@@ -89,7 +88,7 @@ class Conditions:
                 raise InstanceError(f"{join}: expected a time of at least 0")
 
     def absences(self, worker: int) -> list[tuple[float, float]]:
-        """(from, to) of when the worker is not there: ascending, apart from each other."""
+        """Return the worker's absences as (from, to), ascending and disjoint."""
         away = [(0.0, join.at) for join in self.joins if join.worker == worker and join.at > 0]
         away += [(o.start, o.start + o.seconds) for o in self.outages if o.worker == worker]
         apart: list[tuple[float, float]] = []
@@ -101,7 +100,7 @@ class Conditions:
         return apart
 
     def estimated(self, problem: Problem) -> Problem:
-        """The problem as the policy is told of it."""
+        """Return the problem with the policy's estimates."""
         if self.estimates == "given":
             return problem
         parallel_plans = [
@@ -120,15 +119,15 @@ class Conditions:
 
 
 class Reality:
-    """A problem under conditions: how long things really take.
+    """Real durations of a problem under conditions.
 
     Args:
-        problem: with one strategy for each model and worker.
-        conditions: see there.
-        seed: of the sub-epochs' factors.
+        problem: must have one strategy for each model and worker.
+        conditions: the deviations.
+        seed: seed of the sub-epochs' factors.
 
     Raises:
-        InstanceError: something befalls a worker that does not exist.
+        InstanceError: a condition names a worker that does not exist, or the number of doubts is wrong.
     """
 
     def __init__(self, problem: Problem, conditions: Conditions, seed: int) -> None:
@@ -150,7 +149,7 @@ class Reality:
         self._present = [_spans(conditions, worker, self.absences[worker]) for worker in workers]
 
     def work(self, model: int, partition: int, worker: int, epoch: int) -> float:
-        """Seconds of the sub-epoch on the worker at its usual speed."""
+        """Return the sub-epoch's seconds on the worker at normal speed."""
         seconds = self._problem.seconds(model, partition, worker)
         if not self._factors:
             return seconds
@@ -160,16 +159,15 @@ class Reality:
         return seconds * self._factors[sub_epoch]
 
     def end(self, worker: int, start: float, work: float) -> float:
-        """When so much work is done that starts then, if the worker stays."""
+        """Return the end of work that starts at `start`, if the worker stays."""
         return _done(self._slow[worker], start, work) if len(self._slow[worker]) > 1 else start + work
 
     def bound(self) -> float:
-        """No schedule ends sooner, whatever it knows in advance: the clairvoyant bound.
+        """Return the clairvoyant bound: no schedule ends sooner, even with all knowledge in advance.
 
-        The larger of two. A model needs the sum of its sub-epochs, each where it is fastest, one after the other. The
-        sub-epochs that only one worker can run need their GPU-seconds of that worker's, which does nothing while it is
-        away and less while it is slow. Work that is lost when a worker goes is not counted: who knows of the outage
-        starts nothing that would be lost.
+        The larger of two bounds. A model needs the sum of its sub-epochs, each on its fastest worker. A
+        worker must do the sub-epochs that only it can run, at reduced speed while it is slow and none while
+        it is away. Work lost in outages does not count: with advance knowledge it would not start.
         """
         problem = self._problem
         models, workers = [0.0] * problem.num_models, [0.0] * problem.num_workers
@@ -197,7 +195,7 @@ class Reality:
 
 
 def _factors(problem: Problem, conditions: Conditions, seed: int) -> list[float]:
-    """Of every sub-epoch, by epoch, model and partition; empty if all are 1."""
+    """Return the factor of each sub-epoch, by epoch, model and partition; [] if all are 1."""
     sigma, doubts = conditions.sigma, conditions.doubts
     if not sigma and not any(doubts):
         return []
@@ -220,7 +218,7 @@ def _drawn(rng: random.Random, sigma: float) -> float:
 
 
 def _spans(conditions: Conditions, worker: int, absences: Sequence[tuple[float, float]]) -> list[Span]:
-    """The worker's speed over all time, piece by piece."""
+    """Return the worker's speed over time, as consecutive pieces."""
     slow = [(s.start, s.start + s.seconds, 1 / s.factor) for s in conditions.stragglers if s.worker == worker]
     slow += [(start, end, 0.0) for start, end in absences]
     edges = sorted({0.0, math.inf, *(start for start, _, _ in slow), *(end for _, end, _ in slow)})
@@ -231,7 +229,7 @@ def _spans(conditions: Conditions, worker: int, absences: Sequence[tuple[float, 
 
 
 def _done(spans: Sequence[Span], start: float, work: float) -> float:
-    """When work that starts then is done at those speeds; infinite if never."""
+    """Return when work that starts at `start` is complete; infinity for never."""
     for first, end, speed in spans:
         if end <= start or not speed:
             continue

@@ -1,10 +1,8 @@
-"""From priorities to a schedule: what the planner's search does thousands of times a second.
+"""Decodes priorities into a schedule, thousands of times a second, for the planner's search.
 
-It owns speed, and nothing else: the same problem that `DispatchState` and the dispatch engine treat one event at a
-    time, with
-its numbers laid out in plain lists and every choice made by sorted order. The engine is not used for the search,
-because asking a policy costs some ten times as much for each sub-epoch, and a search is as good as the number of
-schedules it sees. It must not know what is searched for, nor why.
+Solves the same problem as `DispatchState` and the dispatch engine, but with plain lists and sorted order.
+Calling a policy costs about ten times as much for each sub-epoch, and the quality of a search depends on the
+number of schedules. It only provides speed and must not depend on the search's goal.
 """
 
 from __future__ import annotations
@@ -24,26 +22,26 @@ Start = tuple[float, int, int, int]
 
 
 class Decoded(NamedTuple):
-    """A schedule in the making: its makespan in seconds and the sub-epochs as they were started."""
+    """A decoded schedule: makespan in seconds, and sub-epochs in the order of start."""
 
     makespan: float
     starts: list[Start]
 
 
 class Decoder:
-    """A problem with its strategies chosen, ready to be decoded again and again. Not thread-safe.
+    """A problem with chosen strategies, for repeated decoding. Not thread-safe.
 
-    Lists indexed by worker have one more entry, a worker that holds nothing; those by model one more, a model that
-    needs nothing: so that a late model or a late worker is an ordinary event.
+    Lists by worker have one more entry, for a worker without partitions; lists by model one more, for a model
+    without work. With these, a late model or worker is an ordinary event.
 
     Attributes:
-        is_fixed: whether each sub-epoch had one place only when this was made.
-        work: ``work[m][p]``, seconds of a sub-epoch of model `m` on partition `p` on its fastest place, and the share
-            of its seconds, and of a worker's GPUs, that each place is charged with.
+        is_fixed: True if each sub-epoch had only one place at creation.
+        work: ``work[m][p]``, seconds of a sub-epoch of model `m` on partition `p` on its fastest place, and
+            for each place its share of these seconds and GPUs.
         need: ``need[w][m]``, GPUs of a sub-epoch of model `m` on worker `w`.
-        model_left: ``model_left[m]``, seconds of all that model `m` has to visit, each sub-epoch on its fastest place.
-        worker_left: ``worker_left[w]``, the same for worker `w`, as a share of its GPUs; a sub-epoch with several
-            places is shared evenly by them.
+        model_left: ``model_left[m]``, remaining seconds of model `m`, each sub-epoch on its fastest place.
+        worker_left: ``worker_left[w]``, remaining seconds of worker `w` with all GPUs busy. Sub-epochs with
+            several places are divided evenly.
     """
 
     def __init__(self, problem: Problem, allotment: Allotment) -> None:
@@ -75,22 +73,23 @@ class Decoder:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether sub-epochs on some worker need different numbers of GPUs, so that one may be kept waiting by
-        others."""
+        """True if sub-epochs on some worker need different numbers of GPUs, so that a wide one may have to
+        wait.
+        """
         return any(
             len({need for need, mask in zip(needs, masks, strict=True) if mask}) > 1
             for needs, masks in zip(self.need, self._masks, strict=True)
         )
 
     def seconds(self, model: int, worker: int) -> float:
-        """Of a sub-epoch of the model there, for a partition of size 1; 0 if it does not run there."""
+        """Return the seconds of the model's sub-epoch on the worker for size 1; 0 if it does not run there."""
         runs_here = self._masks[worker][model]
         return self._seconds[model][worker] + self._fixed[model][worker] if runs_here else 0.0
 
-    # --- what is chosen --------------------------------------------------------------------------
+    # --- strategies ------------------------------------------------------------------------------
 
     def choose(self, rows: Mapping[int, Sequence[int]]) -> None:
-        """From now on models have these rows of the allotment."""
+        """Replace rows of the allotment."""
         for model, row in rows.items():
             self.allotment[model] = list(row)
             self._lay_out(model)
@@ -139,18 +138,20 @@ class Decoder:
         width: int = 1,
         is_patient: bool = False,
     ) -> Decoded | None:
-        """Serves the idle worker with most left first, with the model whose work left plus priority is largest.
+        """Serve the idle worker with most remaining work first, with the model of largest work plus priority.
 
-        With no priorities and width 1 it is LRPTw.
+        Without priorities and with width 1 it is LRPTw.
 
         Args:
-            priority: ``priority[w][m]``, seconds to add to what model `m` has left when worker `w` chooses.
-            cutoff: give up as soon as the makespan is seen to exceed it, in seconds.
-            width: how many eligible models to compare, those with most work left.
-            is_patient: wait for GPUs if the chosen model needs more than are free, rather than serve another.
+            priority: ``priority[w][m]``, seconds to add to the remaining work of model `m` when worker `w`
+                chooses.
+            cutoff: stop when the makespan is certain to exceed this, in seconds.
+            width: number of eligible models to compare, by most remaining work.
+            is_patient: True to wait for GPUs if the chosen model needs more than are free, instead of serving
+                another.
 
         Returns:
-            The schedule, or `None` if it was given up.
+            The schedule, or `None` if it exceeds `cutoff`.
         """
         left, load, free = self.model_left[:], self.worker_left[:], self._gpus[:]
         open_, more = self._open[:], self._more[:]
@@ -175,7 +176,7 @@ class Decoder:
             if len(waiting) > 1:
                 waiting.sort(key=load.__getitem__, reverse=True)
             unserved = []
-            for w in waiting:  # grows: a worker with GPUs left is served again after the others
+            for w in waiting:  # grows: a worker with free GPUs is served again after the others
                 need, mask = needs[w], masks[w]
                 at = _pick(idle, open_, mask, priority[w], need, gpus[w] if is_patient else free[w], width)
                 if at < 0 or need[idle[at][1]] > free[w]:
@@ -216,7 +217,7 @@ class Decoder:
     def _arrivals(
         self, free: list[int]
     ) -> tuple[list[tuple[float, int]], list[int], list[tuple[float, int, int]]]:
-        """Models and workers that are there from the start, and the others as events; takes the GPUs of the others."""
+        """Return initial models and workers, and the late ones as events. Occupies the GPUs of late ones."""
         problem = self.problem
         idle, waiting, events = [], [], []
         for m, ready in enumerate(problem.model_ready):
@@ -234,7 +235,7 @@ class Decoder:
         return sorted(idle), waiting, events
 
     def _partition(self, both: int, worker: int, load: Sequence[float]) -> int:
-        """Of the partitions in the mask the one that the other holders are the least able to serve."""
+        """Return the partition in the mask with the busiest other holders."""
         partition = both.bit_length() - 1
         if both == 1 << partition:
             return partition
@@ -246,7 +247,7 @@ class Decoder:
 
 
 def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start]) -> Schedule:
-    """The sub-epochs that were started, with the strategies of that allotment."""
+    """Build the schedule of the started sub-epochs with the strategies of the allotment."""
     visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
     sub_epochs = []
     for start, m, p, w in sorted(starts):
@@ -267,7 +268,7 @@ def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start])
     return Schedule.of(sub_epochs)
 
 
-def _pick(  # noqa: PLR0917 - names cost a tenth of the time of the innermost call
+def _pick(  # noqa: PLR0917 - keyword names cost a tenth of the time of the innermost call
     idle: Sequence[tuple[float, int]],
     open_: Sequence[int],
     mask: Sequence[int],
@@ -276,7 +277,7 @@ def _pick(  # noqa: PLR0917 - names cost a tenth of the time of the innermost ca
     gpus: int,
     width: int,
 ) -> int:
-    """Position in `idle` of the best of the first so many eligible models; -1 if there is none."""
+    """Return the position in `idle` of the best among the first `width` eligible models, or -1."""
     found, best = -1, -math.inf
     for at, (left, m) in enumerate(idle):
         if open_[m] & mask[m] and need[m] <= gpus:

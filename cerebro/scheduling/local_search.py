@@ -1,13 +1,14 @@
-"""Looks for better schedules: late acceptance (Burke and Bykov, 2017) over what the decoders decode.
+"""Search for better schedules: late acceptance (Burke and Bykov, 2017) over decoded schedules.
 
-Each search is an iterator that decodes one schedule for each item, so that who drives it decides when
-it is enough and shares time among several. It must not look at a clock, nor know of bounds.
+Each search is an iterator that decodes one schedule per item, so the caller decides when to stop and
+alternates between searches. Must not read a clock or use bounds.
 
-Late acceptance, because it has one parameter that needs no scale: annealing wants temperatures in seconds. Neighbours
-are a few changed priorities decoded anew, rather than sub-epochs moved within a finished schedule: in 2 s each on nine
-balanced 20 x 16 instances, moves (by annealing) ended at 1.015-1.045 of the bound, half of them above 1.025, priorities
-at 1.006-1.036, three quarters below 1.02; one changed priority moves a sub-epoch past whole gaps. The openings put the
-longest processing time first, with noise, which keeps short sub-epochs for the end, where they fit.
+Late acceptance has one parameter without units; annealing would need temperatures in seconds. Neighbours are
+a few changed priorities, decoded again, rather than sub-epochs moved within a finished schedule: one changed
+priority moves a sub-epoch across several gaps. In 2 s each on nine balanced 20 x 16 instances, moves (by
+annealing) ended at 1.015-1.045 of the bound, half of them above 1.025, priorities at 1.006-1.036, three
+quarters below 1.02. The openings put the longest processing time first, with noise, which keeps short
+sub-epochs for the end, where they fit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.rotation import Rotation
 
 _HISTORY = 50
-"""Makespans that late acceptance remembers: a step may be as bad as that many steps ago."""
+"""Length of late acceptance's history: a step may be as bad as this many steps ago."""
 _OPENINGS = 30
 _MAX_STALLED_STEPS = 3000
 """Steps without improvement after which the search begins anew elsewhere."""
@@ -48,7 +49,7 @@ class Candidate(NamedTuple):
 
 
 class _Genes:
-    """What dispatch decodes: priorities, strategies and whether to wait for GPUs; changed and changed back."""
+    """Input of dispatch: priorities, strategies and patience. Changes can be undone."""
 
     def __init__(
         self, decoder: Decoder, weight: float, noise: float, is_patient: bool, rng: random.Random
@@ -68,13 +69,13 @@ class _Genes:
         ]
 
     def decode(self, cutoff: float = math.inf) -> Decoded | None:
-        """The schedule; `None` if its makespan exceeds `cutoff`."""
+        """Decode the schedule; `None` if its makespan exceeds `cutoff`."""
         return self.decoder.dispatch(
             self.priority, cutoff=cutoff, width=self._width, is_patient=self._is_patient
         )
 
     def change(self) -> list[tuple[int, int, float]]:
-        """Changes some priorities; what they were, as (worker, model, priority)."""
+        """Change some priorities; return the previous ones as (worker, model, priority)."""
         rng, before = self._rng, []
         for _ in range(rng.randint(1, _MOST_CHANGES)):
             m, w = rng.randrange(self._models), rng.randrange(self._workers)
@@ -87,7 +88,7 @@ class _Genes:
             self.priority[w][m] = value
 
     def choose(self) -> dict[int, list[int]]:
-        """Changes rows of the allotment, if that is tried now; what they were, by model."""
+        """Sometimes change rows of the allotment; return the previous rows by model."""
         rng, decoder = self._rng, self.decoder
         for _ in range(_TRIES if self._has_choice and rng.random() < 0.5 else 0):
             rows = self._one_entry() if rng.random() < _ENTRIES else self._widths()
@@ -99,7 +100,7 @@ class _Genes:
         return {}
 
     def _one_entry(self) -> dict[int, list[int]]:
-        """A row in which one entry is another one."""
+        """Return a row with one changed entry."""
         rng, decoder = self._rng, self.decoder
         m, w = rng.randrange(self._models), rng.randrange(self._workers)
         others = alternatives(decoder.problem, decoder.allotment, m, w)
@@ -109,7 +110,7 @@ class _Genes:
         return {m: row}
 
     def _widths(self) -> dict[int, list[int]]:
-        """A model is as wide on all workers as on none before; another one may give or take what that changes."""
+        """Return rows of equal width on all workers for one model, or for two that may exchange GPUs."""
         rng = self._rng
         models = rng.sample(range(self._models), min(self._models, rng.choice((1, 1, 2))))
         return {m: self._row(m) for m in models}
@@ -129,15 +130,15 @@ class _Genes:
 def search_priorities(
     problem: Problem, tables: Mapping[str, Allotment], rng: random.Random
 ) -> Iterator[Candidate | None]:
-    """Dispatch by other priorities than LRPTw's: some openings, then late acceptance from the best of them, and again.
+    """Search over priorities: some openings, late acceptance from the best, then again from new openings.
 
     Args:
-        problem: any.
+        problem: any problem.
         tables: allotments to start from, by name.
         rng: seeded by the caller.
 
     Yields:
-        What was found, one decoding each; `None` where it was no better than all before.
+        A better schedule or `None`, after one decoding each.
     """
     best = math.inf
     while True:
@@ -149,7 +150,7 @@ def search_priorities(
 
 
 def _climb(decoders: Mapping[str, Decoder], rng: random.Random) -> Iterator[Candidate | None]:
-    """From new openings to where late acceptance finds nothing better any more."""
+    """Run new openings and then late acceptance until it stalls."""
     best, current = None, math.inf
     for genes, source in _openings(decoders, rng):
         decoded = genes.decode(current)
@@ -200,14 +201,14 @@ def _candidate(genes: _Genes, decoded: Decoded, source: str) -> Candidate:
 
 
 def search_rotations(decoder: Decoder, rng: random.Random) -> Iterator[Candidate | None]:
-    """Rotations in which models, workers and rounds stand in another order; the sorted ones first.
+    """Search over rotations: change the order of models, workers and rounds, starting from sorted orders.
 
     Args:
-        decoder: of an open shop (`rotation.is_open_shop`).
+        decoder: decoder of an open shop (`rotation.is_open_shop`).
         rng: seeded by the caller.
 
     Yields:
-        What was found, several decodings each; `None` where nothing was better.
+        A better schedule or `None`.
     """
     rotation = Rotation(decoder)
     forward = _rotated(rotation, decoder, "sorted cyclic")

@@ -1,16 +1,16 @@
-"""Late acceptance over orders of sub-epochs, where strategies or replicas are to be chosen, too.
+"""Late acceptance over orders of sub-epochs, for problems with a choice of strategies or replicas.
 
-Dispatch by priorities (`local_search`) finds good widths and a good beginning, but serves whoever is there. A tight
-packing needs GPUs that wait for a sub-epoch which takes more of them. Here a schedule is a list of sub-epochs, each of
-which starts when its model and enough GPUs behind the sub-epochs before it are free. Some list gives a shortest
-schedule (`exact.visits.starts` says why), and a list is decoded in a tenth of the time of a dispatch.
+Dispatch by priorities (`local_search`) finds good strategies and a good start, but never leaves GPUs idle for
+a wide sub-epoch, which a tight packing needs. Here a schedule is a list of sub-epochs; each starts when its
+model and enough GPUs are free after the earlier ones. Some list gives a shortest schedule (reason:
+`exact.visits.starts`), and decoding a list takes a tenth of the time of a dispatch.
 
-Where the search stalls, all models whose own sub-epochs take nearly as long as the best schedule get faster strategies
-at once, and it goes on from there (iterated local search, Lourenco et al., 2003). One by one they would not: of several
-models that are longest, each alone makes the schedule no shorter. Where there is no choice of strategies a stretch of
-the list is shuffled instead.
+When the search stalls, every model with a chain nearly as long as the best schedule gets faster strategies,
+and the search continues from there (iterated local search, Lourenco et al., 2003). Changing one model at a
+time would not help: if several models are longest, shortening one does not shorten the schedule. Without a
+choice of strategies, part of the list is shuffled instead.
 
-Must not look at a clock, nor know of bounds.
+Must not read a clock or use bounds.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from cerebro.scheduling.problem import Problem
 
 _HISTORY = 20
 _MAX_STALLED_STEPS, _MAX_STALLED_PER_SUB_EPOCH = 1000, 20
-"""Decodings without improvement, the fewer of both, after which the search begins anew (`search_orders`)."""
+"""Decodings without improvement (the smaller number applies) after which `search_orders` restarts."""
 _MAX_KICKS = 8
-"""Such new beginnings, one after the other, none of which leads to a better schedule, after which the search ends."""
+"""Restarts in a row without a better schedule after which the search ends."""
 _WIDENED = (0.93, 0.99)
-"""Of the best makespan: as long as the sub-epochs of a widened model take at most; drawn anew each time."""
+"""Range of the target length of widened models, relative to the best makespan; chosen at random each time."""
 _BACK = 0.7
-"""Share of the new beginnings that begin from the best schedule; the others go on from where the search is."""
+"""Share of restarts from the best schedule; the others start from the present one."""
 _STEPS = 8
-"""Decodings for each item that the search yields."""
+"""Decodings for each yielded item."""
 _OTHER_ROWS, _ALIKE, _SWAPS = 0.3, 0.5, 0.7
-"""Of the moves: strategies of whole models; then swaps of sub-epochs of one model or worker; then swaps of any
-sub-epochs. The rest moves a sub-epoch."""
+"""Cumulative shares of moves: strategies of whole models, swaps within a model or worker, any swaps. The rest
+moves a sub-epoch.
+"""
 _EVERYWHERE, _EACH = 0.3, 0.6
-"""Of the changes of whole models: as wide everywhere; then on a worker. The rest changes entries."""
+"""Cumulative shares of changes to models: equal width everywhere, on one worker. The rest changes entries."""
 _OTHER_WAY = 0.35
-"""Of the sub-epochs that are moved: run by another strategy from then on."""
+"""Share of moved sub-epochs that also change their strategy."""
 _SOURCE = "local search over orders"
 
 
@@ -57,15 +58,15 @@ class _Item(NamedTuple):
 
 
 def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Iterator[Candidate | None]:
-    """Better schedules than that one, as long as some are found.
+    """Search for better schedules until restarts stop helping.
 
     Args:
-        problem: any.
-        start: a schedule of it.
+        problem: any problem.
+        start: a schedule to start from.
         rng: seeded by the caller.
 
     Yields:
-        What was found, several decodings each; `None` where nothing was better.
+        A better schedule or `None`, after several decodings each.
     """
     order = _Orders(problem, start)
     best, kicks = order.makespan(order.items, math.inf), 0
@@ -87,7 +88,7 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
 
 
 def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate | None]:
-    """Until it stalls; the schedules that are better than all since it began."""
+    """Yield schedules that improve on this start, until the search stalls."""
     current = best = order.makespan(order.items, math.inf)
     history, stalled, step = [current] * _HISTORY, 0, 0
     limit = min(_MAX_STALLED_STEPS, _MAX_STALLED_PER_SUB_EPOCH * len(order.items))
@@ -106,7 +107,7 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
             history[at] = current
             if current < best:
                 best, stalled, is_better = current, 0, True
-                break  # what comes next may be worse, and is accepted: this one would be lost
+                break  # a later, worse one may be accepted and would replace it
         yield order.candidate() if is_better else None
 
 
@@ -114,7 +115,7 @@ class _Orders:
     """A list of sub-epochs and the rows of an allotment.
 
     Attributes:
-        items: the list; sub-epochs of a model stand in the order of their epochs.
+        items: the list; sub-epochs of a model are in the order of their epochs.
         rows: the allotment; no entry is `NOT_HERE` where the model fits.
     """
 
@@ -138,7 +139,7 @@ class _Orders:
         self._parallel_plans = [self._laid_out(m, row) for m, row in enumerate(self.rows)]
 
     def put(self, rows: dict[int, list[int]]) -> dict[int, list[int]]:
-        """Changes rows; what they were."""
+        """Replace rows; return the previous ones."""
         before = {m: self.rows[m] for m in rows}
         for m, row in rows.items():
             self.rows[m] = row
@@ -146,16 +147,16 @@ class _Orders:
         return before
 
     def kept(self) -> tuple[list[_Item], list[list[int]]]:
-        """The list and the rows as they are now, for `go_back`."""
+        """Return copies of the list and the rows, for `go_back`."""
         return self.items[:], [list(row) for row in self.rows]
 
     def go_back(self, kept: tuple[list[_Item], list[list[int]]]) -> None:
-        """To what `kept` gave."""
+        """Restore copies from `kept`."""
         self.items = kept[0][:]
         self.put({m: list(row) for m, row in enumerate(kept[1])})
 
     def mix(self, rng: random.Random) -> None:
-        """Shuffles a stretch of the list; sub-epochs of a model keep the order of their epochs."""
+        """Shuffle part of the list. Sub-epochs of a model keep the order of their epochs."""
         first, last = sorted(rng.sample(range(len(self.items) + 1), 2))
         stretch = rng.sample(self.items[first:last], last - first)
         by_epoch = sorted(stretch, key=lambda item: item.epoch)
@@ -165,7 +166,7 @@ class _Orders:
         self.items[first:last] = [next(mine[item.model]) for item in stretch]
 
     def widen(self, limit: float, rng: random.Random) -> None:
-        """Faster strategies, anywhere, for each model whose own sub-epochs take longer than `limit` seconds."""
+        """Choose faster strategies at random for each model with a chain longer than `limit` seconds."""
         visits: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
         for m, p, w, _ in self.items:
             visits[m][w].append(p)
@@ -195,8 +196,11 @@ class _Orders:
         ]
 
     def neighbour(self, rng: random.Random) -> tuple[list[_Item], dict[int, list[int]]]:
-        """Another list, and rows to change: a model, or some, with other strategies; two sub-epochs swapped, any or of
-        one model or worker; or a sub-epoch elsewhere in the list, perhaps on another holder or by another strategy."""
+        """Return a changed list, and the rows to change.
+
+        The moves: other strategies for some models; two sub-epochs swapped, any two or of one model or
+        worker; a sub-epoch moved, possibly to another holder or strategy.
+        """
         items, rnd, what = self.items, rng.random, rng.random()
         if what < _OTHER_ROWS:
             return items, self._other_rows(rng)
@@ -218,8 +222,11 @@ class _Orders:
         return items, {}
 
     def makespan(self, items: list[_Item], cutoff: float, starts: list[Start] | None = None) -> float:
-        """Seconds until the last sub-epoch ends; infinite if that exceeds `cutoff`, or if epochs are out of order. The
-        sub-epochs are added to `starts`."""
+        """Return the seconds until the last sub-epoch ends; infinity above `cutoff` or if epochs are out of
+        order.
+
+        Appends the sub-epochs to `starts`.
+        """
         problem, parallel_plans, longest = self._problem, self._parallel_plans, 0.0
         model_free = list(problem.model_ready)
         gpu_free = [list(ready) for ready in problem.gpu_ready]
@@ -247,21 +254,23 @@ class _Orders:
         return longest
 
     def candidate(self) -> Candidate:
-        """The list as a schedule."""
+        """Return the list as a schedule."""
         starts: list[Start] = []
         makespan = self.makespan(self.items, math.inf, starts)
         return Candidate(makespan, starts, [list(row) for row in self.rows], _SOURCE)
 
     def _some(self, rng: random.Random) -> list[int]:
-        """A model; or two, of which one may give what the other takes; or some that are alike: if they are the longest,
-        it helps nobody to shorten one."""
+        """Choose models to change: one, two that may exchange GPUs, or several equal ones.
+
+        If equal models are the longest, shortening only one does not help.
+        """
         what, twins = rng.random(), rng.choice(self._twins)
         if what < 0.4:
             return rng.sample(twins, rng.randint(1, len(twins)))
         return rng.sample(range(len(self.rows)), min(len(self.rows), 1 if what < 0.8 else 2))
 
     def _other_rows(self, rng: random.Random) -> dict[int, list[int]]:
-        """Models that have other strategies: all as wide as one another, everywhere or on a worker; or each its own."""
+        """Change strategies of some models: equal width everywhere or on one worker, or single entries."""
         models, what = self._some(rng), rng.random()
         if what >= _EACH:
             return {m: self._other_entry(m, rng.randrange(len(self.rows[m])), rng) for m in models}
@@ -283,7 +292,7 @@ class _Orders:
         return row
 
     def _laid_out(self, model: int, row: list[int]) -> list[tuple[int, list[float]]]:
-        """(GPUs, seconds on each partition) of the model on each worker."""
+        """Return (GPUs, seconds on each partition) of the model on each worker."""
         key = (self._kind[model], *row)
         if key not in self._known:
             self._known[key] = self._laid(model, row)

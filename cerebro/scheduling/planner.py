@@ -1,9 +1,9 @@
-"""The plan of an epoch: the best schedule that can be found in a given time, one core, pure Python.
+"""The planner: the best schedule of an epoch found within a time limit, on one core, in pure Python.
 
-Heuristics first, then restarts, then local search, until the makespan meets the lower bound (then it is optimal, and
-there is nothing left to look for) or time is up. Meant to run beside training: it never blocks on anything, and the
-schedule it returns stays good as long as sub-epochs take about what they were estimated to. It must not know of
-dispatch states, workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
+Runs heuristics, then local searches with restarts, until the makespan meets the lower bound (which proves it
+optimal) or time is up. Meant to run in parallel to training: it never blocks. A plan stays good while
+sub-epochs take about their estimated time. Must not use dispatch states, workers' health or noise;
+`cerebro.scheduling.advice` decides whether to follow a plan.
 """
 
 from __future__ import annotations
@@ -26,17 +26,24 @@ from cerebro.scheduling.rotation import is_open_shop
 from cerebro.scheduling.schedule import Schedule
 
 _TOLERANCE = 1e-9
-"""Relative: sums of floats in another order."""
+"""Relative tolerance for float sums in different orders."""
 _MOST_SUB_EPOCHS = 10_000
-"""Above, the policy LRPTw itself is not run: the same rule is decoded ten times faster, and differs in ties at most."""
+"""Above this size the policy LRPTw itself is not run: decoding its rule is ten times faster and differs only
+in ties.
+"""
 _FEW_SUB_EPOCHS = 24
-"""Up to so many, orders are searched where nothing is to be chosen, too. Rotations and dispatch reach few of them: of
-6,000 random instances of three by three, 12 had a shorter schedule."""
+"""Up to this size, orders are searched even without a choice of strategies.
+
+Rotations and dispatch miss some of them: of 6,000 random 3 x 3 instances, 12 had a shorter schedule.
+"""
 _FIRST_ROTATIONS = 768
-"""Where the longest model and the fullest worker both meet the bound, some rotation soon does."""
+"""Rotations to try first; if longest model and fullest worker both meet the bound, some rotation soon does."""
 _ROTATIONS, _DISPATCHES, _ORDERS = 128, 16, 64
-"""Steps of a search before the next has its turn. A rotation takes about an eighth of the time of a dispatch. An order
-does too, but its search decodes several in a step."""
+"""Steps of each search before the next one continues.
+
+A rotation or an order takes about an eighth of the time of a dispatch, but a step over orders decodes
+several.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +64,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """By how much the makespan may exceed the best possible, relative: 0 is proof that it does not."""
+        """Relative excess of the makespan over the lower bound; 0 proves that it is optimal."""
         if not self.lower_bound:
             return 0.0
         gap = self.schedule.makespan / self.lower_bound - 1
@@ -72,19 +79,19 @@ def plan(
     target: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
-    """The best schedule of the problem that is found in time.
+    """Search for the best schedule of the problem within the time limit.
 
-    Its makespan is at most that of the policy LRPTw (with the best of the allotments, where there are strategies to
-    choose), unless `target` is met before; problems beyond some ten thousand sub-epochs excepted, where ties may
-    differ. The result depends on the seed and on how many steps the time allows.
+    Unless `target` is met earlier, the makespan is at most the makespan of LRPTw with the best initial
+    allotment. Above 10,000 sub-epochs ties may differ. The result depends on the seed and on the number of
+    steps the time allows.
 
     Args:
-        problem: any; with several strategies they are chosen too.
-        time_limit_s: no step is begun after so many seconds, except the first. A step takes milliseconds for hundreds
-            of sub-epochs, and some seconds for a hundred thousand.
-        seed: of the random search.
-        target: a makespan in seconds that is good enough to stop at.
-        clock: seconds that never go back.
+        problem: any problem; the planner also chooses among several strategies.
+        time_limit_s: no step starts after this many seconds, except the first. A step takes milliseconds for
+            hundreds of sub-epochs, some seconds for a hundred thousand.
+        seed: seed of the random search.
+        target: makespan in seconds at which to stop.
+        clock: monotonic seconds.
     """
     began = clock()
     bound = lower_bound(problem)
@@ -102,13 +109,13 @@ def plan(
 
 
 def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Candidate | None]:
-    """What each step finds; the first finds a schedule."""
+    """Yield the result of each step; the first is a schedule."""
     found = allotments(problem)
     tables = {f", {name}" if len(found) > 1 else "": table for name, table in found.items()}
     decoders = {name: Decoder(problem, table) for name, table in tables.items()}
     first = [_heuristic(decoder, name, enough) for name, decoder in decoders.items()]
     elite = [min(first, key=lambda c: c.makespan)]
-    # The less a table needs at the least, the more there is to gain by a better order.
+    # A table with a smaller bound has more to gain from a better order.
     first.sort(key=lambda c: at_least(problem, c.allotment))
     yield elite[0]
     searches = [
@@ -123,7 +130,7 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
 
 
 def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
-    """LRPTw: as decoded here and, unless that will do, as the policy decides."""
+    """Decode LRPTw and, if that does not suffice, run it as a policy."""
     problem, allotment = decoder.problem, decoder.allotment
     decoded = decoder.dispatch([[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1))
     assert decoded is not None, "no cutoff"
@@ -160,8 +167,9 @@ def _in_turns(
 def _refined(
     problem: Problem, first: Sequence[Candidate], elite: list[Candidate], rng: random.Random
 ) -> Iterator[Candidate | None]:
-    """Searches over orders, one after the other: from each of the first candidates whose table could still give a
-    shorter schedule than the best one by then, and from the best one."""
+    """Search over orders, repeatedly: from each first candidate that may still improve, then from the best
+    one.
+    """
     while True:
         promising = [c for c in first if at_least(problem, c.allotment) < elite[0].makespan]
         for start in (*promising, elite[0]):

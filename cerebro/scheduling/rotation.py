@@ -1,10 +1,10 @@
-"""Rotations: schedules that follow a Latin square and wait, for open shops.
+"""Rotations: schedules of open shops that follow a Latin square, with waits.
 
-Dispatch never leaves a worker idle that could run something, which is right when there are more models than workers.
-With as many models as workers and nearly equal times it is wrong: whoever serves the first that is idle breaks the
-pattern, and what is left at the end fits nowhere. A rotation keeps the pattern: each worker takes the models around a
-circle, and waits for the next. Sorted by work it meets the bound when sub-epoch times are a product of model and
-worker; where they are not, a search may put models, workers and rounds in another order.
+Dispatch never leaves a worker idle that could run a sub-epoch, which is right with more models than workers.
+With as many models as workers and nearly equal times it breaks the pattern, and the last sub-epochs fit
+badly. A rotation keeps the pattern: each worker takes the models around a circle and waits for the next one.
+Sorted by work it meets the bound if sub-epoch times are a product of model and worker factors; otherwise a
+search may reorder models, workers and rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cerebro.scheduling.decoder import Decoder, Start
 
 
 def is_open_shop(decoder: Decoder) -> bool:
-    """Whether each partition is visited on one worker only, and each sub-epoch takes its worker whole."""
+    """Return whether each partition has one worker, and each sub-epoch takes all GPUs of its worker."""
     problem = decoder.problem
     return decoder.is_fixed and all(
         w == home and decoder.need[w][m] == problem.gpus[w]
@@ -25,17 +25,17 @@ def is_open_shop(decoder: Decoder) -> bool:
 
 
 class Rotation:
-    """Models, rounds and partitions, each in some order that may be changed in place between decodings.
+    """Models, rounds and partitions in orders that may be changed in place between decodings.
 
-    In round `r` of an epoch partition ``columns[j]`` is visited by model ``rows[j - r]``, around the circle, and
-    whoever is early waits. They stand by descending work at first.
+    In round `r` of an epoch, model ``rows[j - r]`` trains on partition ``columns[j]``, cyclically, and early
+    ones wait. Initially sorted by descending work.
 
     Args:
-        decoder: of an open shop (`is_open_shop`).
+        decoder: decoder of an open shop (`is_open_shop`).
 
     Attributes:
-        rows: the models and, if there are fewer of them than partitions, as many numbers beyond that stand for none.
-        rounds: as many numbers from 0.
+        rows: the models, padded to the number of partitions with numbers without a model.
+        rounds: the rounds, from 0.
         columns: the partitions.
     """
 
@@ -55,10 +55,10 @@ class Rotation:
         self.columns = sorted(range(partitions), key=lambda p: -load[self._homes[p]])
 
     def makespan(self, starts: list[Start] | None = None) -> float:
-        """Seconds until the last sub-epoch ends; the sub-epochs are added to `starts`."""
+        """Return the seconds until the last sub-epoch ends. Appends the sub-epochs to `starts`."""
         problem = self._problem
         model_free = [*problem.model_ready, *([0.0] * (len(self.rows) - problem.num_models))]
-        # A sub-epoch takes its worker whole.
+        # A sub-epoch takes all GPUs of its worker.
         worker_ready = [gpus[-1] for gpus in problem.gpu_ready]
         worker_free = worker_ready[:]
         rows = self.rows
@@ -81,12 +81,12 @@ class Rotation:
 
 
 def _homes(decoder: Decoder) -> list[int]:
-    """The worker of each partition."""
+    """Return the worker of each partition."""
     return [shares[0][0] for _, shares in decoder.work[0]]
 
 
 def _column(decoder: Decoder, partition: int, masks: Sequence[int], around: int) -> list[float]:
-    """Seconds of each model's visit to the partition; 0 for none."""
+    """Return the seconds of each model's sub-epoch on the partition; 0 if none is needed."""
     found = [
         work[partition][0] if mask >> partition & 1 else 0.0
         for work, mask in zip(decoder.work, masks, strict=True)

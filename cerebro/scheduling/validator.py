@@ -1,11 +1,11 @@
-"""Whether a schedule keeps the invariants, whoever made it: the judge of every policy, plan and simulation.
+"""Checks schedules of every policy, plan and simulation against the invariants.
 
-Looks at nothing but the problem and the sub-epochs, and shares no code with what makes schedules: a mistake made there
-must not be made here again. What it checks is the list of seed paper, section 5.1, and of the thesis, section 4.3:
-each model on each partition exactly once per epoch, in one place at a time, its epochs one after the other; no GPU
-twice at once, all GPUs of a sub-epoch from its start to its end (a sub-epoch is one interval: no preemption);
-sub-epochs only where their partition and a strategy of their model are. A sub-epoch on a set of partitions is on a
-worker for each of them, from the same start to the same end.
+It reads only the problem and the sub-epochs, and shares no code with the producers of schedules, so that it
+does not repeat their mistakes. The invariants (seed paper, section 5.1; thesis, section 4.3): each model on
+each partition exactly once per epoch, in one place at a time, epochs in sequence; no GPU used twice at once,
+all GPUs of a sub-epoch from its start to its end (no preemption); sub-epochs only on workers with the
+partition and a strategy of the model. A gang uses one worker for each partition, from the same start to the
+same end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cerebro.scheduling.problem import GangStrategy, Problem, filled_s
 from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 _TOLERANCE = 1e-9
-"""Of the makespan (or of 1 s if that is longer): starts and ends are sums of floats, added in different orders."""
+"""Relative to the makespan (at least 1 s): starts and ends are float sums in different orders."""
 _SHARE = 1e-3
-"""Of the shortest sub-epoch: the tolerance is never more."""
+"""Upper limit of the tolerance, relative to the shortest sub-epoch."""
 _NAMED = 3
-"""Violations an error tells in words; the others are counted."""
+"""Violations in an error message; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,11 @@ class Report:
 
     @property
     def gap(self) -> float:
-        """Makespan over lower bound, less 1; 0 is a proof that the schedule is optimal. 0 if there is nothing to do."""
+        """Relative excess of the makespan over the lower bound; 0 proves optimality, or nothing to schedule."""
         return self.makespan / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
     def check(self) -> Report:
-        """The report itself.
+        """Return this report if the schedule is valid.
 
         Raises:
             ScheduleError: there are violations.
@@ -65,11 +65,11 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
     """Check a schedule against the invariants and compare it with the lower bound.
 
     Args:
-        problem: what was to be scheduled.
+        problem: the problem.
         schedule: sub-epochs in any order.
-        actual: the sub-epochs took what they took, not what was estimated: durations need only be above 0, and the
-            bound is the clairvoyant one, from the durations of the schedule itself (row sums and column sums as placed;
-            seed paper, section 5.1). Otherwise each takes what one of the strategies of its model says.
+        actual: True for measured durations: they need only be above 0, and the bound is the clairvoyant one,
+            from the schedule's own durations (row sums and column sums as placed; seed paper, section 5.1).
+            Otherwise each duration must match a strategy of the model.
 
     Returns:
         All violations, not only the first. Times may be off by 1e-9 of the makespan.
@@ -81,7 +81,7 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
         else:
             known.append(sub_epoch)
     slack = _TOLERANCE * max(1.0, max((sub_epoch.end for sub_epoch in known), default=0.0))
-    # Whatever the makespan, a sub-epoch that is missing or overlaps by its whole length is seen.
+    # Detect a missing or fully overlapping sub-epoch for any makespan.
     slack = min(slack, _SHARE * min((sub_epoch.end - sub_epoch.start for sub_epoch in known), default=slack))
     for sub_epoch in known:
         violations += _place(problem, sub_epoch, slack, actual)
@@ -97,7 +97,7 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
 
 
 def _outside(problem: Problem, sub_epoch: SubEpoch) -> str:
-    """What makes a sub-epoch impossible to place at all, or nothing."""
+    """Return why a sub-epoch cannot be placed at all, or ""."""
     for what, index, count in (
         ("model", sub_epoch.model, problem.num_models),
         *(("partition", partition, problem.num_partitions) for partition, _ in sub_epoch.places),
@@ -117,8 +117,7 @@ def _outside(problem: Problem, sub_epoch: SubEpoch) -> str:
 
 
 def _place(problem: Problem, sub_epoch: SubEpoch, slack: float, actual: bool) -> Iterator[str]:
-    """The partitions are there, each at another worker, and a way of the model with these GPUs, this technique and this
-    duration."""
+    """Check that workers hold the partitions, and that a strategy matches GPUs, technique and duration."""
     name, where = (
         _name(problem, sub_epoch),
         " and ".join(problem.workers[worker] for _, worker in sub_epoch.places),
@@ -163,8 +162,7 @@ def _readiness(problem: Problem, sub_epoch: SubEpoch, slack: float) -> Iterator[
 
 
 def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
-    """Each model on each partition exactly once per epoch, alone or in a set; in the first epoch where something is
-    left."""
+    """Check that each model trains on each partition exactly once per epoch, and in the first only if needed."""
     counts = Counter(
         (sub_epoch.model, sub_epoch.epoch, partition)
         for sub_epoch in sub_epochs
@@ -184,7 +182,7 @@ def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
 
 
 def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -> Iterator[str]:
-    """A model is in one place at a time, and its epochs follow each other."""
+    """Check that a model is in one place at a time and its epochs are in sequence."""
     chains: dict[int, list[SubEpoch]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         chains[sub_epoch.model].append(sub_epoch)
@@ -201,17 +199,19 @@ def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -
 
 
 def _capacity(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -> Iterator[str]:
-    """At no instant are more GPUs of a worker taken than it has; one that is not ready is taken. Each sub-epoch that
-    starts too much is named."""
+    """Check that workers have enough GPUs at all times. A GPU that is not ready counts as used.
+
+    Reports each sub-epoch that starts without enough GPUs.
+    """
     changes: dict[int, list[tuple[float, int, SubEpoch]]] = defaultdict(list)
     for sub_epoch, worker in [(each, worker) for each in sub_epochs for _, worker in each.places]:
         if worker not in changes:
-            # That nothing starts before the first one is ready is said of each sub-epoch (`_readiness`).
+            # `_readiness` checks that nothing starts before the first GPU is ready.
             first, *later = problem.gpu_ready[worker]
             for ready in later:
                 if ready > first:
                     changes[worker] += [(-math.inf, 1, sub_epoch), (ready - slack, -1, sub_epoch)]
-        # Ended a little early, so that the next may start at what is the same instant but for rounding.
+        # End a little early, so that a successor may start at the same instant despite rounding.
         changes[worker] += [
             (sub_epoch.start, sub_epoch.gpus, sub_epoch),
             (sub_epoch.end - slack, -sub_epoch.gpus, sub_epoch),

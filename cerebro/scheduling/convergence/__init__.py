@@ -1,4 +1,4 @@
-"""Which model is worth training next, from the losses seen so far. Pure: knows nothing of workers and partitions."""
+"""Priority scores of models by their losses. Pure; independent of workers and partitions."""
 
 from cerebro.scheduling.convergence.curves import Forecast, Sample, forecast
 from cerebro.scheduling.convergence.progress import UNSEEN, Progress, Quantum

@@ -1,9 +1,9 @@
-"""What the losses of a model so far say of those to come.
+"""Forecast of a model's future losses from its past ones.
 
-24 curves, ``floor + height * x(t)``: exponentials ``x = 2 ** (-t / h)`` and power laws ``x = 1 / (1 + t / h)``, each
-with 12 half-lives `h`. `t` is the share of the model's training that is done, so speed and length do not matter. Floor
-and height are fitted by least squares. How likely each curve is, given its squared errors, is its weight in what is
-predicted. Both families are needed: exponentials alone take the slow fall of a power law for its end.
+Fits 24 curves, ``floor + height * x(t)``: exponentials ``x = 2 ** (-t / h)`` and power laws ``x = 1 / (1 + t
+/ h)``, each with 12 half-lives `h`. `t` is the completed share of the model's training, so speed and length
+do not matter. Least squares gives floor and height. A curve's likelihood, by its squared errors, is its
+weight in the forecast. Exponentials alone would mistake the slow decrease of a power law for convergence.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from operator import mul
 from typing import NamedTuple
 
 HALF_LIVES = tuple(0.03 * 1.6**k for k in range(12))
-"""Shares of the training: from 3 % of it to five times as long."""
+"""Half-lives as shares of the training: from 3 % to five times its length."""
 GOAL = 0.9
-"""Of the decrease that a model makes in all its training: by then it is known how good it is."""
+"""Share of the total decrease after which a model's quality counts as known."""
 
 _DOUBT = 0.1
-"""Standard deviation of a loss, relative, that is believed before any is seen: as if of `_DOUBTED` samples."""
+"""Prior relative standard deviation of a loss, weighted as `_DOUBTED` samples."""
 _DOUBTED = 4
 _FITTED = 3
-"""Numbers that a curve is fitted by: floor, height, half-life."""
+"""Fitted parameters of a curve: floor, height, half-life."""
 _LEAST_WEIGHT = 1e-6
-"""Less likely curves are left out."""
+"""Curves with a smaller weight are dropped."""
 _NO_SPREAD = 1e-12
-"""Variance of `x` below which samples do not tell a height: rounding would."""
+"""Variance of `x` below which rounding would determine the height."""
 
 
 class Sample(NamedTuple):
-    """Losses that were seen one after another.
+    """Consecutive losses, averaged.
 
     Attributes:
-        share: of the model's training, that was done in their middle: 0 to 1.
-        value: their mean; the smaller, the better.
-        number: how many they were.
+        share: completed share of the model's training at their middle, 0 to 1.
+        value: mean loss; smaller is better.
+        number: number of losses.
     """
 
     share: float
@@ -46,12 +46,12 @@ class Sample(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """By one curve.
+    """Prediction of one curve.
 
     Attributes:
-        weight: how likely the curve is, 0 to 1.
-        final: loss at the end of the training.
-        left: share of the training until `GOAL` of the decrease is made; 0 or less if it is.
+        weight: likelihood of the curve, 0 to 1.
+        final: loss at the end of training.
+        left: share of the training until `GOAL` of the decrease; 0 or less if reached.
     """
 
     weight: float
@@ -61,14 +61,16 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """By all curves: their weights add up to 1. `final` is the mean of the final losses."""
+    """Predictions of all curves, with weights that sum to 1. `final` is the mean final loss."""
 
     predictions: tuple[Prediction, ...]
     final: float
 
 
 class _Shape(NamedTuple):
-    """``x(t)`` of a curve; `end` is its value after all training, `goal` the share by which `GOAL` is reached."""
+    """``x(t)`` of a curve; `end` is its value after all training, `goal` the share at which `GOAL` is
+    reached.
+    """
 
     is_power: bool
     half: float
@@ -76,7 +78,7 @@ class _Shape(NamedTuple):
     goal: float
 
     def at(self, shares: Sequence[float]) -> list[float]:
-        """1 at the beginning, less and less from then on."""
+        """Return `x` at the shares: 1 at share 0, decreasing."""
         half = self.half
         if self.is_power:
             return [half / (half + share) for share in shares]
@@ -94,11 +96,11 @@ _SHAPES = tuple(_shape(half, is_power=is_power) for half in HALF_LIVES for is_po
 
 
 def forecast(samples: Sequence[Sample], done: float) -> Forecast:
-    """What the samples say.
+    """Forecast the losses.
 
     Args:
         samples: at least one, each of at least one loss.
-        done: share of the model's training that is done.
+        done: completed share of the model's training.
     """
     fit = _LeastSquares(samples)
     fits = [fit.of(shape) for shape in _SHAPES]
@@ -126,11 +128,11 @@ class _LeastSquares:
         self.level = sum(sample.number * sample.value for sample in samples) / self._total
         self._weighed = [sample.number * (sample.value - self.level) for sample in samples]
         self._squares = sum(sample.number * (sample.value - self.level) ** 2 for sample in samples)
-        # No loss is below 0; measures to be maximised, which come with the other sign, all are.
+        # Losses are not negative; maximised metrics arrive with a negative sign.
         self._is_bounded = all(sample.value >= 0 for sample in samples)
 
     def of(self, shape: _Shape) -> tuple[float, float]:
-        """(sum of squared errors, loss at the end) of the best floor and height."""
+        """Return (sum of squared errors, final loss) for the best floor and height."""
         level, total = self.level, self._total
         xs = shape.at(self._shares)
         counted = [*map(mul, self._counts, xs)]
@@ -147,7 +149,7 @@ class _LeastSquares:
 
 
 def condensed(samples: Sequence[Sample], most: int) -> tuple[Sample, ...]:
-    """The same in at most so many samples, neighbours put together."""
+    """Merge neighbours until at most `most` samples remain."""
     if len(samples) <= most:
         return tuple(samples)
     bounds = [number * len(samples) // most for number in range(most + 1)]
@@ -157,6 +159,6 @@ def condensed(samples: Sequence[Sample], most: int) -> tuple[Sample, ...]:
 def _joined(samples: Sequence[Sample]) -> Sample:
     count = sum(sample.number for sample in samples)
     mean = sum(sample.number * sample.share for sample in samples) / count
-    # Rounded, the mean of equal shares may be another one.
+    # Rounding may move the mean of equal shares out of their range.
     share = min(max(mean, samples[0].share), samples[-1].share)
     return Sample(share, sum(sample.number * sample.value for sample in samples) / count, count)

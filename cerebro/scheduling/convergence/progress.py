@@ -1,4 +1,4 @@
-"""What a model has shown each time it was trained for a while: the losses that rules compare models by."""
+"""Losses of a model by the periods in which it was trained, for comparison by rules."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import chain
 from cerebro.scheduling.convergence.curves import Forecast, Sample, condensed, forecast
 
 _OF_A_QUANTUM, _OF_ALL = 6, 64
-"""Samples that curves are fitted to: more of them cost time, and say no more."""
+"""Maximum number of samples for fits, of a quantum and in all; more cost time without more information."""
 
 _SOONEST = 0.01
-"""Share of the training that is left at least to a goal that is not reached."""
+"""Minimum remaining share of training to a goal that is not reached."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +28,27 @@ class Quantum:
 
     @cached_property
     def number(self) -> int:
-        """Losses that were seen."""
+        """Number of losses."""
         return sum(sample.number for sample in self.samples)
 
     @cached_property
     def mean(self) -> float:
-        """Of all of them."""
+        """Mean of all losses."""
         return sum(sample.number * sample.value for sample in self.samples) / self.number
 
     @cached_property
     def high(self) -> float:
-        """The largest."""
+        """Largest loss."""
         return max(sample.value for sample in self.samples)
 
     @cached_property
     def low(self) -> float:
-        """The smallest."""
+        """Smallest loss."""
         return min(sample.value for sample in self.samples)
 
     @cached_property
     def fitted(self) -> tuple[Sample, ...]:
-        """What curves are fitted to."""
+        """Samples for fitting curves."""
         return condensed(self.samples, _OF_A_QUANTUM)
 
     @property
@@ -83,18 +83,18 @@ class Progress:
 
     @cached_property
     def forecast(self) -> Forecast:
-        """What its losses say; at least one must have been seen."""
+        """Forecast from its losses; needs at least one."""
         fitted = chain.from_iterable(quantum.fitted for quantum in self.quanta)
         return forecast(condensed([*fitted], _OF_ALL), self.done)
 
     @cached_property
     def opening(self) -> float:
-        """With which loss it began."""
+        """Loss at the start of training."""
         return self.quanta[0].opening
 
     @cached_property
     def paces(self) -> list[tuple[float, float, float]]:
-        """(weight, final loss, 1 / seconds to the goal) of the predictions whose goal is not reached yet."""
+        """(weight, final loss, 1 / seconds to the goal) of predictions that have not reached their goal."""
         found = self.forecast.predictions
         return [(w, final, 1 / (max(left, _SOONEST) * self.total_s)) for w, final, left in found if left > 0]
 
@@ -106,4 +106,4 @@ class Progress:
 
 
 UNSEEN = Progress()
-"""Of a model that was never trained."""
+"""Progress of a model that was never trained."""

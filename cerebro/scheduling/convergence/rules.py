@@ -1,8 +1,8 @@
-"""Rules of who is trained next: a number for each model, the largest first.
+"""Rules for priority scores: one number for each model, larger first.
 
-Hermes: Son et al., "A GPU Scheduling Framework to Accelerate Hyper-Parameter Optimization in Deep Learning Clusters",
-Electronics 2021, 10(3), 350. SLAQ: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed Machine Learning",
-SoCC 2017. `docs/hermes.md` compares them.
+Hermes: Son et al., "A GPU Scheduling Framework to Accelerate Hyper-Parameter Optimization in Deep Learning
+Clusters", Electronics 2021, 10(3), 350. SLAQ: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed
+Machine Learning", SoCC 2017. `docs/hermes.md` compares them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from statistics import fmean, median
 from cerebro.scheduling.convergence.progress import Progress
 
 Rule = Callable[[Sequence[Progress]], list[float]]
-"""Models -> of each, how much it is worth to train it next. Infinite: before all others; minus that: after them."""
+"""Maps models to priority scores. Infinity goes before all others, minus infinity after them."""
 
 _FIRST = 4
-"""So many models are trained before any is compared."""
+"""Number of models to train before any comparison."""
 _ALL = 64
-"""Up to so many models, what is typical is the median of all of them."""
+"""Up to this number of models, the typical opening is the median of all."""
 _HOPE = 2.0
-"""A model that was never trained is worth so many times the mean of the others."""
+"""Score of a never trained model, relative to the mean of the others."""
 
 
 def _diverged_last(rule: Rule) -> Rule:
-    """Models that have diverged come after all others, which are compared without them."""
+    """Rank diverged models last, and compare the others without them."""
 
     @wraps(rule)
     def worths(models: Sequence[Progress]) -> list[float]:
@@ -41,12 +41,11 @@ def _diverged_last(rule: Rule) -> Rule:
 
 @_diverged_last
 def promising(models: Sequence[Progress]) -> list[float]:
-    """Expected priority score per second, optimistically.
+    """Return the expected gain per second, optimistically.
 
-    Priority score of a prediction: where its final loss lies between that with which models typically begin (0) and the
-    best that is expected of any model (1). A model's worth is the mean and the standard deviation, over its
-    predictions, of priority score / seconds to its goal, added up: what is not known of a model speaks for it, and so
-    does what takes little time.
+    The gain of a prediction is the position of its final loss between the typical opening (0) and the best
+    final loss expected of any model (1). A model's score is the mean plus the standard deviation, over its
+    predictions, of gain / seconds to the goal. Uncertainty and short remaining time raise the score.
     """
     seen = [model for model in models if model.quanta]
     if not seen or len(seen) < min(_FIRST, len(models)):
@@ -59,9 +58,10 @@ def promising(models: Sequence[Progress]) -> list[float]:
 
 
 def _typical(seen: Sequence[Progress]) -> float:
-    """The loss with which models begin: the median of those that were seen first, of all where they are few.
+    """Return the typical opening loss: the median of the first models seen, or of all if few.
 
-    Of many, another one hardly changes it, but would have all of them compared anew: it counts with an eighth more.
+    A new model hardly changes the median of many but would force a comparison of all; the sample therefore
+    grows in steps of an eighth.
     """
     count = len(seen)
     if count >= _ALL:
@@ -85,7 +85,7 @@ def _optimistic(model: Progress, typical: float, best: float) -> float:
     scale, mean, square = typical - best, 0.0, 0.0
     if scale <= 0:
         return 0.0
-    # This loop is what a decision costs where models are many.
+    # With many models, this loop dominates the cost of a decision.
     for weight, final, per_second in model.paces:
         gain = typical - final
         if gain > 0:
@@ -97,10 +97,12 @@ def _optimistic(model: Progress, typical: float, best: float) -> float:
 
 @_diverged_last
 def hermes(models: Sequence[Progress]) -> list[float]:
-    """The convergence ``C_j(i)`` of each model in its newest quantum, as printed (Hermes, section 3.3).
+    """Return the convergence ``C_j(i)`` of each model in its newest quantum, as printed (Hermes, section
+    3.3).
 
-    From the second quantum on ``(loss_j(i - 1) - loss_j(i)) / |L_j(i)|``, in the first ``(max - min) / |L_j(i)|``. The
-    minus signs are not in all copies of the paper. It defines nothing for a job that never ran: that one goes first.
+    From the second quantum on ``(loss_j(i - 1) - loss_j(i)) / |L_j(i)|``, in the first ``(max - min) /
+    |L_j(i)|``. Some copies of the paper lack the minus signs. The paper defines no value for a job that never
+    ran; here it goes first.
     """
     return [_convergence(model) for model in models]
 
@@ -116,10 +118,11 @@ def _convergence(model: Progress) -> float:
 
 @_diverged_last
 def slaq(models: Sequence[Progress]) -> list[float]:
-    """The decrease of the loss expected of the next quantum, over the model's largest one so far.
+    """Return the expected decrease of the loss in the next quantum, over the model's largest so far.
 
-    By the second, SLAQ makes models comparable whose losses have different scales (its section 3). It predicts the
-    next decrease by a curve through the newest losses (section 4); here it is taken to be the newest one.
+    SLAQ divides by the largest decrease to compare models with different scales of loss (section 3). It
+    predicts the next decrease by a curve through the newest losses (section 4); here the newest decrease is
+    the prediction.
     """
     return [_normalised(model) for model in models]
 

@@ -1,10 +1,10 @@
-"""Exact solvers: what each search found, and what is proven of it.
+"""Exact solvers: the best schedule found, and a proven bound.
 
-CP-SAT is the default, free and the best of them (docs/decisions/0009-the-milp-repaired.md). Without it Gurobi solves
-a compact mixed-integer programme, small enough for the licence that comes with the package.
+CP-SAT is the default, free and the best (docs/decisions/0009-the-milp-repaired.md). Without it, Gurobi solves
+a compact mixed-integer programme that fits the package's own licence.
 
-Both keep the best schedule found when the time is up. None is needed: without solvers `solve_exact` gives back its hint
-and says so.
+Both keep the best schedule at the time limit. Solvers are optional: without any, `solve_exact` returns its
+hint with a note.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOLVERS: dict[str, Callable[..., ExactResult]] = {
     "cp-sat": search.solve,
     "gurobi": compact.solve,
 }
-"""By name; "gurobi" is the compact form."""
+"""Solvers by name; "gurobi" is the compact form."""
 
 _IN_TURN = ("cp-sat", "gurobi")
 
@@ -34,19 +34,19 @@ _IN_TURN = ("cp-sat", "gurobi")
 def solve_exact(
     problem: Problem, *, time_limit_s: float, hint: Schedule | None = None, solver: str = "auto"
 ) -> ExactResult:
-    """The best schedule a solver finds in the time, on one core.
+    """Search for an optimal schedule within the time limit, on one core.
 
     Args:
-        problem: any without gangs.
-        time_limit_s: for the search; writing the model down comes on top.
-        hint: a valid schedule of the problem, the best one known. The result is never worse.
-        solver: one of `SOLVERS`; "auto" takes CP-SAT, without it Gurobi, without that the hint, and its note says so.
+        problem: any problem without gangs.
+        time_limit_s: time limit of the search, without building the model.
+        hint: the best known valid schedule. The result is never worse.
+        solver: a name in `SOLVERS`; "auto" tries CP-SAT, then Gurobi, then returns the hint with a note.
 
     Raises:
-        SolverUnavailableError: the solver asked for by name is not installed, or has no licence for a model of this
-            size. Never raised for "auto".
-        ValueError: there is no such solver.
-        InstanceError: there are gangs, which no solver chooses: what it proved would be of schedules without them.
+        SolverUnavailableError: the named solver is not installed, or has no licence for this size. Never for
+            "auto".
+        ValueError: the solver's name is unknown.
+        InstanceError: the problem has gangs, which solvers do not support; their proof would ignore them.
     """
     if any(problem.gangs):
         raise InstanceError("exact solvers choose no gangs: leave them out")
@@ -67,7 +67,7 @@ def solve_exact(
 
 
 def _only(problem: Problem, hint: Schedule | None, *, seconds: float, note: str) -> ExactResult:
-    """The hint, as it is."""
+    """Return the hint as the result."""
     bound = lower_bound(problem)
     return ExactResult(
         schedule=hint,

@@ -1,12 +1,13 @@
-"""A mixed-integer programme that is small enough for the licence that comes with Gurobi's package.
+"""A mixed-integer programme small enough for the licence of Gurobi's package.
 
-The thesis's equations spend a start on every GPU and a constraint on every pair of GPUs and every strategy; a visit has
-one start, one duration and one order with respect to another, whatever GPUs it takes. With that, and with load bounds,
-which the printed form lacks and without which the relaxation proves next to nothing, the thesis's three instances have
-649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It takes every problem that CP-SAT takes.
+The thesis's equations use a start for every GPU and a constraint for every pair of GPUs and every strategy.
+Here a sub-epoch has one start, one duration and one order relative to another, on any GPUs. With load bounds,
+which the printed form lacks and without which the relaxation proves almost nothing, the thesis's three
+instances have 649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It accepts the same problems as
+CP-SAT.
 
-Names and numbers of equations are the thesis's (section 4.3): S start, B option chosen, P runs on the GPU, A one visit
-ends before the other starts, C the makespan, U a large value.
+Names and numbers of equations are the thesis's (section 4.3): S start, B option chosen, P runs on the GPU, A
+one sub-epoch ends before the other starts, C the makespan, U a large value.
 """
 
 # ruff: noqa: N806, SIM300 - names and directions are those of the equations
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
 
 
 def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None) -> ExactResult:
-    """The best schedule that Gurobi finds with the compact form.
+    """Search for the best schedule with Gurobi and the compact form.
 
     Raises:
-        SolverUnavailableError: no package, no licence, or a model that is too large for it.
+        SolverUnavailableError: no package, no licence, or the model exceeds it.
     """
     return gurobi.run("gurobi", formulate, problem, time_limit_s=time_limit_s, hint=hint)
 
 
 def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> Formulation:
-    """The compact form."""
+    """Add the compact form to a model."""
     compact = _Compact(model, problem, wanted)
     for visit in wanted:
         compact.add_visit(visit)
@@ -64,7 +65,7 @@ class _Compact:
         self.seconds: dict[RequiredVisit, Linear] = {}
 
     def add_visit(self, visit: RequiredVisit) -> None:
-        """One option is taken, after model and worker are ready, and ends before C (4.1 and 4.2)."""
+        """Take one option, after model and worker are ready, that ends before C (4.1 and 4.2)."""
         from gurobipy import quicksum
 
         model, problem, options = self.model, self.problem, visit.options
@@ -84,7 +85,7 @@ class _Compact:
         model.addConstr(self.C >= S + self.seconds[visit])
 
     def is_on(self, visit: RequiredVisit, worker: int) -> Linear:
-        """Whether the visit is made on the worker."""
+        """Return whether the sub-epoch runs on the worker, as an expression."""
         from gurobipy import quicksum
 
         if all(option.worker == worker for option in visit.options):
@@ -92,11 +93,11 @@ class _Compact:
         return quicksum(b for o, b in zip(visit.options, self.B[visit], strict=True) if o.worker == worker)
 
     def follows(self, one: RequiredVisit, other: RequiredVisit, unless: Linear) -> None:
-        """`other` starts when `one` has ended, unless that is 1 or more."""
+        """Make `other` start after `one` has ended, unless `unless` is 1 or more."""
         self.model.addConstr(self.S[other] >= self.S[one] + self.seconds[one] - self.U * unless)
 
     def add_model(self, m: int) -> None:
-        """A model is in one place at a time (4.10, 4.11, 4.14), one epoch after the other; its load is a bound."""
+        """Keep a model in one place at a time (4.10, 4.11, 4.14), epochs in sequence; bound C by its load."""
         mine = [visit for visit in self.wanted if visit.model == m]
         for one, other in combinations(mine, 2):
             if one.epoch < other.epoch:
@@ -109,7 +110,7 @@ class _Compact:
             self.model.addConstr(self.C >= self.problem.model_ready[m] + sum(self.seconds[v] for v in mine))
 
     def add_worker(self, worker: int) -> None:
-        """Two visits that share a GPU do not overlap (4.3 to 4.8); the worker's load is a bound."""
+        """Keep sub-epochs that share a GPU apart (4.3 to 4.8); bound C by the worker's load."""
         gpus = self.problem.gpus[worker]
         mine = {v: [o for o in v.options if o.worker == worker] for v in self.wanted}
         mine = {visit: options for visit, options in mine.items() if options}
@@ -125,15 +126,15 @@ class _Compact:
             for option, b in zip(visit.options, self.B[visit], strict=True)
             if option.worker == worker
         )
-        # Where other holders may do it all, C need not wait for this worker.
+        # If other holders may do all its work, C need not wait for this worker.
         is_needed = any(all(option.worker == worker for option in visit.options) for visit in mine)
         first, *later = self.problem.gpu_ready[worker] if is_needed else [0.0] * gpus
-        # Nor for a GPU that is ready later than C.
+        # C need not wait for a GPU that is ready later than C.
         absent = first + sum(min(ready, max(first, self.bound)) for ready in later)
         self.model.addConstr(gpus * self.C >= absent + load)
 
     def add_exclusive(self, worker: int, mine: list[RequiredVisit]) -> None:
-        """A worker on which no two visits could run side by side: every two have an order."""
+        """Order each pair on a worker where no two sub-epochs fit side by side."""
         for one, other in combinations(mine, 2):
             if one.model != other.model:
                 elsewhere = 2 - self.is_on(one, worker) - self.is_on(other, worker)
@@ -142,7 +143,7 @@ class _Compact:
                 self.follows(other, one, A + elsewhere)
 
     def add_shared(self, worker: int, mine: list[RequiredVisit]) -> None:
-        """A worker on which visits may run side by side: those have an order that share a GPU."""
+        """Order the pairs that share a GPU, on a worker where sub-epochs may run side by side."""
         from gurobipy import quicksum
 
         P: dict[RequiredVisit, list[gurobipy.Var]] = defaultdict(list)

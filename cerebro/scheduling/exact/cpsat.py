@@ -1,13 +1,12 @@
-"""OR-Tools' CP-SAT: the free default. Takes every problem: replicas, epochs, ready times, GPUs, strategies.
+"""OR-Tools' CP-SAT, the free default. Supports replicas, epochs, ready times, GPUs and strategies.
 
-Every visit has a start and, if there is a choice, an optional interval for each option. A model's intervals do not
-overlap (invariant: isolation); a worker's fill a cumulative of its GPUs, or do not overlap where no two could run side
-by side (invariant: exclusive GPUs). Sub-epochs start on all their GPUs together and are not interrupted, by
-construction. What no schedule can do is said as well, since CP-SAT finds proofs of sums and counts only where it is
-told to look.
+Every sub-epoch has a start and, with a choice, an optional interval for each option. A model's intervals do
+not overlap (invariant: isolation). A worker's intervals share a cumulative resource of its GPUs, or do not
+overlap if no two fit side by side (invariant: exclusive GPUs). By construction, sub-epochs start on all their
+GPUs together and are not interrupted. Redundant constraints on sums and counts help CP-SAT find proofs.
 
-The only module that knows OR-Tools, imported when it is used. It must not meet HiGHS's Python package in one process:
-their symbols clash.
+The only module that uses OR-Tools, imported on first use. Do not load HiGHS's Python package in the same
+process: their symbols clash.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     Taken = cp_model.IntVar | int
 
 _MAX_SIDE_BY_SIDE = 4
-"""How many sub-epochs of some length on one GPU, one after the other, are counted."""
+"""Maximum count of equally long sub-epochs in sequence on one GPU in the counting constraints."""
 _MAX_COUNTED = 200
-"""Ways to use a worker; with more, counting costs more than it proves."""
+"""Number of uses of a worker above which counting costs more than it proves."""
 _LOOK_S = 0.02
 
 
 class _Use(NamedTuple):
-    """A way in which a visit may use a worker."""
+    """One option of a sub-epoch that uses a worker."""
 
     visit: RequiredVisit
     option: Option
@@ -48,12 +47,11 @@ class _Use(NamedTuple):
 
 
 class Programme:
-    """The constraint programme of a problem. At first it says only which options are taken, and how much that is;
-    `add_times` says when.
+    """Constraint programme of a problem. Initially it only chooses options; `add_times` adds the times.
 
     Attributes:
-        known: the order of the best schedule so far, twins renamed.
-        horizon: its makespan in ticks: none longer is looked for.
+        known: order of the best known schedule, with twins renamed.
+        horizon: its makespan in ticks, the upper limit of the search.
     """
 
     def __init__(
@@ -90,14 +88,14 @@ class Programme:
         self.cp.minimize(self.makespan)
 
     def starts_of(self, order: list[Placed]) -> list[int]:
-        """When the sub-epochs of an order start, in ticks."""
+        """Return the start of each sub-epoch of an order, in ticks."""
         lengths = [self.ticks.length(item.option.seconds) for item in order]
         return starts(order, lengths, self.model_ready, self.gpu_ready)
 
-    # --- which options ---------------------------------------------------------------------------
+    # --- options ---------------------------------------------------------------------------------
 
     def _uses(self, visit: RequiredVisit) -> list[_Use]:
-        """One of the options is taken (equation 4.2 of the thesis)."""
+        """Add the constraint that one option is taken (equation 4.2 of the thesis)."""
         taken: list[Taken] = [1]
         if len(visit.options) > 1:
             variables = [self.cp.new_bool_var("") for _ in visit.options]
@@ -109,8 +107,11 @@ class Programme:
         ]
 
     def _add_loads(self) -> None:
-        """C is at least what a model has to do; and what a worker has, in GPU-seconds, and in sub-epochs that need more
-        than half of its GPUs, of which only one can run at a time (those that need half count half)."""
+        """Bound C by the load of each model and each worker.
+
+        A worker's load is in GPU-seconds, and also in sub-epochs that need more than half of its GPUs and so
+        exclude each other (exactly half counts half).
+        """
         of_model: dict[int, list[_Use]] = defaultdict(list)
         for visit, uses in self.uses.items():
             of_model[visit.model] += uses
@@ -119,9 +120,9 @@ class Programme:
         for worker, uses in self.of_worker.items():
             gpus = self.problem.gpus[worker]
             halves = [(2 * use.option.gpus > gpus) + (2 * use.option.gpus >= gpus) for use in uses]
-            # Where other holders may do it all, C need not wait for this worker.
+            # If other holders may do all its work, C need not wait for this worker.
             first, *later = self.gpu_ready[worker] if self._is_needed(worker) else [0] * gpus
-            # Nor for a GPU that is ready later than C.
+            # C need not wait for a GPU that is ready later than C.
             least = max(first, self.makespan.proto.domain[0])
             absent = first + sum(min(ready, least) for ready in later)
             for capacity, not_there, weights in (
@@ -135,10 +136,9 @@ class Programme:
         return any(all(use.option.worker == worker for use in uses) for uses in self.uses.values())
 
     def _add_counts(self, worker: int, uses: list[_Use]) -> None:
-        """If C has no room for k + 1 sub-epochs of some length one after the other, a GPU runs at most k that are as
-        long.
+        """Limit a GPU to k sub-epochs of some length if C has no room for k + 1 in sequence.
 
-        It is this that makes sub-epochs take more GPUs than their GPU-seconds would suggest.
+        This constraint accounts for GPUs that stay partly unused, beyond GPU-seconds.
         """
         gpus, ready = self.problem.gpus[worker], self.gpu_ready[worker][0]
         least = self.makespan.proto.domain[0]
@@ -154,10 +154,10 @@ class Programme:
                     self.cp.add(self.makespan >= needed).only_enforce_if(is_long_enough)
                     few.only_enforce_if(~is_long_enough)
 
-    # --- when ------------------------------------------------------------------------------------
+    # --- times -----------------------------------------------------------------------------------
 
     def add_times(self) -> None:
-        """Starts, and who must not overlap whom."""
+        """Add starts and the constraints against overlaps."""
         of_model: dict[int, list[RequiredVisit]] = defaultdict(list)
         of_worker: dict[int, list[Any]] = defaultdict(list)
         intervals = {visit: self._interval(visit, of_worker) for visit in self.wanted}
@@ -174,14 +174,14 @@ class Programme:
                 occupied = [ready for ready in self.gpu_ready[worker] if ready]
                 used += [self.cp.new_fixed_size_interval_var(0, ready, "") for ready in occupied]
                 self.cp.add_cumulative(used, [*gpus, *[1] * len(occupied)], self.problem.gpus[worker])
-        # The first visits of models of which only the names differ have any order: let it be that of their numbers.
+        # Models that differ only in name are interchangeable: order their first sub-epochs by number.
         first = {m: mine[0] for m, mine in of_model.items()}
         for same in twins(self.problem):
             for one, other in pairwise(first[m] for m in same if m in first):
                 self.cp.add(self.start[one] <= self.start[other])
 
     def _interval(self, visit: RequiredVisit, of_worker: dict[int, list[Any]]) -> Any:
-        """The visit's interval, whichever option is taken; those of its options are noted by worker."""
+        """Return the sub-epoch's interval for any option; record the options' intervals by worker."""
         uses = self.uses[visit]
         earliest = max(self.model_ready[visit.model], min(map(self._ready, uses)))
         start = self.start[visit] = self.cp.new_int_var(earliest, self.horizon, "")
@@ -204,11 +204,11 @@ class Programme:
         return self.cp.new_interval_var(start, size, end, "")
 
     def _ready(self, use: _Use) -> int:
-        """When as many GPUs as it takes are ready."""
+        """Return when enough GPUs for the option are ready."""
         return self.gpu_ready[use.option.worker][use.option.gpus - 1]
 
     def _add_epochs(self, mine: list[RequiredVisit], intervals: dict[RequiredVisit, Any]) -> None:
-        """A model's epochs follow each other."""
+        """Order a model's epochs."""
         epochs: dict[int, list[RequiredVisit]] = defaultdict(list)
         for visit in mine:
             epochs[visit.epoch].append(visit)
@@ -222,11 +222,11 @@ class Programme:
     # --- the search ------------------------------------------------------------------------------
 
     def add_target(self) -> None:
-        """Only what is better than the best schedule so far counts."""
+        """Accept only schedules better than the best known one."""
         self.cp.add(self.makespan <= self.horizon - 1)
 
     def add_hint(self) -> None:
-        """The search starts from the best schedule so far."""
+        """Start the search from the best known schedule."""
         for (visit, option), begin in zip(self.known, self.starts_of(self.known), strict=True):
             self.cp.add_hint(self.start[visit], begin)
             for use in self.uses[visit]:
@@ -237,11 +237,13 @@ class Programme:
     def solve(
         self, seconds: float, *, takes_turns: bool, clock: Callable[[], float] = time.perf_counter
     ) -> tuple[list[Placed], float]:
-        """Searches; returns the best order found (empty if none, or if no times were asked for) and a bound in ticks.
+        """Search; return the best order and a bound in ticks.
+
+        The order is [] if nothing was found or the programme has no times.
 
         Args:
-            seconds: by `clock`.
-            takes_turns: whether all of CP-SAT's strategies are tried, instead of one.
+            seconds: time limit by `clock`.
+            takes_turns: True to alternate all of CP-SAT's strategies instead of one.
         """
         from ortools.sat.python import cp_model
 
@@ -249,7 +251,7 @@ class Programme:
         solver.parameters.num_workers = 1
         if clock is time.perf_counter:
             solver.parameters.max_time_in_seconds = seconds
-        # Where times are at stake the linear relaxation knows no more than the loads do, and costs time.
+        # With times, the linear relaxation adds nothing to the load bounds and costs time.
         solver.parameters.linearization_level = 0 if self.start else 2
         solver.parameters.interleave_search = takes_turns and self.has_choice
         solver.parameters.use_timetable_edge_finding_in_cumulative = True
@@ -272,7 +274,7 @@ class Programme:
 
 @contextmanager
 def _stopped(solver: cp_model.CpSolver, seconds: float, clock: Callable[[], float]) -> Iterator[None]:
-    """Ends the search after so many seconds of a clock that CP-SAT does not have, give or take `_LOOK_S`."""
+    """Stop the search after `seconds` of a clock CP-SAT does not support, to within `_LOOK_S`."""
     until, is_over = clock() + seconds, threading.Event()
 
     def watch() -> None:
@@ -290,7 +292,7 @@ def _stopped(solver: cp_model.CpSolver, seconds: float, clock: Callable[[], floa
 
 
 def is_installed() -> bool:
-    """Whether OR-Tools can be imported. Not into a process that has TensorFlow: it would crash when it solves."""
+    """Return whether OR-Tools can be imported. False if TensorFlow is loaded: solving would crash."""
     if "tensorflow" in sys.modules and "ortools" not in sys.modules:
         return False
     try:

@@ -1,7 +1,7 @@
-"""Gurobi: opened, run, read and excused; the model itself is in `compact`.
+"""Runs Gurobi and reads its result; `compact` defines the model.
 
-It is an optional extra. Without the package, without a licence, or with a model that is larger than the licence allows
-(the one that comes with the package: 2,000 variables and 2,000 constraints) the answer is a `SolverUnavailableError`.
+An optional extra. Without the package or a licence, or above the licence's size (the package's own: 2,000
+variables and 2,000 constraints), it raises `SolverUnavailableError`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 _MOST_PAIRS = 20_000
-"""Ten times the size-limited licence; no MILP of this kind has been solved that is larger."""
+"""Ten times the size-limited licence; no larger MILP of this kind has been solved."""
 
 
 @dataclass
 class Formulation:
-    """What a formulation has to tell of the variables it made.
+    """Variables of a formulation.
 
     Attributes:
-        start: of each visit.
-        taken: of each visit, whether each of its options is taken; 1 where there is one only.
+        start: start variable of each sub-epoch.
+        taken: for each sub-epoch, the choice variable of each option; 1 for a single option.
     """
 
     start: dict[RequiredVisit, gurobipy.Var]
@@ -41,15 +41,15 @@ class Formulation:
 
 
 Formulate = Callable[["gurobipy.Model", Problem, Sequence[RequiredVisit]], Formulation]
-"""Writes a problem's visits into an empty model."""
+"""Adds a problem's sub-epochs to a new model."""
 
 
 @contextmanager
 def session() -> Iterator[gurobipy.Model]:
-    """An empty model: one thread, nothing printed.
+    """Open a new model: one thread, no output.
 
     Raises:
-        SolverUnavailableError: no package, no licence, or the model that was made is larger than it allows.
+        SolverUnavailableError: no package, no licence, or the model exceeds the licence.
     """
     try:
         import gurobipy
@@ -58,7 +58,7 @@ def session() -> Iterator[gurobipy.Model]:
             "Gurobi is not installed: pip install gurobipy, or use cp-sat"
         ) from error
     environment = gurobipy.Env(empty=True)
-    environment.setParam("OutputFlag", 0)  # before it starts: that is what prints the licence
+    environment.setParam("OutputFlag", 0)  # set before the start, which prints the licence
     try:
         environment.start()
     except gurobipy.GurobiError as error:
@@ -67,7 +67,7 @@ def session() -> Iterator[gurobipy.Model]:
     try:
         with environment, gurobipy.Model(env=environment) as model:
             model.Params.Threads = 1
-            # The loads are most of the bound, so what has to be found is a schedule.
+            # The load bounds are nearly tight, so focus on finding schedules.
             model.Params.MIPFocus = 1
             # A binary that is off by 1e-5, times a large constant, would be tenths of a second.
             model.Params.IntFeasTol = 1e-9
@@ -82,7 +82,7 @@ def session() -> Iterator[gurobipy.Model]:
 def run(
     name: str, formulate: Formulate, problem: Problem, *, time_limit_s: float, hint: Schedule | None
 ) -> ExactResult:
-    """Solves a formulation of a problem.
+    """Solve a formulation of a problem.
 
     Raises:
         SolverUnavailableError: see `session`.
@@ -119,8 +119,10 @@ def run(
 
 
 def _check_size(wanted: Sequence[RequiredVisit]) -> None:
-    """Every formulation orders each two visits of a model, and of a worker: with too many, writing the model alone
-    takes minutes and gigabytes."""
+    """Refuse large problems: every formulation orders each pair of a model's and of a worker's sub-epochs.
+
+    With too many pairs, building the model alone takes minutes and gigabytes.
+    """
     models = Counter(visit.model for visit in wanted)
     workers = Counter(worker for visit in wanted for worker in {option.worker for option in visit.options})
     pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
@@ -132,7 +134,7 @@ def _check_size(wanted: Sequence[RequiredVisit]) -> None:
 
 
 def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
-    """Variables and constraints of a formulation, as the licence counts them."""
+    """Return the numbers of variables and constraints of a formulation, as the licence counts them."""
     with session() as model:
         formulate(model, problem, visits(problem))
         model.update()
@@ -140,7 +142,9 @@ def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
 
 
 def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
-    """What no makespan of a sensible schedule exceeds (U of the thesis): everything one after the other."""
+    """Return an upper bound on the makespan of sensible schedules (U of the thesis): all sub-epochs in
+    sequence.
+    """
     longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
 

@@ -1,8 +1,8 @@
-"""What CP-SAT is asked, in which order, and what is kept of its answers. Knows nothing of OR-Tools itself.
+"""Sequence of CP-SAT runs, and the best schedule and bound. Independent of OR-Tools itself.
 
-First only which options are taken, without when: small, and its bound is what the rest is measured against. Then a cold
-and a hinted start in turn, since they win on different problems (a cold one is only told what it has to beat). One
-thread: the machine is training.
+The first run chooses options without times: it is small, and gives a bound. Then cold and hinted starts
+alternate, because each wins on different problems (a cold one only knows the makespan to beat). One thread,
+because the machine is training.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
 MAX_VISITS = 10_000
-"""More would take longer to write down than a solver is usually given."""
+"""Maximum number of sub-epochs; building larger models exceeds usual time limits."""
 _CHOICE_SHARE = 0.1
-"""Of the time, for the options without the times."""
+"""Share of the time limit for options without times."""
 _STARTS = ((False, True, 0.15), (False, False, 0.5), (True, False, 1.0))
-"""One after the other: whether from the best schedule known; whether CP-SAT's strategies take turns where there is a
-choice of options (together they prove what is easy, one alone packs better); the share of the time that is left."""
+"""Runs in sequence: hinted or not; whether CP-SAT's strategies alternate if there is a choice of options
+(together they prove easy cases, one alone packs better); share of the remaining time.
+"""
 
 
 def solve(
@@ -35,12 +36,12 @@ def solve(
     hint: Schedule | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> ExactResult:
-    """The best schedule CP-SAT finds.
+    """Search for the best schedule with CP-SAT.
 
     Args:
-        time_limit_s: for the searches; building the models comes on top.
-        hint: a valid schedule of the problem, to start from.
-        clock: seconds that never go back; `time.process_time` where other work on the machine is not to count.
+        time_limit_s: time limit of the searches, without building the models.
+        hint: a valid schedule to start from.
+        clock: monotonic seconds; `time.process_time` excludes other work on the machine.
 
     Raises:
         SolverUnavailableError: OR-Tools is not installed.
@@ -79,12 +80,14 @@ class _Search:
         return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0, clock)
 
     def is_proven(self) -> bool:
-        """Whether the best schedule is optimal: to the last tick if ticks are exact, else to the tolerance."""
+        """Return whether the best schedule is optimal: to the last tick if ticks are exact, else to
+        `TOLERANCE`.
+        """
         tolerance = 1e-9 if self.ticks.is_exact else TOLERANCE
         return self.best.makespan - self.bound <= tolerance * self.best.makespan
 
     def run(self, time_limit_s: float) -> str:
-        """Searches; returns what to say of it."""
+        """Search; return a note."""
         if self.is_proven():
             return "a first schedule meets the lower bound: nothing to search"
         if len(self.wanted) > MAX_VISITS:
@@ -110,7 +113,7 @@ class _Search:
         return f"stopped after {time_limit_s:g} s with the best schedule found{rounding}"
 
     def attempt(self, seconds: float, *, is_hinted: bool, takes_turns: bool) -> None:
-        """One start of the solver on the whole problem."""
+        """Run the solver once on the whole problem."""
         programme = self.programme()
         programme.add_times()
         if is_hinted:
@@ -131,7 +134,7 @@ class _Search:
 
 
 def _cyclic(problem: Problem, wanted: Sequence[RequiredVisit]) -> list[Placed]:
-    """Some order to begin with: models start at different partitions and go round, on as many GPUs as they can."""
+    """Return an initial order: models start at different partitions in rotation, with their fastest option."""
     width = problem.num_partitions
     order = sorted(wanted, key=lambda v: (v.epoch, (v.partition - v.model) % width, v.model))
     return [Placed(visit, min(visit.options, key=lambda option: option.seconds)) for visit in order]

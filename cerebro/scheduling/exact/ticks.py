@@ -1,7 +1,7 @@
-"""Seconds as whole numbers, for CP-SAT, which knows nothing else; and what is lost by it.
+"""Conversion of seconds to integers for CP-SAT, and the resulting loss.
 
-Times with at most three decimals are kept exactly. Others are cut down to a grid, never rounded up: then every schedule
-is a schedule of the cut problem too, and a bound of the cut problem is a bound of the true one.
+Times with at most three decimals are exact. Others are rounded down to a grid, never up: then every schedule
+is also a schedule of the rounded problem, and a bound of the rounded problem is a bound of the true one.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _FINEST = 2**40
-"""Ticks in a horizon: far below 2^63, so that sums over all sub-epochs of all workers have room."""
+"""Maximum ticks in a horizon: far below 2^63, so sums over all sub-epochs of all workers fit."""
 _COARSEST = 10**9
-"""Ticks in a horizon if times have to be cut: a chain of a thousand sub-epochs then loses `result.TOLERANCE`."""
+"""Ticks in a horizon for rounded times: a chain of 1,000 sub-epochs then loses `result.TOLERANCE`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticks:
-    """A grid.
+    """A time grid.
 
     Attributes:
-        per_second: ticks.
-        is_exact: whether every time of the problem lies on the grid.
+        per_second: ticks per second.
+        is_exact: True if every time of the problem lies on the grid.
     """
 
     per_second: float
@@ -30,32 +30,34 @@ class Ticks:
 
     @classmethod
     def fitting(cls, times: Sequence[float], horizon: float) -> Ticks:
-        """A grid for those times, all at most `horizon` (seconds)."""
+        """Return a grid for these times, all at most `horizon` (seconds)."""
         for per_second in (1, 10, 100, 1000):
             if horizon * per_second <= _FINEST and all(_is_whole(time * per_second) for time in times):
                 return cls(per_second=per_second, is_exact=True)
         return cls(per_second=_COARSEST / horizon, is_exact=False)
 
     def of(self, seconds: float) -> int:
-        """Ticks in a time, cut down if it does not lie on the grid."""
+        """Convert seconds to ticks, rounded down off the grid."""
         ticks = seconds * self.per_second
         return round(ticks) if self.is_exact else int(ticks)
 
     def at_least(self, seconds: float) -> int:
-        """Ticks that a makespan has if it is no less than so many seconds, but for the rounding of their sum."""
+        """Convert a lower bound in seconds to ticks, with tolerance for float sums."""
         ticks = seconds * self.per_second * (1 - 1e-9)
         return math.ceil(ticks) if self.is_exact else int(ticks)
 
     def length(self, seconds: float) -> int:
-        """The same for a sub-epoch, which takes at least a tick: one of none would have no place in an order."""
+        """Convert a duration to at least one tick: a sub-epoch of 0 ticks would have no position in an order."""
         return max(1, self.of(seconds))
 
     def bound(self, ticks: float, lengths: Iterable[float]) -> float:
-        """Seconds that are certain, given a bound in ticks. What `length` added to sub-epochs so long is taken off."""
+        """Convert a bound in ticks to safe seconds: subtract the ticks that `length` added to short
+        sub-epochs.
+        """
         added = 0 if self.is_exact else sum(1 for seconds in lengths if self.of(seconds) < 1)
         return (ticks - added) / self.per_second
 
 
 def _is_whole(value: float) -> bool:
-    """Whether it is a whole number, but for the rounding of a multiplication by a power of ten."""
+    """Return whether the value is whole, up to rounding of a product with a power of ten."""
     return abs(value - round(value)) <= 1e-12 * max(1.0, value)

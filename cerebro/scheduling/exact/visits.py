@@ -1,7 +1,7 @@
-"""What every exact model is built from: the visits to be made, the options for each, and the timing of an order.
+"""Common input of the exact solvers: required sub-epochs, their options, and the timing of an order.
 
-Solvers differ in how they search for an order; what an order is worth is computed here, once, in the problem's own
-seconds, so that neither rounding to integers nor a solver's tolerances get into a schedule.
+Solvers search for an order. This module computes its schedule in the problem's own seconds, free of integer
+rounding and solver tolerances.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Time = TypeVar("Time", int, float)
 
 
 class Option(NamedTuple):
-    """A way to make a visit: so many GPUs of a worker, for so many seconds."""
+    """Runs a sub-epoch on `gpus` GPUs of a worker for `seconds`."""
 
     worker: int
     gpus: int
@@ -25,7 +25,7 @@ class Option(NamedTuple):
 
 
 class RequiredVisit(NamedTuple):
-    """Something that has to be done once: a model on a partition in an epoch (from 1), by one of its options."""
+    """A required sub-epoch: a model on a partition in an epoch (from 1), by one of its options."""
 
     model: int
     partition: int
@@ -34,14 +34,14 @@ class RequiredVisit(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A visit and the option taken for it."""
+    """A required sub-epoch and its chosen option."""
 
     visit: RequiredVisit
     option: Option
 
 
 def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
-    """All visits that are left, by model, epoch and partition."""
+    """Return all remaining sub-epochs, by model, epoch and partition."""
     return tuple(
         RequiredVisit(m, p, epoch, _options(problem, m, p))
         for m in range(problem.num_models)
@@ -52,7 +52,7 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
 
 
 def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
-    """The visits of a schedule in the order of its starts, each with the option that is no worse than its sub-epoch."""
+    """Return a schedule's sub-epochs in the order of start, each with an option at least as good."""
     find = {(v.model, v.partition, v.epoch): v for v in wanted}
     return [
         _place(find[sub_epoch.model, sub_epoch.partition, sub_epoch.epoch], sub_epoch)
@@ -61,7 +61,7 @@ def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
 
 
 def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
-    """The schedule in which every sub-epoch starts as early as the order allows, in floating-point seconds."""
+    """Build the schedule that starts every sub-epoch as early as the order allows, in float seconds."""
     begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
         SubEpoch(
@@ -84,15 +84,15 @@ def starts(
     model_ready: Sequence[Time],
     gpu_ready: Sequence[Sequence[Time]],
 ) -> list[Time]:
-    """When each sub-epoch of an order starts if it waits for nothing but its model and its GPUs.
+    """Return each sub-epoch's start if it waits only for its model and its GPUs.
 
-    If the order is that of the starts of some feasible schedule, no sub-epoch starts later than it does there: a
-    sub-epoch takes the GPUs that have been free for longest, and those that come after it never need them earlier.
+    For the order of starts of a feasible schedule, no sub-epoch starts later than there: it takes the GPUs
+    that have been free longest, and later ones never need them earlier.
 
     Args:
-        order: sub-epochs; those of a model and those of a worker are run in this order.
-        lengths: of the sub-epochs, in any unit of time; so are both `ready`.
-        gpu_ready: of each worker, when each of its GPUs is free, ascending.
+        order: sub-epochs; each model and each worker runs its own in this order.
+        lengths: duration of each sub-epoch, in the same unit as both `ready` arguments.
+        gpu_ready: ready time of each worker's GPUs, ascending.
     """
     model_free = list(model_ready)
     gpu_free = [list(ready) for ready in gpu_ready]
@@ -107,15 +107,15 @@ def starts(
 
 
 def twins(problem: Problem) -> list[list[int]]:
-    """Sets of models that are alike in all but their names: a solver may fix the order of each."""
+    """Return sets of models that differ only in name; a solver may fix the order of each set."""
     return [same for same in problem.twins() if len(same) > 1]
 
 
 def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> list[Placed]:
-    """The same order with twins renamed, so that their first visits start in the order of their numbers.
+    """Return the order with twins renamed so that their first sub-epochs start in the order of their numbers.
 
     Args:
-        begins: when the sub-epochs of the order start.
+        begins: start of each sub-epoch.
     """
     first: dict[int, tuple[tuple[int, int], int]] = {}
     find = {}
@@ -131,7 +131,7 @@ def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> l
 
 
 def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]:
-    """The options, but for those that need no fewer GPUs of a worker for no less time than another does."""
+    """Return the options without dominated ones (no fewer GPUs and no less time on the same worker)."""
     kept: list[Option] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
         size, fastest = problem.sizes[partition], float("inf")

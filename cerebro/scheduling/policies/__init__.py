@@ -1,4 +1,4 @@
-"""Dispatch policies behind one interface, each in a file of its own."""
+"""Dispatch policies behind one interface, one file each."""
 
 from cerebro.scheduling.convergence import hermes, promising, slaq
 from cerebro.scheduling.policies.by_priority_score import ByPriorityScore, RoundRobin
@@ -20,13 +20,13 @@ POLICIES: dict[str, Policy] = {
     "slaq": ByPriorityScore(slaq),
     "rr": RoundRobin(),
 }
-"""By the name that `run_fit(scheduler=...)` takes."""
+"""Policies by their name in `run_fit(scheduler=...)`."""
 
 DEFAULT_POLICY = "lrptw"
 
 
 def is_by_priority_score(name: str) -> bool:
-    """Whether a policy of that name, which nobody need know, compares models by what they have shown."""
+    """Return whether the policy of this name compares models by their losses; False for unknown names."""
     return isinstance(POLICIES.get(name), ByPriorityScore)
 
 

@@ -1,8 +1,9 @@
 """Choose the model with the highest priority score.
 
-Hermes (Son et al., Electronics 2021, 10(3), 350) binds a job to a GPU and compares jobs every 10 s. Here models hop, so
-all workers share one queue. Models are compared when a device becomes free; `promising` and `hermes` also preempt
-(`controller.decisions.preemption`). Good models come sooner; the makespan may be longer.
+Hermes (Son et al., Electronics 2021, 10(3), 350) binds a job to a GPU and compares jobs every 10 s. Here
+models hop, so all workers share one queue. Models are compared when a device becomes free; `promising` and
+`hermes` also preempt (`controller.decisions.preemption`). Good models finish sooner; the makespan may be
+longer.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from cerebro.scheduling.policies.fifo import Fifo
 
 
 class ByPriorityScore:
-    """The worker with most work left takes the model with the largest `DispatchState.priority_score`; of equals, the
-    one with most work left.
+    """Gives the worker with most remaining work the model with the largest `DispatchState.priority_score`.
+
+    Ties go to the model with most remaining work.
 
     Args:
-        rule: whoever drives the dispatch state computes priority scores by it. Where nobody does, models come first in,
-            first out.
+        rule: rule of the scores. The owner of the dispatch state computes them; without scores, first in,
+            first out applies.
         preempts: True if a running model should be preempted for one with a much higher score.
     """
 
@@ -30,7 +32,7 @@ class ByPriorityScore:
         self._without = Fifo()
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The best sub-epoch of the first worker that has an eligible model."""
+        """Return the best sub-epoch of the first worker with an eligible model."""
         if len(state.priority_score) != len(state.time):
             return self._without.choose(state, workers, rng)
         priority_score, left = state.priority_score, state.model_left
@@ -38,10 +40,10 @@ class ByPriorityScore:
 
 
 class RoundRobin:
-    """Every model in turn: the worker with most work left takes the model that has been trained least."""
+    """Gives the worker with most remaining work the model with the fewest completed sub-epochs."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """A sub-epoch, of the first worker that has an eligible model, whose model has the fewest visits behind it."""
+        """Return the sub-epoch of the least trained model, for the first worker with an eligible model."""
         size = len(state.sizes)
         visits = [
             epoch * size - mask.bit_count() for epoch, mask in zip(state.epoch, state.open, strict=True)

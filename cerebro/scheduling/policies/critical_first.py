@@ -1,8 +1,8 @@
-"""Critical first: the worker with most work left takes the model with most work left (LRPTw).
+"""Critical first: the worker with most remaining work takes the model with most remaining work (LRPTw).
 
-Longest remaining processing time, the classical list rule of open shops, applied to both axes: what the makespan waits
-for is the model or the worker that finishes last. With a fixed order of workers the same rule is worse than a random
-order when models are as many as workers. Where workers contend for models, they are paired all at once (`pairing`).
+Longest remaining processing time, the classical list rule of open shops, on both axes: the makespan depends
+on the model or worker that finishes last. With a fixed order of workers the rule is worse than a random order
+if models are as many as workers. If workers compete for models, `pairing` matches them all at once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies.pairing import pair
 
 _FEW = 8
-"""Idle workers: for more of them it is cheaper to sort the models once than to pass over all of them for each."""
+"""Number of idle workers above which sorting the models once is cheaper than a pass for each worker."""
 
 TOLERANCE = 1e-9
-"""Relative. Sums of the same times in another order differ by less; times that are measured differ by more."""
+"""Relative tolerance for sums of equal times in different orders; measured times differ by more."""
 
 
 class CriticalFirst:
-    """Longest remaining processing time, of models and workers: the rule of this module."""
+    """Longest remaining processing time of models and workers; see the module."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The sub-epoch of the most critical worker and model that fit together."""
+        """Return the sub-epoch of the most critical worker and model that fit together."""
         return next(self.choices(state, workers), None)
 
     def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
-        """What `choose` would say again and again: each choice is started on the dispatch state, or the worker left
-        out, before the next is asked for. Workers are paired and sorted once, not for each of them."""
+        """Yield the results of repeated `choose` calls, pairing and sorting only once.
+
+        Before the next choice, the caller starts each one on the dispatch state or excludes its worker.
+        """
         if state.is_replicated:
             yield from _shared(state, workers)
         elif len(workers) == 1:
@@ -44,7 +46,8 @@ class CriticalFirst:
 def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
     if workers and _is_scarce(state, workers):
         models = [model for model, mask in enumerate(state.open) if mask and model not in state.running]
-        # To find nothing for a worker costs as much as to find something, and at the end many have nothing.
+        # An unsuccessful search for a worker costs as much as a successful one, and near the end of a run
+        # many have no work.
         wanted = reduce(or_, (state.open[model] for model in models), 0)
         workers = [worker for worker in workers if state.held[worker] & wanted]
         if len(workers) > 1 and _is_even(state, workers, models):
@@ -61,7 +64,7 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
         found = next((model for model in models if _could_start(state, worker, model)), None)
         yield from _choice(state, worker, found)
         if found is not None and found in state.running:
-            models.remove(found)  # among the first: those before it could not start
+            models.remove(found)  # found quickly: only models that could not start precede it
 
 
 def _could_start(state: DispatchState, worker: int, model: int) -> bool:
@@ -74,7 +77,7 @@ def _could_start(state: DispatchState, worker: int, model: int) -> bool:
 
 
 def most_left(state: DispatchState, worker: int) -> int | None:
-    """The first of the eligible models with most work left, of the highest priority that one has."""
+    """Return the eligible model with most remaining work; ties go to the first."""
     if state.has_priorities:
         found = [model for model, _ in state.eligible(worker)]
         return by_level(levels(state.model_left, found))[0] if found else None
@@ -83,7 +86,7 @@ def most_left(state: DispatchState, worker: int) -> int | None:
     if held and free > 0:
         time, need = state.time, state.need
         for model, mask in enumerate(state.open):
-            # The cheapest tests first: this loop is what a decision costs.
+            # The cheapest tests first: this loop dominates the cost of a decision.
             if left[model] <= most or not mask & held or model in running:
                 continue
             if need[model][worker] <= free and time[model][worker] != NEVER:
@@ -92,7 +95,7 @@ def most_left(state: DispatchState, worker: int) -> int | None:
 
 
 def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
-    """Subject -> 0 for those with most left, 1 for the next, and so on; the same number for equals."""
+    """Return subject -> 0 for the most remaining work, 1 for the next, and so on; equals share a number."""
     found: dict[int, int] = {}
     level, last = -1, 0.0
     for subject in sorted(subjects, key=left.__getitem__, reverse=True):
@@ -103,7 +106,7 @@ def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
 
 
 def _levels_of_models(state: DispatchState, models: Sequence[int]) -> dict[int, int]:
-    """`levels`, those of models of a higher priority before those of the others."""
+    """Return `levels`, with models of higher priority first."""
     if not state.has_priorities:
         return levels(state.model_left, models)
     found: dict[int, int] = {}
@@ -115,25 +118,28 @@ def _levels_of_models(state: DispatchState, models: Sequence[int]) -> dict[int, 
 
 
 def by_level(level: dict[int, int]) -> list[int]:
-    """The subjects in order; equals by their number."""
+    """Sort the subjects by level, then by number."""
     return sorted(level, key=lambda subject: (level[subject], subject))
 
 
 def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
-    """Whether one worker's choice could cost another one its last model, or the makespan. To be asked where all
-    sub-epochs take equally long, so that one of them tells how many a worker has left."""
+    """Return whether one worker's choice could cost another its last model, or extend the makespan.
+
+    Call only if all sub-epochs take equally long, so that one time gives the number of remaining sub-epochs.
+    """
     loads = [state.worker_left[worker] for worker in workers]
     if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
-        return True  # a model that has as much left as the busiest worker must not be passed over
+        return True  # a model with as much work as the busiest worker must start
     least_s = min(load * state.gpus[worker] for load, worker in zip(loads, workers, strict=True))
     sub_epochs_left = least_s / (state.time[0][workers[0]] + state.fixed[0][workers[0]])
     return sub_epochs_left - len(state.running) < sum(state.free[worker] for worker in workers)
 
 
 def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> bool:
-    """Whether all sub-epochs take equally long, going by a row and a column of them.
+    """Return whether all sub-epochs take equally long, judged by one row and one column.
 
-    Where they do not, serving the most critical first was measured to be better than serving as many as can be.
+    With unequal times, serving the most critical first was measured to be better than serving the largest
+    number.
     """
     sub_epoch = state.time[models[0]][workers[0]] + state.fixed[models[0]][workers[0]]
     row = (state.time[models[0]][worker] + state.fixed[models[0]][worker] for worker in workers)
@@ -142,7 +148,7 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
 
 
 def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
-    """What each of the workers gets that get any, the most critical first."""
+    """Yield a choice for each matched worker, the most critical first."""
     level = _levels_of_models(state, models)
     models = by_level(level)
     fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
@@ -154,7 +160,7 @@ def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int])
 
 
 def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int]) -> list[int]:
-    """The workers, each as often as it can take a sub-epoch now; all of them once before any of them again."""
+    """Return each worker once per sub-epoch it can take, in rounds over all workers."""
     ordered = list(workers)
     most = max(state.free[worker] for worker in ordered)
     if most > 1 and any(max(state.need[model]) > 1 for model in models):
@@ -163,16 +169,16 @@ def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int])
 
 
 def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
-    """Worker -> mask of the models, by their places, that it could start now."""
+    """Return worker -> mask of the models (by position) that it could start."""
     need, time = state.need, state.time
-    # Models by what they have open: at the beginning of an epoch few sets differ.
+    # Group models by open partitions: at the start of an epoch few sets differ.
     alike: dict[int, int] = {}
     for at, model in enumerate(models):
         alike[state.open[model]] = alike.get(state.open[model], 0) | 1 << at
     is_grouped = len(alike) * 8 <= len(models)
-    # Numbers are written with the highest place first, and Python reads them faster than it sets bits one by one.
+    # Python parses a binary string faster than it sets bits one by one; highest position first.
     wanted = [state.open[model] for model in reversed(models)]
-    # Models that do not fit everywhere are few, if there are any.
+    # Few models do not fit everywhere.
     special = [m for m in models if NEVER in time[m] or max(need[m]) > 1]
     place = {model: place for place, model in enumerate(models)}
     found = {}
@@ -192,7 +198,7 @@ def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -
 
 
 def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Choice]:
-    """The choice of a model, if there is one, on the first partition that is left."""
+    """Yield the choice of a model, if any, on its first open partition."""
     if model is not None:
         mask = state.open[model] & state.held[worker]
         yield Choice(worker, model, (mask & -mask).bit_length() - 1)
@@ -202,10 +208,10 @@ def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Ch
 
 
 def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
-    """The same rule, where a worker need not take a sub-epoch because another one may.
+    """Apply the rule to partitions with several holders.
 
-    It leaves sub-epochs that would end so much later here than on their fastest holder that they would determine the
-    makespan: slow workers would else be given the longest models, being the last to end.
+    A worker skips sub-epochs that would end so much later than on their fastest holder that they would
+    determine the makespan. Otherwise slow workers, which finish last, would get the longest models.
     """
     horizon = max(*state.model_left, *state.worker_left)
     for worker in by_level(levels(state.worker_left, workers)):
@@ -216,7 +222,7 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
                 yield Choice(worker, model, partition)
                 break
         else:
-            # What is left to a faster worker is no reason to wait, nor to begin a sub-epoch of a lower priority.
+            # Do not idle or start a lower priority just because a faster worker exists.
             if eligible and sum(1 for _ in state.startable(worker)) > len(eligible):
                 model, mask = eligible[0]
                 partition = _least_shared(state, model, worker, mask, NEVER)
@@ -225,8 +231,10 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
 
 
 def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slack_s: float) -> int | None:
-    """Of the partitions in the mask the one whose other holders have most to do, among those that the worker serves at
-    most `slack_s` seconds slower than their fastest holder."""
+    """Return the partition with the busiest other holders.
+
+    Only partitions that this worker serves at most `slack_s` seconds slower than their fastest holder count.
+    """
     best, most = None, -NEVER
     while mask:
         lowest = mask & -mask

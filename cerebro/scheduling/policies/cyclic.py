@@ -1,12 +1,12 @@
-"""Sorted cyclic with waits: a Latin square that is kept to, also where waiting for a model costs time.
+"""Sorted cyclic with waits: follows a Latin square, even if waiting for a model costs time.
 
-Models, sorted by their work, and partitions stand on a circle, and each worker meets the models of its partition one
-after the other around it. Where models are as many as partitions and their times are nearly equal ("narrow"), rules
-that never wait fall into conflicts near the end; this pattern meets the bound. It has no slack to absorb noise or
-unequal times, so it is for plans, for quiet clusters, and for the case n = p.
+Models, sorted by their work, and partitions are placed on a circle; each worker trains the models of its
+partition in the order of the circle. If models are as many as partitions and their times nearly equal
+("narrow"), rules without waiting run into conflicts near the end; this pattern meets the bound. It has no
+slack for noise or unequal times, so it suits plans, quiet clusters and the case n = p.
 
-While models that have something left differ in priority, some go before others, which is no Latin square any more. Then
-each worker takes the nearest on the circle of those of the highest priority that it can begin, and nobody waits.
+Different priorities break the Latin square. Then each worker takes the nearest startable model of the highest
+priority, and no worker waits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 
 
 class Cyclic:
-    """Models go around the workers in a circle, and wait for each other.
+    """Models move around the workers in a circle; both wait for each other.
 
-    Sub-epochs are run by epoch, then by distance on the circle; workers and models both keep to that order, and since
-    it is one order for all, somebody can always go on. Of a partition's holders one owns it and waits for its models in
-    turn. A worker whose own partitions are done takes what others own, without waiting.
+    The order of sub-epochs is by epoch, then by distance on the circle. Workers and models share this one
+    order, so there is always progress. One holder of each partition owns it and waits for its models in turn.
+    A worker that has completed its own partitions takes sub-epochs of others, without waiting.
     """
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The next sub-epoch on the circle; None while its model or worker is waited for."""
+        """Return the next sub-epoch on the circle; `None` while waiting for a model or worker."""
         if state.has_priorities:
             return _without_waits(state, workers)
         owners = _owners(state)
@@ -65,7 +65,7 @@ def _without_waits(state: DispatchState, workers: Sequence[int]) -> Choice | Non
 
 
 def _owners(state: DispatchState) -> list[int]:
-    """Of each partition the one of its holders that owns the fewest others; -1 if nobody holds it."""
+    """Return each partition's owner: the holder that owns the fewest others; -1 without holders."""
     count = [0] * len(state.held)
     owners = []
     for partition in range(len(state.sizes)):
@@ -79,14 +79,15 @@ def _owners(state: DispatchState) -> list[int]:
 def _upcoming(
     state: DispatchState, circle: Sequence[int], earliest: int, worker: int, partition: int
 ) -> tuple[int, int, int, int] | None:
-    """(epoch, distance, model, partition) of the partition's next sub-epoch, wherever its model is now.
+    """Return (epoch, distance, model, partition) of the partition's next sub-epoch, even if its model is
+    busy.
 
     Args:
-        state: as it is.
-        circle: the models as they stand on it.
-        earliest: epoch that any model is in; nothing comes before the first sub-epoch of it.
+        state: the present state.
+        circle: the models in their order on the circle.
+        earliest: smallest present epoch of all models; the first sub-epoch of this epoch ends the search.
         worker: owner of the partition.
-        partition: one of its own.
+        partition: a partition of this owner.
     """
     bit, best = 1 << partition, None
     for distance, model in _around(state, circle, partition):
@@ -103,7 +104,7 @@ def _upcoming(
 
 
 def _around(state: DispatchState, circle: Sequence[int], partition: int) -> Iterator[tuple[int, int]]:
-    """(distance, model), nearest first."""
+    """Yield (distance, model), nearest first."""
     models = len(circle)
     around = max(models, len(state.sizes))
     place = _place(partition, len(state.sizes), around)
@@ -119,13 +120,13 @@ def _place(number: int, of: int, around: int) -> int:
 def _is_startable(
     state: DispatchState, owners: Sequence[int], worker: int, model: int, partition: int
 ) -> bool:
-    """Whether the model is there, and it is this partition's turn among its own too."""
+    """Return whether the model is idle and this partition is its next one."""
     mask = state.open[model]
     if model in state.running or not mask >> partition & 1 or state.need[model][worker] > state.free[worker]:
         return False
     distance = _distance(state, model, partition)
     for other, owner in enumerate(owners):
-        # Nobody waits for a partition whose owner is away, or cannot run the model.
+        # Do not wait for a partition with an owner that is away or cannot run the model.
         is_awaited = mask >> other & 1 and owner >= 0 and state.time[model][owner] != NEVER
         if is_awaited and _distance(state, model, other) < distance:
             return False
@@ -133,14 +134,14 @@ def _is_startable(
 
 
 def _distance(state: DispatchState, model: int, partition: int) -> int:
-    """From the partition to the model on the circle; both are spread evenly, models by rank."""
+    """Return the circle distance from partition to model. Both are spaced evenly, models by rank."""
     models, partitions = len(state.rank), len(state.sizes)
     around = max(models, partitions)
     return (_place(state.rank[model], models, around) - _place(partition, partitions, around)) % around
 
 
 def _help(state: DispatchState, worker: int) -> Choice | None:
-    """The sub-epoch that others come to last, of all that the worker could take."""
+    """Return the sub-epoch that its owner would reach last, among all that this worker could take."""
     found = [
         (_distance(state, model, partition), model, partition)
         for model, mask in state.eligible(worker)

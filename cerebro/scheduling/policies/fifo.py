@@ -1,4 +1,4 @@
-"""First in, first out: what a scheduler does that looks at nothing but the order in which models came."""
+"""First in, first out: the order in which models were added."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class Fifo:
-    """The first idle worker takes the first model that can use it, on the first partition that is left."""
+    """Gives the first idle worker the first eligible model, on its first open partition."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """A sub-epoch of the first idle worker that has an eligible model."""
+        """Return a sub-epoch of the first idle worker with an eligible model."""
         for worker in workers:
             for model, mask in state.eligible(worker):
                 return Choice(worker, model, (mask & -mask).bit_length() - 1)

@@ -1,15 +1,13 @@
-"""Follows a plan: workers run their sub-epochs in order, models make their visits in order, and either waits for the
-other.
+"""Follows a plan: workers and models keep its order of sub-epochs and wait for each other.
 
-A plan gives the order of sub-epochs, and roughly their times. Both orders are kept: where only workers keep theirs, one
-that is early takes a model ahead of its turn elsewhere, and a tight plan falls apart (a Latin square of 16 near-equal
-models: 1.44 times the bound instead of 1.00).
+A plan gives the order of sub-epochs and their approximate times. Both workers and models keep the order: if
+only workers did, an early one would take a model before another worker's turn, and a tight plan would fail (a
+Latin square of 16 near-equal models: 1.44 times the bound instead of 1.00).
 
-What has come about otherwise (a sub-epoch that is done, a model that was dropped, a worker that was lost) is passed
-over.
-Nobody waits long for what is late: meanwhile a worker runs what comes later in its list, or what the plan does not
-cover, which is left to a dispatch policy. Nothing is remembered: where the plan stands is read off the dispatch state,
-so a controller that is restarted goes on with the same plan.
+Sub-epochs that are complete, of dropped models or on lost workers are skipped. Waiting is limited: if the
+next sub-epoch is late, the worker runs a later one of its list, or one outside the plan, chosen by a dispatch
+policy. The policy is stateless: the dispatch state shows the progress, so a restarted controller continues
+the same plan.
 """
 
 from __future__ import annotations
@@ -26,8 +24,10 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Schedule
 
 _MAX_DELAY = 0.3
-"""Share of a sub-epoch by which it may start later than planned before its worker runs another one meanwhile. A tight
-plan needs waits as long as its noise; where one would wait longer, things have come about otherwise than planned."""
+"""Maximum start delay, as a share of the sub-epoch, before its worker runs another one.
+
+A tight plan needs waits as long as its noise; longer waits mean that the run differs from the plan.
+"""
 
 
 class Entry(NamedTuple):
@@ -38,16 +38,17 @@ class Entry(NamedTuple):
     epoch: int
     partition: int
     start: float = math.inf
-    """When it was to start, by the dispatch state's clock; infinite: it is waited for, however long."""
+    """Planned start by the dispatch state's clock; infinity waits without limit."""
 
 
 class Following:
     """Follows a plan.
 
     Args:
-        order: its sub-epochs as they were to start, all workers together: that is each worker's order and each model's.
-        fallback: decides on sub-epochs that the plan does not cover, or only on workers that no longer hold the
-            partition; critical first if left out.
+        order: sub-epochs of all workers by planned start, which determines each worker's and each model's
+            order.
+        fallback: decides on sub-epochs outside the plan, or planned on workers that lost the partition.
+            Default: critical first.
     """
 
     def __init__(self, order: Iterable[Entry], *, fallback: Policy | None = None) -> None:
@@ -61,7 +62,7 @@ class Following:
 
     @classmethod
     def of(cls, schedule: Schedule, *, fallback: Policy | None = None) -> Following:
-        """Follows a schedule. Where sub-epochs take what they were to take, it ends no later than the schedule."""
+        """Follow a schedule. With the planned times, the run ends no later than the schedule."""
         order = (
             Entry(sub_epoch.worker, sub_epoch.model, sub_epoch.epoch, sub_epoch.partition, sub_epoch.start)
             for sub_epoch in schedule.sub_epochs
@@ -69,7 +70,7 @@ class Following:
         return cls(order, fallback=fallback)
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The next planned sub-epoch; what the plan does not cover is dispatched by the fallback."""
+        """Return the next planned sub-epoch; the fallback decides on others."""
         free = []
         for worker in workers:
             ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(state, entry))
@@ -84,7 +85,7 @@ class Following:
         return self._unplanned(state, free, rng) if free else None
 
     def _is_startable(self, state: DispatchState, entry: Entry) -> bool:
-        """Whether the model is there, and it is this worker's turn among its own."""
+        """Return whether the model is idle and this worker is its next one."""
         worker, model, epoch, _, _ = entry
         if (
             epoch != state.epoch[model]
@@ -96,7 +97,7 @@ class Following:
         return next(visit for visit in visits if _is_ahead(state, visit)) == entry
 
     def _unplanned(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """What the fallback makes of the sub-epochs that are not planned."""
+        """Ask the fallback for a sub-epoch outside the plan."""
         rest = state.copy()
         for entry in self._order:
             if entry.epoch == state.epoch[entry.model] and _is_ahead(state, entry):
@@ -110,7 +111,7 @@ def _is_late(state: DispatchState, entry: Entry) -> bool:
 
 
 def _is_ahead(state: DispatchState, entry: Entry) -> bool:
-    """Whether the sub-epoch is yet to be started, and can be on its worker."""
+    """Return whether the sub-epoch has not started and can run on its worker."""
     worker, model, epoch, partition, _ = entry
     present, mask = state.epoch[model], state.open[model]
     if epoch < present or not mask or not state.held[worker] >> partition & 1:

@@ -1,9 +1,10 @@
-"""Monte-Carlo dry runs (thesis, section 4.2.2): play the rest of the run several ways, do what the best one did first.
+"""Monte-Carlo simulation (thesis, section 4.2.2): simulate the rest of the run several ways, take the best
+first step.
 
-The first dry run is critical first from here on. In the others each model and each worker is thought to have a little
-more or less work left than it has, which changes the order of what is nearly equal. So the decision differs from
-critical first's only where another beginning was seen to end sooner: better than a random order (the thesis's), and
-than critical first too where models are not many more than workers, for a hundred times the computation.
+The first simulation is critical first. The others add noise to the remaining work of models and workers,
+which changes the order of near-equals. A decision differs from critical first only if another first step
+ended sooner. Better than a random order (the thesis's); better than critical first if models are not many
+more than workers, at a hundred times the computation.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies.critical_first import TOLERANCE, CriticalFirst
 
 DRY_RUNS = 8
-"""At most so many for a decision."""
+"""Maximum number of simulations for a decision."""
 
 MOST_SUB_EPOCHS = 2_000
-"""At most so many sub-epochs are played for a decision, all dry runs together. If not even two would fit, the decision
-is critical first's."""
+"""Maximum number of simulated sub-epochs for a decision. If fewer than two simulations fit, critical first
+decides.
+"""
 
 _BLUR = 1.0
-"""How wrong the dry runs are about work left: standard deviation, in sub-epochs of average length."""
+"""Standard deviation of the noise on remaining work, in sub-epochs of average length."""
 
 
 class MonteCarlo:
-    """The first step of the best of many dry runs."""
+    """Takes the first step of the best of several simulations."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The sub-epoch with which the shortest dry run began."""
+        """Return the first sub-epoch of the shortest simulation."""
         policy = CriticalFirst()
         best = policy.choose(state, workers, rng)
         sub_epochs = _sub_epochs_left(state)
@@ -59,15 +61,19 @@ def _sub_epochs_left(state: DispatchState) -> int:
 
 
 def _remaining(state: DispatchState, model: int) -> float:
-    """Seconds until the sub-epoch that runs should end. A model that is not ready is nowhere; `started` says when."""
+    """Return the remaining seconds of the running sub-epoch. For a model that is not ready, `started` is its
+    ready time.
+    """
     worker, partition, started, *_ = state.running[model]
     seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
     return max(0.0, started + seconds - state.now)
 
 
 def _bound(state: DispatchState) -> float:
-    """Seconds within which no continuation ends: the longest model's or worker's own work. A worker whose work others
-    could do, or that runs several sub-epochs at once, is left out."""
+    """Return a lower bound on the remaining seconds: the longest work of a model or worker.
+
+    Workers are ignored if replicas or several GPUs let others share their work.
+    """
     models, workers = list(state.model_left), list(state.worker_left)
     for model, (worker, partition, *_) in state.running.items():
         if worker >= 0:
@@ -79,9 +85,9 @@ def _bound(state: DispatchState) -> float:
 
 
 def _play(state: DispatchState, first: Choice) -> float:
-    """Plays the rest on that state, critical first; seconds from now until the last sub-epoch ends.
+    """Simulate the rest on this state, critical first; return the seconds until the last sub-epoch ends.
 
-    Sub-epochs whose partition nobody holds now are left out: no beginning makes them end sooner.
+    Sub-epochs on partitions without holders are omitted: no first step makes them end sooner.
     """
     ends = [(_remaining(state, model), model) for model in state.running]
     heapq.heapify(ends)

@@ -1,13 +1,14 @@
-"""Pairs several idle workers with idle models at once, so that all that is critical is served.
+"""Matching of idle workers and idle models, so that every critical one is served.
 
-Taken one by one, a worker may take the very model that another could not do without. A worker or a model is critical
-when the makespan waits for it alone; in a bipartite graph some matching covers every vertex of largest degree, on both
-sides at once (Koenig 1916; Mendelsohn and Dulmage 1958), which is also why an open shop of equal times always meets its
-bound (Gonzalez and Sahni 1976). With unequal times it is a heuristic, which spares conflicts at little cost.
+Served one by one, a worker may take the only model that fits another. A worker or model is critical if it
+alone determines the makespan. In a bipartite graph some matching covers every vertex of largest degree, on
+both sides at once (Koenig 1916; Mendelsohn and Dulmage 1958); for the same reason an open shop of equal times
+always meets its bound (Gonzalez and Sahni 1976). With unequal times this is a heuristic that avoids conflicts
+cheaply.
 
-Models are bits of masks here, the most critical the lowest, so a step of a search takes in all models at once. What a
-search reached in vain is searched no more: nothing that comes later can help it (Kuhn 1955). So the number of steps is
-at most that of the pairs times that of the workers or models, and for equals it is one a worker.
+Models are bits of masks, the most critical one the lowest, so a search step covers all models at once.
+Vertices reached by a failed search are not searched again (Kuhn 1955). The number of steps is at most pairs
+times workers or models; with equal times it is one per worker.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
-    """Worker -> place of its model: as many as can be, and among those the workers, then the models, that come first.
+    """Return worker -> position of its model in a maximum matching that prefers critical workers, then
+    models.
 
     Args:
-        fits: worker -> mask of the models it could take, by their places; the most critical worker first.
-        level: of the model at each place, ascending; the same number for equally critical ones.
+        fits: worker -> mask of possible models by position; the most critical worker first.
+        level: criticality of the model at each position, ascending; equals share a number.
     """
     found = _serve_workers(fits)
     _serve_models(fits, found, level)
@@ -28,7 +30,7 @@ def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
 
 
 def _serve_workers(fits: Mapping[int, int]) -> dict[int, int]:
-    """A model for each worker that can have one, if need be by giving others another one (augmenting paths)."""
+    """Match each worker that can have a model, by augmenting paths."""
     found: dict[int, int] = {}
     at: dict[int, int] = {}
     taken = given_up = 0
@@ -56,7 +58,7 @@ def _serve_workers(fits: Mapping[int, int]) -> dict[int, int]:
 def _move_up(
     worker: int, last: int, came_by: Mapping[int, int], found: dict[int, int], at: dict[int, int]
 ) -> None:
-    """Along the path that ends at a free model, each worker takes the model that it was left by."""
+    """Apply an augmenting path that ends at a free model."""
     while True:
         mover = came_by[last]
         before = found.get(mover)
@@ -67,8 +69,10 @@ def _move_up(
 
 
 def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequence[int]) -> None:
-    """Finds each model a worker, the most critical first, at the expense of the least critical one that can be
-    displaced (even alternating paths). Every worker that could have a model has one already."""
+    """Match each model, the most critical first, by displacing the least critical possible one.
+
+    Uses even alternating paths. Every worker that could have a model is already matched.
+    """
     taken = sum(1 << place for place in found.values())
     places: list[int] = []
     names = list(fits)
@@ -76,7 +80,7 @@ def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequenc
     for place in range(len(level)):
         highest = level[taken.bit_length() - 1] if taken else 0
         if level[place] >= highest:
-            return  # nobody less critical is served
+            return  # no less critical model is matched
         if taken >> place & 1:
             continue
         places = places or _transposed(list(fits.values()), len(level))
@@ -105,7 +109,7 @@ def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequenc
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """The places of a mask's bits, ascending."""
+    """Yield the positions of a mask's bits, ascending."""
     while mask:
         place = _lowest(mask)
         yield place
@@ -113,9 +117,9 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _transposed(rows: Sequence[int], width: int) -> list[int]:
-    """Masks as the rows of a matrix -> its columns: bit `r` of column `c` is bit `c` of row `r`."""
-    # By way of text, because Python turns text into numbers, and turns it by 90 degrees, a thousand times faster than
-    # it can look at bits one by one.
+    """Transpose a bit matrix: bit `r` of column `c` is bit `c` of row `r`."""
+    # Converts through text: Python parses and transposes text a thousand times faster than it tests single
+    # bits.
     if not rows or not width:
         return [0] * width
     texts = [format(row, f"0{width}b") for row in reversed(rows)]

@@ -1,7 +1,8 @@
-"""The interface of a dispatch policy: which sub-epoch goes to which worker next, decided anew at every event.
+"""The interface of dispatch policies: which sub-epoch goes to which worker next, decided again at every
+event.
 
-A policy chooses among what `DispatchState.eligible` yields, so it cannot break an invariant; and it is asked again at
-the next event, so it needs no memory and survives the loss of a worker, or of the controller, by being asked again.
+A policy chooses among the results of `DispatchState.eligible`, so it cannot break an invariant. It is called
+at every event, so it needs no memory and tolerates the loss of a worker or of the controller.
 """
 
 from __future__ import annotations
@@ -14,26 +15,25 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class Policy(Protocol):
-    """Chooses one sub-epoch at a time: of the highest priority of which one could begin, by its own rule among these.
+    """Chooses one sub-epoch at a time, by its own rule among the highest startable priority.
 
-    A priority is a preference, never a wait. Where several workers are idle, one may begin a sub-epoch of a lower
-    priority than it could, so that another one, which has no choice, begins the higher one.
+    A priority is a preference, never a wait. With several idle workers, one may start a lower priority so
+    that another one, without a choice, starts the higher one.
 
-    Must be pure: the same dispatch state, workers and generator state give the same choice, and the dispatch state is
-        left as it was. The
-    caller starts the sub-epoch on the dispatch state and asks again with the workers that are left, until the answer is
-    `None`.
+    Must be pure: equal dispatch state, workers and generator state give equal choices, and the state is not
+    modified. The caller starts the sub-epoch on the dispatch state and calls again with the remaining
+    workers, until the result is `None`.
     """
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """An eligible sub-epoch for one of `workers`, or `None`: nothing is eligible, or it is better to wait.
+        """Return an eligible sub-epoch for one of `workers`, or `None` to wait.
 
-        A policy that waits is asked again when a running sub-epoch ends; while nothing runs at all, its `None` is
-        overruled by the caller if something is eligible, so that no policy can stop a run.
+        A waiting policy is called again when a running sub-epoch ends. If nothing runs, the caller overrules
+        `None` when a sub-epoch is eligible, so no policy can stop a run.
 
         Args:
-            state: the run as it is.
-            workers: those that may take a sub-epoch now, ascending.
+            state: present state of the run.
+            workers: workers that may take a sub-epoch, ascending.
             rng: seeded by the caller, so a decision can be repeated.
         """
         ...

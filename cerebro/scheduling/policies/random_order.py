@@ -9,16 +9,15 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class RandomOrder:
-    """For an idle worker j, a random sub-epoch s(i, j') of Q whose model i is idle and whose partition j' is at j.
+    """For an idle worker j, chooses a random sub-epoch s(i, j') of Q with model i idle and partition j' at j.
 
-    The paper shuffles Q and takes the first eligible sub-epoch; one draw among the eligible ones has the same
-    distribution. With an availability map (section 5.5) line 10 asks the map, which is what the dispatch state's masks
-    are. The paper serves workers in ascending order; which of two idle workers draws first is random here, so that no
-    worker is favoured.
+    The paper shuffles Q and takes the first eligible sub-epoch; one random choice among the eligible ones has
+    the same distribution. The dispatch state's masks are the availability map of line 10 (section 5.5). The
+    paper serves workers in ascending order; here the order is random, so that no worker is favoured.
     """
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """A sub-epoch drawn from all that are eligible at a random idle worker."""
+        """Return a random eligible sub-epoch of a random idle worker."""
         waiting = list(workers)
         while waiting:
             worker = waiting.pop(rng.randrange(len(waiting)))
@@ -29,7 +28,7 @@ class RandomOrder:
 
 
 def _draw(worker: int, found: Sequence[tuple[int, int]], rng: random.Random) -> Choice:
-    """One of the sub-epochs, each as likely: a model with two partitions here is two sub-epochs."""
+    """Choose a sub-epoch uniformly: a model with two partitions here counts as two sub-epochs."""
     model, mask = rng.choices(found, weights=[mask.bit_count() for _, mask in found])[0]
     partitions = [partition for partition in range(mask.bit_length()) if mask >> partition & 1]
     return Choice(worker, model, rng.choice(partitions))
