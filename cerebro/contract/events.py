@@ -1,15 +1,14 @@
-"""Events: what happened, in order. The logs of them are the single truth; all state is a fold over them.
+"""Events of the logs, in order. All state is a fold over them.
 
-There are two kinds of log. An experiment's tells what happened to its runs and tasks, the cluster's which workers came
-and went and what they hold. Who reads an experiment's log is given both, in the order in which they were written
-(`kvs_api.cluster_log`).
+An experiment's log records its runs and tasks; the cluster log records workers and their replicas. A reader
+of an experiment's log receives both, in the order of writing (`kvs_api.cluster_log`).
 
-Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
-controller plans, assigns, revokes and ends, and tells of workers; workers start, commit and fail, each under a lease.
-`seq` is dense from 1 in what a reader is given. It is given by the store in the same atomic step as the change of state
-that the event tells of; `time` is when that was, by the clock of the store's machine, for people. In what a reader is
-given it never goes back. Nothing that ends by time ends by it: leases count by a clock that nobody can set
-(`kvs_api.clock`).
+Names are in the past tense. Clients request, steer and stop, each event with its author. The controller
+plans, assigns, revokes and ends, and records workers. Workers start, commit and fail under a lease.
+
+The store assigns `seq`, dense from 1 for each reader, in the atomic step that changes the state. `time` is
+the time of that step by the clock of the store's machine, for people; it never decreases within a log. Leases
+don't use it: they have a clock that cannot be set (`kvs_api.clock`).
 """
 
 from __future__ import annotations
@@ -54,8 +53,11 @@ class RunStarted(_Event):
 
 
 class RunPaused(_Event):
-    """Nothing new is assigned until `RunResumed`. With `needs_bytes` > 0 the controller resumes the run once the
-    checkpoint volume has so much free space; with `volume`, after a pause that grows."""
+    """The controller assigns nothing until `RunResumed`.
+
+    With `needs_bytes` > 0 the controller resumes the run when the checkpoint volume has this much free space;
+    with `volume`, after increasing delays.
+    """
 
     type: Literal["RunPaused"] = "RunPaused"
     run: Name
@@ -66,7 +68,7 @@ class RunPaused(_Event):
 
 
 class RunResumed(_Event):
-    """Assigning goes on: of a run that was paused, or of one that a user had stopped, which is open again then."""
+    """A paused run continues, or a stopped run is open again."""
 
     type: Literal["RunResumed"] = "RunResumed"
     run: Name
@@ -86,7 +88,7 @@ class RunStopRequested(_Event):
 
 
 class ModelStopRequested(_Event):
-    """A user wants a model to train no further; what it has committed stays. Its sub-epoch that runs is taken back."""
+    """A user stops a model. Its committed work remains; its running sub-epoch is revoked."""
 
     type: Literal["ModelStopRequested"] = "ModelStopRequested"
     run: Name
@@ -95,7 +97,7 @@ class ModelStopRequested(_Event):
 
 
 class ModelResumed(_Event):
-    """A user wants a stopped model to go on where it was. A run that has ended is open again, for this model."""
+    """A user resumes a stopped model from its last checkpoint. Reopens an ended run for this model."""
 
     type: Literal["ModelResumed"] = "ModelResumed"
     run: Name
@@ -106,8 +108,8 @@ class ModelResumed(_Event):
 
 
 class ModelRetried(_Event):
-    """A user wants a model that failed to go on from its last checkpoint, its attempts counted anew. A run that has
-    ended is open again, for this model."""
+    """A user retries a failed model from its last checkpoint, with new attempts. Reopens an ended run for
+    this model."""
 
     type: Literal["ModelRetried"] = "ModelRetried"
     run: Name
@@ -118,7 +120,7 @@ class ModelRetried(_Event):
 
 
 class SchedulerChanged(_Event):
-    """A user wants the sub-epochs that are left dispatched by another policy."""
+    """A user changes the policy for the remaining sub-epochs."""
 
     type: Literal["SchedulerChanged"] = "SchedulerChanged"
     run: Name
@@ -129,8 +131,7 @@ class SchedulerChanged(_Event):
 
 
 class PriorityChanged(_Event):
-    """A user wants a run to have more, or less, of the cluster beside other open runs from now on; or sub-epochs of a
-    model to go before, or after, those of other models of its run."""
+    """A user changes the priority of a run in the cluster, or of a model in its run."""
 
     type: Literal["PriorityChanged"] = "PriorityChanged"
     run: Name
@@ -152,8 +153,8 @@ class ModelsAdded(_Event):
 
 
 class ModelExtended(_Event):
-    """A user changes for how many epochs a model is trained in all; not fewer than it has begun. A run that has ended
-    is open again, for this model."""
+    """A user changes a model's total number of epochs, at least those begun. Reopens an ended run for this
+    model."""
 
     type: Literal["ModelExtended"] = "ModelExtended"
     run: Name
@@ -171,12 +172,12 @@ class ModelChanged(_Event):
     run: Name
     model: str
     hyperparams: Hyperparameters
-    """Those that change, with their new values."""
+    """Changed hyperparameters with their new values."""
     by: str = ""
 
 
 class SearchStopRequested(_Event):
-    """A user wants a search to add no more models and extend none; what has a grant goes on."""
+    """A user stops a search from adding or extending models. Models train their granted epochs."""
 
     type: Literal["SearchStopRequested"] = "SearchStopRequested"
     run: Name
@@ -239,16 +240,18 @@ class EpochCompleted(_Event):
     idle_s: dict[Name, float]
     """Worker -> device-seconds without a task since the end of the epoch before."""
     start_s: float = 0.0
-    """Seconds of all devices since the report before, in which tasks waited for a process to start and to import: in
-    none of the other numbers, but where a process started while other workers trained."""
+    """Device-seconds in which tasks waited for process start and imports, since the previous report.
+
+    The other numbers exclude them, except when a process started while other workers trained.
+    """
 
 
 class SchedulePlanned(_Event):
-    """A planner found an order of the sub-epochs that is better than dispatch: it is followed from now on.
+    """A planner found a better order of sub-epochs than dispatch, and the controller follows it.
 
-    Workers and models take their sub-epochs in this order as far as it still applies; what it does not name is
-    dispatched. An empty `order` ends the plan before it: from now on everything is dispatched again, by the ways that
-    are named.
+    Workers and models take their sub-epochs in this order while it applies; other sub-epochs are dispatched.
+    An empty `order` ends the previous plan: the controller dispatches everything, by the parallel plans given
+    here.
     """
 
     type: Literal["SchedulePlanned"] = "SchedulePlanned"
@@ -258,21 +261,23 @@ class SchedulePlanned(_Event):
     order: tuple[PlannedSubEpoch, ...]
     """In the order of their planned starts, which is each worker's order and each model's."""
     makespan_s: float
-    """Of what is left to run, simulated at the measured noise of sub-epoch times."""
+    """Makespan of the remaining sub-epochs, simulated with the measured noise of their times."""
     dispatch_s: float
-    """The same for dispatch, which it replaces."""
+    """Simulated makespan of dispatch, which this order replaces."""
     lower_bound_s: float
     seconds: float
     """Time spent looking."""
     parallel_plans: dict[Name, dict[Name, ParallelPlan]] = Field(
         default_factory=dict, exclude_if=lambda parallel_plans: not parallel_plans
     )
-    """Model -> worker -> the way by which its sub-epochs run there from now on, and so on how many devices. What is not
-    named is chosen as without a plan; a way that is ruled out later is not used."""
+    """Model -> worker -> parallel plan of its sub-epochs there, which determines the number of devices.
+
+    Other parallel plans are chosen as without a planner. A parallel plan that is ruled out later is not used.
+    """
 
 
 class ForecastMade(_Event):
-    """What is left of a fit was simulated: when it will end, and when with more or fewer workers."""
+    """Simulated end of a fit, for the present and other numbers of workers."""
 
     type: Literal["ForecastMade"] = "ForecastMade"
     run: Name
@@ -285,7 +290,7 @@ class ForecastMade(_Event):
     allowed: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Most that it may have; set where its goal cannot be kept with them."""
     asked_for: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
-    """Workers that the controller has asked the cluster manager for because of it. Absent: it only advises."""
+    """Workers that the controller requested from the cluster manager. Absent: it only advises."""
 
     @model_validator(mode="after")
     def _has_an_end(self) -> ForecastMade:
@@ -300,21 +305,20 @@ class ForecastMade(_Event):
 
 
 class DevicesTaken(_Event):
-    """Other runs had devices on which this one could have trained: it was as if they were not there.
+    """Device time that other runs used, although this run could have trained there.
 
-    Spans of one device do not overlap, neither each other nor the run's own attempts.
+    Spans of one device overlap neither each other nor the run's own attempts.
     """
 
     type: Literal["DevicesTaken"] = "DevicesTaken"
     run: Name
     until: float
-    """All such time before is told by now."""
+    """All spans before this time have been reported."""
     spans: tuple[TakenSpan, ...]
 
 
 class ParallelPlansRuledOut(_Event):
-    """A model cannot be trained by these ways, whatever attempts would show: where its data are, no worker has the
-    devices for one of them."""
+    """These parallel plans cannot train a model: no worker with its data has the devices."""
 
     type: Literal["ParallelPlansRuledOut"] = "ParallelPlansRuledOut"
     run: Name
@@ -352,7 +356,7 @@ class SearchDecided(_Event):
     report: int = Field(ge=-1)
     """Number of the report that it answers; -1: the beginning."""
     draw: int = Field(0, exclude_if=lambda value: not value)
-    """So many values are to be drawn."""
+    """Number of suggestions to request."""
     add: tuple[NewModel, ...] = Field((), exclude_if=lambda value: not value)
     extend: tuple[Extension, ...] = Field((), exclude_if=lambda value: not value)
     stop: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
@@ -368,23 +372,28 @@ class ValuesDrawn(_Event):
     type: Literal["ValuesDrawn"] = "ValuesDrawn"
     run: Name
     first: int = Field(ge=0)
-    """Number of the first of them; they ascend from 0."""
+    """Number of the first suggestion, counted from 0."""
     values: tuple[Hyperparameters, ...] = Field(min_length=1)
 
 
 class CheckpointsPruned(_Event):
-    """The controller removes these: nothing goes on from them, and better models keep theirs. It is told before the
-    first file goes; from then on nobody may count on one of them, but for what was asked for before it."""
+    """The controller removes checkpoints that no model continues from; better models keep theirs.
+
+    It writes the event before it removes the first file. From this event no request may use these
+    checkpoints, except requests made before it.
+    """
 
     type: Literal["CheckpointsPruned"] = "CheckpointsPruned"
     run: Name
     files: dict[str, tuple[str, ...]] = Field(min_length=1)
-    """Model -> names of checkpoints. Of one with another one's weights that never was trained itself, the one that it
-    began with, which stays while others need it."""
+    """Model -> names of checkpoints.
+
+    For an untrained clone it is the checkpoint it started from; the file remains while other models need it.
+    """
 
 
 class WorkerJoined(_Event):
-    """A worker (or its next incarnation) can be given tasks; `replicas` replaces what was known of it."""
+    """A worker or its next incarnation can receive tasks. `replicas` replaces its earlier replicas."""
 
     type: Literal["WorkerJoined"] = "WorkerJoined"
     worker: Name
@@ -395,14 +404,16 @@ class WorkerJoined(_Event):
     volume: Name | None = None
     """The shard volume, where workers share one, as in `WorkerRecord`."""
     devices: int = Field(default=1, ge=1)
-    """So many devices, numbered from 0."""
+    """Number of devices, numbered from 0."""
     device: DeviceKind | None = Field(None, exclude_if=lambda value: value is None)
     """Kind of the devices. `None`: they are not alike."""
 
 
 class WorkerLost(_Event):
-    """A worker is gone, is about to go, or a new incarnation replaced it: it is given nothing more. Each experiment
-    takes its tasks back, but for one that a worker which is about to go still runs."""
+    """A worker is gone, is leaving, or was replaced by a new incarnation. It receives no more tasks.
+
+    Each experiment revokes its tasks, except a task that still runs on a leaving worker.
+    """
 
     type: Literal["WorkerLost"] = "WorkerLost"
     worker: Name
@@ -411,7 +422,7 @@ class WorkerLost(_Event):
 
 
 class WorkerRemoved(_Event):
-    """A worker is gone for good: what only its volume held is held by nobody. It may join again, as a new one."""
+    """A worker and its volume are gone for good. It may join again as a new worker."""
 
     type: Literal["WorkerRemoved"] = "WorkerRemoved"
     worker: Name
@@ -438,7 +449,7 @@ class TaskAssigned(_Event):
     devices: Devices = (0,)
     """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
-    """How it uses them. Absent where it runs on one as user code is written."""
+    """How it uses the devices. Absent: one device, as user code is written."""
     others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
     """Of a sub-epoch on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
     reads the first."""
@@ -477,7 +488,7 @@ class TaskFailed(_Event):
 
 
 class TaskRevoked(_Event):
-    """The controller took the attempt back; a late commit of it is refused."""
+    """The controller revoked the attempt. The store refuses a late commit."""
 
     type: Literal["TaskRevoked"] = "TaskRevoked"
     task: str
@@ -487,24 +498,28 @@ class TaskRevoked(_Event):
     loss: FailureKind | None = None
     """How the worker was lost, if it was, as in `Revoke`."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """Of `OUT_OF_MEMORY`: how much memory the worker had for itself. 0: not known; absent then, as of all else."""
+    """The worker's own memory after `OUT_OF_MEMORY`, in bytes. 0 (absent): unknown."""
 
 
 class TaskGivenUp(_Event):
-    """The controller gives a task up between two attempts: no worker has the memory that it needs. It has no effect if
-    the task is not the one that was looked at: another attempt, or none, was the newest by then."""
+    """The controller abandons a task between attempts, because no worker has enough memory.
+
+    It has no effect if the task has a newer attempt than `attempt`.
+    """
 
     type: Literal["TaskGivenUp"] = "TaskGivenUp"
     task: str
     attempt: int
     """The newest, which has ended."""
     reason: str
-    """For people: what it needs, the most that there is, and what to raise."""
+    """Message for people: the memory needed, the largest memory available, and the setting to raise."""
 
 
 class TaskAsked(_Event):
-    """The controller has asked the worker to give the running attempt back at its next batch. It may still be
-    committed; if it is not given back in time, it is revoked."""
+    """The controller preempts a running attempt at its next batch.
+
+    The worker may still commit it. The controller revokes it if the worker does not release it in time.
+    """
 
     type: Literal["TaskAsked"] = "TaskAsked"
     task: str
@@ -514,7 +529,7 @@ class TaskAsked(_Event):
 
 
 class SubEpochSaved(_Event):
-    """The running attempt has a savepoint: should it come to nothing, another one goes on from there."""
+    """The running attempt has a savepoint. If it fails, the next attempt continues there."""
 
     type: Literal["SubEpochSaved"] = "SubEpochSaved"
     task: str
@@ -584,8 +599,11 @@ ControllerEvent = Annotated[
     | TaskGivenUp,
     Field(discriminator="type"),
 ]
-"""Events that the controller writes into an experiment's log and that change no attempt. Of workers: those that the
-cluster's log has never named, as versions before it wrote them. A retry is else a user's."""
+"""Events that the controller writes into an experiment's log and that change no attempt.
+
+Worker events are for workers that the cluster log has never named, as older versions wrote them. Users also
+write `ModelRetried`.
+"""
 
 ClusterEvent = Annotated[
     WorkerJoined | WorkerLost | WorkerRemoved | ReplicasChanged, Field(discriminator="type")
@@ -618,9 +636,9 @@ ClientEvent = Annotated[
 
 
 class LivePoint(Contract):
-    """Progress of a running attempt, and values the user's code reported within it.
+    """Progress of a running attempt, with values that user code reported.
 
-    Points of an attempt that was not committed are to be ignored once the task has another attempt.
+    Ignore points of an uncommitted attempt once the task has another attempt.
     """
 
     seq: int = 0

@@ -1,8 +1,8 @@
-"""Who asks the store, and what that one may: roles, scopes, tokens. Types and pure rules.
+"""Roles, scopes and tokens of the store's callers. Types and pure rules.
 
-The rules are asked in `kvs_api`, which enforces them, and by the page, which offers nothing that would be refused.
-Rights come from here alone: a role has scopes, a route needs one of them (`cerebro.contract.routes`), and what belongs
-to a project needs, beside the scope, that the caller is in it. There is no state in it: no order of calls gains rights.
+`kvs_api` enforces the rules; pages use them to hide refused actions. A role has scopes, and a route needs one
+scope (`cerebro.contract.routes`). An object in a project also needs a caller who is a member of the project.
+The rules have no state, so no order of calls gains rights.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cerebro.contract.base import Contract, Name
 
 
 class Scope(StrEnum):
-    """What a route is for. Each has one."""
+    """Right that a route needs. Each route has one."""
 
     OPEN = "open"
-    """Nobody needs to be known: probes."""
+    """No authentication: probes."""
     KNOWN = "known"
-    """Whoever is known, as whom it is."""
+    """Any authenticated caller."""
     READ = "read"
     """Experiments, logs, workers, the queue."""
     FETCH = "fetch"
-    """User code, and what is to be removed: what workers read beside their inbox."""
+    """User code and removed data sets, which workers read in addition to their inbox."""
     TOKENS = "tokens"
     """One's own tokens."""
     CREATE = "create"
@@ -38,7 +38,7 @@ class Scope(StrEnum):
     STEER = "steer"
     """Runs and models of an experiment, whose project one is in."""
     CLUSTER = "cluster"
-    """How many workers there are, and which."""
+    """The number and choice of workers."""
     ADMINISTER = "administer"
     """What concerns everybody: quarantine, measurements, quotas, the audit list, others' tokens."""
     CONTROL = "control"
@@ -46,13 +46,13 @@ class Scope(StrEnum):
     WORK = "work"
     """A worker's registration, reports and inbox."""
     NONE = "none"
-    """Nobody has it: what a route needs that says nothing."""
+    """No caller has it: the default of a route without a scope."""
     ACT = "act"
-    """Act for somebody who has signed in: the dispatcher."""
+    """Act for a signed-in user: the dispatcher."""
 
 
 class Role(StrEnum):
-    """What somebody is. The first three are those of people and their programs."""
+    """Role of a caller. The first three are for people and their programs."""
 
     VIEWER = "viewer"
     MEMBER = "member"
@@ -80,7 +80,7 @@ SCOPES: dict[Role, frozenset[Scope]] = {
 """The one table of rights."""
 
 OPERATOR_WORD = "operator"
-"""Of whoever has the cluster's own token; see `operator_word`."""
+"""First word of `operator_word`."""
 
 RANK = (Role.VIEWER, Role.MEMBER, Role.ADMIN)
 """Roles of people, the lesser first. Only a token of one of these can be made."""
@@ -97,11 +97,11 @@ def _one_line(name: str) -> str:
 
 
 PersonName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME), AfterValidator(_one_line)]
-"""As it stands in logs: what an identity provider or an admin calls somebody."""
+"""A person's name in logs, from an identity provider or an admin."""
 
 
 class Owned(Protocol):
-    """What belongs to a project or, without one, to who made it: an experiment, a row of a list."""
+    """An object owned by a project or, without a project, by its author."""
 
     @property
     def name(self) -> str:
@@ -121,13 +121,14 @@ class Owned(Protocol):
 
 
 class Principal(Contract):
-    """Who asks.
+    """An authenticated caller.
 
     Attributes:
-        name: as it is written into logs. role: what it may. kind: a person that has signed in, a token of it, or a
-            service. projects: those that it is in. scopes: of a token that may do less than its role. token: its id.
-        id: set for the operator and for people of an identity provider, because a provider may rename people and reuse
-            names. An admin's names are unique, so people whom an admin named have no id.
+        name: name in logs. role: its rights. kind: a signed-in person, one of their tokens, or a service.
+            projects: its memberships. scopes: limits of a token with fewer rights than its role. token: the
+            token's id.
+        id: set for the operator and for people of an identity provider, because a provider may rename people
+            and reuse names. An admin's names are unique, so people named by an admin have no id.
     """
 
     name: PersonName
@@ -146,13 +147,12 @@ class Principal(Contract):
         return self.id or self.name
 
     def may(self, scope: Scope) -> bool:
-        """Whether it has the scope; in which projects is another question."""
+        """True if it has the scope. Ignores projects."""
         allowed = SCOPES[self.role]
         return scope in (allowed if self.scopes is None else allowed.intersection({*self.scopes, *_ALWAYS}))
 
     def is_in(self, record: Owned) -> bool:
-        """Whether an experiment is its own to steer: that of a project that it is in or, without a project, one that it
-        has made. Of an administrator all are."""
+        """True if it is a member of the record's project or, without a project, its owner. True for admins."""
         if self.may(Scope.ADMINISTER):
             return True
         return record.project in self.projects if record.project else record.owner == self.identity
@@ -186,10 +186,10 @@ class Principal(Contract):
         )
 
     def chosen_project(self, given: str) -> str:
-        """The project of an experiment that it makes: what was given, or the only one that it is in.
+        """Return the given project, or the caller's only project.
 
         Raises:
-            ValueError: it is in several; names them.
+            ValueError: the caller is in several projects; names them.
         """
         if given or not self.projects or self.may(Scope.ADMINISTER):
             return given
@@ -216,10 +216,10 @@ TokenId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class TokenRequest(Contract):
-    """A token that is to be made. What is left out is as its maker has it."""
+    """A request for a token. Omitted fields are copied from its maker."""
 
     label: str = Field("", max_length=_LONGEST_NAME)
-    """What it is for, for people."""
+    """Purpose, for people."""
     days: int = Field(DEFAULT_DAYS, ge=1, le=MAX_DAYS)
     name: PersonName | None = None
     """Whose it is: an admin makes tokens for others."""
@@ -229,13 +229,13 @@ class TokenRequest(Contract):
 
 
 class TokenRecord(Contract):
-    """A token as it is stored and listed: all but its secret."""
+    """A token without its secret, for storage and lists."""
 
     id: TokenId
     principal: Principal
     label: str = ""
     maker: str = ""
-    """Id of the token that it was made with, if its owner made it with one: it ends with that one at the latest."""
+    """Id of the token that made this one, if its owner used one. This token expires no later."""
     created: float
     """Seconds since the epoch, as all times here."""
     expires: float
@@ -265,27 +265,29 @@ def warning_of(token: str) -> str:
 
 
 def minted() -> tuple[str, str, str]:
-    """A new token: its id, the whole of it, and what is stored of it."""
+    """Create a token: its id, its full text and its stored digest."""
     identity, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     return identity, f"ck_{identity}_{secret}", digest(secret)
 
 
 def digest(secret: str) -> str:
-    """SHA-256 of a secret, in hex. Without salt and stretching: it has 256 bits of chance, nobody guesses it."""
+    """Return the SHA-256 of a secret in hex. Its 256 random bits need no salt or stretching."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def operator_word(secret: str) -> str:
-    """By which word the dispatcher acts for whoever has signed in with the cluster's own token (`ACTS_FOR`). With a
-    digest of it: once the cluster has another token, the word means nobody."""
+    """Return the dispatcher's word for sessions signed in with the cluster's own token (`ACTS_FOR`).
+
+    It contains a digest of the token, so a new cluster token invalidates it.
+    """
     made = hmac.new(secret.encode("utf-8", "surrogatepass"), b"cerebro operator's session 1", hashlib.sha256)
     return f"{OPERATOR_WORD} {made.hexdigest()}"
 
 
 def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
-    """Who a token that is asked for stands for; or, as a text, why its maker may not make it.
+    """Return the principal of a requested token, or a message that refuses it.
 
-    A token never may more than who makes it, whatever is asked: an admin alone gives what it has not.
+    A token never has more rights than its maker; only an admin can give rights to others.
     """
     if maker.role not in RANK:
         return f"{maker.name} is a service: people make tokens"
@@ -321,8 +323,11 @@ def owns(principal: Principal, record: TokenRecord) -> bool:
     return record.principal.identity == principal.identity or principal.may(Scope.ADMINISTER)
 
 
-# --- acting for somebody ---------------------------------------------------------------------------
+# --- acting for a user -----------------------------------------------------------------------------
 
 ACTS_FOR = "Cerebro-Acts-For"
-"""Header by which the dispatcher says for whom it asks: a `Principal` as JSON, ``token ID`` for who has signed in with
-a token, or `operator_word` for who has with the cluster's own. The store believes it of nobody else."""
+"""Header that names the user for the dispatcher's request; accepted only from the dispatcher.
+
+Its value is a `Principal` as JSON, ``token ID`` for a session signed in with a token, or `operator_word` for
+the cluster's own token.
+"""

@@ -1,7 +1,7 @@
-"""Tasks: what the controller asks of one worker, and what the worker answers.
+"""Task bodies that the controller assigns, and the workers' results and failures.
 
-A task is identified by its `key` within an experiment. A body is self-contained: a worker needs nothing else from the
-store but the user code that it names.
+A task's `key` identifies it within an experiment. A body is self-contained: besides it, a worker reads only
+the user code that it names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cerebro.contract.texts import cleaned, first_line
 from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, ParallelPlanId, TrialOutcome
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
-"""Characters that are kept of what a failure says."""
+"""Maximum characters of a failure's message and traceback."""
 
 
 class CheckpointRef(Contract):
@@ -53,12 +53,12 @@ class FittedRef(Contract):
 
 
 class Savepoint(Contract):
-    """The state of a sub-epoch between two of its batches, from which another attempt goes on.
+    """State of a sub-epoch between two batches. Another attempt continues from it.
 
     Attributes:
-        checkpoint: the file; carries the attempt that wrote it, and the batch.
-        batch: number of the sub-epoch's first batch that is not in it.
-        rows: of the batches that are.
+        checkpoint: the file; its name contains the batch and the attempt that wrote it.
+        batch: number of the first batch after the savepoint.
+        rows: rows of the batches before it.
     """
 
     checkpoint: CheckpointRef
@@ -67,12 +67,12 @@ class Savepoint(Contract):
 
 
 class Member(Contract):
-    """One of the workers that train a sub-epoch together on a set of partitions, beside the worker that leads them.
+    """One worker of a gang.
 
     Attributes:
         worker: its name.
-        partition: of the sub-epoch, that it holds and reads.
-        devices: that it gives.
+        partition: partition that it holds and reads.
+        devices: its devices for the sub-epoch.
     """
 
     worker: Name
@@ -81,12 +81,12 @@ class Member(Contract):
 
 
 class Gang(Contract):
-    """The workers of a sub-epoch on a set of partitions.
+    """Workers that train a sub-epoch together, each on its own partition.
 
     Attributes:
-        address: of the one that leads, where the others find it.
-        members: all of them, by ascending partition: the one that leads is the first.
-        rows: of their partitions.
+        address: address of the leader.
+        members: all workers, by ascending partition; the first is the leader.
+        rows: rows of each member's partition.
     """
 
     address: str
@@ -94,7 +94,7 @@ class Gang(Contract):
     rows: tuple[int, ...]
 
     def ranks_of(self, number: int) -> range:
-        """The ranks of a member: one for each of its devices, after those of the members before it."""
+        """Return a member's ranks, one per device. Members are numbered in order."""
         begin = sum(len(member.devices) for member in self.members[:number])
         return range(begin, begin + len(self.members[number].devices))
 
@@ -105,7 +105,7 @@ class Gang(Contract):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt ended without a result. `RETRYABLE` says which of them are worth another attempt."""
+    """Cause of an attempt without a result. `RETRYABLE` lists the kinds that get another attempt."""
 
     USER_ERROR = "user_error"  # user code raised: with the same seed it raises again
     NON_FINITE = "non_finite"  # a metric is NaN or infinite
@@ -135,12 +135,12 @@ FAILS_RUN = frozenset({FailureKind.REQUIREMENTS, FailureKind.DATA})
 
 
 def text_of(limit: int) -> BeforeValidator:
-    """Takes any text, and keeps what can be told of it."""
+    """Build a validator that cleans and shortens text of any length."""
     return BeforeValidator(lambda value: cleaned(value, limit) if isinstance(value, str) else value)
 
 
 class Failure(Contract):
-    """Why a task or a run ended without a result, for people. Takes any text, and keeps what can be told of it."""
+    """Why a task or a run ended without a result, for people. Cleans and shortens its text."""
 
     kind: FailureKind
     message: Annotated[str, text_of(MAX_MESSAGE)]
@@ -161,14 +161,14 @@ class Failure(Contract):
         )
 
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
-    """Failed rows, if ETL ended because of them."""
+    """Failed rows, if they ended ETL."""
 
     place: MemoryPlace | None = Field(None, exclude_if=lambda place: place is None)
-    """Of lack of memory: whose. Absent where that is not known."""
+    """Memory that ran out. Absent if unknown."""
     rank: int | None = Field(None, exclude_if=lambda rank: rank is None)
-    """Of a sub-epoch on several devices: which rank failed first. Absent of all others."""
+    """Rank that failed first, for a sub-epoch on several devices."""
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
+    """Peak memory of the process or rank that ran out of memory, in bytes. 0 (absent): unknown."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Memory of the worker's own processes, or of the device, in bytes. 0: not known, or shared with others."""
     is_idle: bool = Field(False, exclude_if=lambda value: not value)
@@ -184,7 +184,7 @@ class Failure(Contract):
 
     @property
     def label(self) -> str:
-        """What failure rules say of it, for people; empty: nothing."""
+        """Names of the failure rules that matched or took too long, or an empty text."""
         late = [f"failure rule {name!r} took too long" for name in self.late_rules]
         return ", ".join([*([self.rule.name] if self.rule else []), *late])
 
@@ -210,10 +210,10 @@ class Failure(Contract):
 
 
 class Timings(Contract):
-    """Where a task's time went, in seconds, by the monotonic clock of its worker."""
+    """Duration of each part of a task, in seconds, by the worker's monotonic clock."""
 
     start_s: float = 0.0
-    """Until its own work began: a process was started, or user code imported and initialised. 0 where all was there."""
+    """Seconds to start a process and to import and initialise user code. 0 if both were ready."""
     load_s: float = 0.0
     compute_s: float = 0.0
     save_s: float = 0.0
@@ -224,8 +224,8 @@ MAX_POINTS = 32
 
 
 class CurvePoint(NamedTuple):
-    """Values that came one after another: seconds from the beginning of the sub-epoch's training to their middle, their
-    mean, how many they are."""
+    """Mean of `number` consecutive values. `seconds` runs from the start of training to the middle of the
+    values."""
 
     seconds: float
     mean: float
@@ -262,12 +262,12 @@ MAX_DIFFERENCES = 20
 
 
 class AuditOutcome(Contract):
-    """What came of a sub-epoch that was done once more, by another worker.
+    """Comparison of a re-execution with the committed sub-epoch.
 
     Attributes:
-        is_exact: whether states were compared, to the bit; else the metrics, to a tolerance.
-        differences: names of what is not as it was committed; none: all is.
-        digest: of the state after it, by which two redos are compared; empty unless `is_exact`.
+        is_exact: True if states were compared bit by bit, False if metrics were compared to a tolerance.
+        differences: names of values that differ. Without a difference the verification passed.
+        digest: digest of the resulting state, to compare two re-executions; only if `is_exact`.
     """
 
     is_exact: bool
@@ -276,12 +276,12 @@ class AuditOutcome(Contract):
 
 
 class TaskResult(Contract):
-    """What a committed task produced; fields that do not apply to its kind stay empty."""
+    """Result of a committed task. Fields of other task kinds keep their defaults."""
 
     rows: int = 0
     rows_failed: int = 0
     shards: int = 0
-    """Of ETL: how many files the rows are in."""
+    """Number of ETL files with the rows."""
     checksum: str = ""
     """Of ETL: of these files. The same rows in as many shards have the same."""
     cores: int = 0
@@ -292,8 +292,7 @@ class TaskResult(Contract):
     """Both terms of each metric that is a ratio."""
     checkpoint: CheckpointRef | None = None
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
-    """Of a sub-epoch that went on from a savepoint: how many of its `rows` were in that. Absent where there are
-    none."""
+    """Rows before the savepoint, for a sub-epoch that continued from one; part of `rows`."""
     output: str = ""
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
@@ -301,9 +300,10 @@ class TaskResult(Contract):
     """Most memory, in bytes, that the process which ran user code had at once during the attempt; without that of
     processes that it started. 0, as of ETL by several processes: not known."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
-    """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
-    before. Of a sub-epoch of several ranks both peaks are the sums over the ranks. 0: it used none, or that is not
-    known. Absent then."""
+    """Peak bytes that torch reserved on GPUs, with memory kept from the process's earlier tasks.
+
+    With several ranks, both peaks are sums over the ranks. 0 (absent): no GPU, or unknown.
+    """
     inspection: Inspection | None = Field(None, exclude_if=lambda value: value is None)
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
@@ -325,7 +325,7 @@ class TaskResult(Contract):
 
     @property
     def part(self) -> Part:
-        """Its metrics, to be put together with those of others."""
+        """Its metrics, in a form that can be merged with other parts."""
         return Part(self.metrics, self.ratios, self.rows)
 
 
@@ -357,7 +357,7 @@ class EtlTask(LateContract):
 
 
 class FittingTask(LateContract):
-    """Call `ETLSpec.fit` with all rows of the training split, before any of them is preprocessed. Takes no device."""
+    """Call `ETLSpec.fit` with all training rows before preprocessing. Takes no device."""
 
     kind: Literal["fitting"] = "fitting"
     key: str
@@ -393,13 +393,13 @@ class ModelTask(LateContract):
 
 
 class Position(Contract):
-    """Where a sub-epoch is in its model's training. Of what is not told of a sub-epoch, it is all there is.
+    """Position of a sub-epoch in its model's training. The defaults describe a single sub-epoch.
 
     Attributes:
-        epochs: that the model is trained for.
-        sub-epochs: that these are, in all.
+        epochs: number of epochs of the model.
+        sub_epochs: number of sub-epochs in all epochs.
         step: batches in the sub-epochs before this one.
-        total_steps: batches in all sub-epochs; in each one pass over its partition.
+        total_steps: batches in all sub-epochs; each sub-epoch passes over its partition once.
     """
 
     epochs: int = 1
@@ -428,7 +428,7 @@ class TrainTask(ModelTask):
     """From 1."""
     partition: int
     sub_epoch: int
-    """How many sub-epochs this model has finished before: 0 creates the model."""
+    """Sub-epochs this model has finished before; 0 creates the model."""
     position: Position
     checkpoint: CheckpointRef | None
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
@@ -438,17 +438,17 @@ class TrainTask(ModelTask):
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
     """True if its result needs a `Curve`, because the run is dispatched by priority score."""
     merges: dict[str, bool] = Field(default_factory=dict, exclude_if=lambda merges: not merges)
-    """Metrics of the epoch's sub-epochs so far: name -> True if the metric is a ratio."""
+    """Metrics that the epoch's earlier sub-epochs returned: name -> True if the metric is a ratio."""
     needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
     """Metrics that it must return: the model has returned them before, and the ranking or a stop rule reads them."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The newest validation at assignment. `None`: the model has none."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
-    """Of a sub-epoch on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
+    """The gang, for a sub-epoch on several partitions; `partition` is its first. Absent otherwise."""
 
     @property
     def others(self) -> tuple[int, ...]:
-        """Partitions beside the first."""
+        """Partitions of the gang after the first."""
         return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
 
     keep: tuple[str, ...] = ()
@@ -457,7 +457,7 @@ class TrainTask(ModelTask):
 
 
 class AuditTask(ModelTask):
-    """A sub-epoch that is committed, to be done once more and compared. What it trains is kept nowhere."""
+    """Re-execution of a committed sub-epoch, for comparison. Its trained state is discarded."""
 
     kind: Literal["audit"] = "audit"
     epoch: int
@@ -466,17 +466,17 @@ class AuditTask(ModelTask):
     """As of `TrainTask`."""
     position: Position
     checkpoint: CheckpointRef | None
-    """With which the sub-epoch began; `None`: it was its model's first."""
+    """Checkpoint at the start of the sub-epoch; `None` for the model's first."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The validation that `train` received."""
     made: CheckpointRef
-    """That it left."""
+    """Checkpoint that the committed sub-epoch wrote."""
     metrics: dict[str, float]
-    """That it returned."""
+    """Metrics that it returned."""
     threads: int = Field(ge=1)
-    """That it computed with."""
+    """Threads that it computed with."""
     is_exact: bool
-    """Whether the worker that did it had the same kind of device: then a processor computes the same bits."""
+    """True if it ran on the same kind of device, which computes the same bits."""
     spare: tuple[str, ...] = ()
     """Names of checkpoints that nothing but this audit needs: removed once it has found nothing."""
 
@@ -504,8 +504,7 @@ class PredictTask(ModelTask):
 
 
 class InspectTask(LateContract):
-    """Make all models of a fit without memory for their weights, group those that are alike, and say which ways each
-    group has."""
+    """Build all models of a fit without weights, group similar models and list each group's parallel plans."""
 
     kind: Literal["inspect"] = "inspect"
     key: str
@@ -527,10 +526,10 @@ class InspectTask(LateContract):
 
 
 class TrialTask(ModelTask):
-    """Some batches of a model by one way: how long they take, how much memory, whether the gradient is that of one
-    device. Nothing that it trains is kept. As many rank processes as `parallel_plan` says, always fresh ones.
+    """Some batches of a model by one parallel plan, to measure time, memory and the gradient.
 
-    `hang_timeout_s` is for the trial as a whole: it tells of no progress.
+    Starts as many new rank processes as `parallel_plan` needs, and discards their state. `hang_timeout_s`
+    limits the whole trial, which reports no progress.
     """
 
     kind: Literal["trial"] = "trial"
@@ -544,9 +543,9 @@ class TrialTask(ModelTask):
 
 
 class SearchTask(LateContract):
-    """Answer a question of a search: what its procedure orders, or which values its sampler draws. Takes no device.
+    """Answer a request of a search: actions of its procedure or values of its sampler. Takes no device.
 
-    `hang_timeout_s` is for the answer as a whole: it tells of no progress.
+    `hang_timeout_s` limits the whole answer, which reports no progress.
     """
 
     kind: Literal["search"] = "search"
@@ -577,12 +576,15 @@ TaskBody = Annotated[
 KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit")
 
 MEASURING = frozenset({"inspect", "trial"})
-"""Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""
+"""Kinds of tasks that only measure; their failure ends neither a model nor a run."""
 
 
 class InboxItem(LateContract):
-    """One entry of a worker's inbox: a task to run, an attempt to drop (`cancel`) or to give back (`ask`), a question
-    about one (`stacks`), or that the worker is to check its machine (`check`)."""
+    """One entry of a worker's inbox.
+
+    It is a task to run, or it cancels an attempt (`cancel`), preempts it (`ask`) or requests its stacks
+    (`stacks`), or requests a machine check (`check`).
+    """
 
     seq: int
     experiment: str
@@ -590,13 +592,13 @@ class InboxItem(LateContract):
     attempt: int
     cancel: bool = False
     ask: str = ""
-    """Why the attempt is to be given back at its next batch; empty if it is not."""
+    """Reason for preempting the attempt at its next batch. Without a reason it isn't preempted."""
     stacks: str = Field("", exclude_if=lambda question: not question)
     """Number of a question about the stacks of the attempt's process."""
     check: str = Field("", exclude_if=lambda reason: not reason)
     """Why the worker must check its machine. The item names no task then."""
     devices: Devices = (0,)
-    """That the attempt takes; of a cancellation, or of what is asked, it tells nothing."""
+    """Devices of the attempt. Meaningless in cancellations and requests."""
     member: int = Field(0, ge=0, exclude_if=lambda member: member == 0)
     """Of a gang's attempt: number of this worker among its members. 0 leads, or has it alone."""
     body: TaskBody | None = None

@@ -1,8 +1,7 @@
-"""What is known of models before, and beside, training them: groups of models, the ways that each group has, and what
-trials of these ways have shown.
+"""Groups of similar models, their parallel plans, and measurements of these plans.
 
-Made by workers (`trial_runner`), because only they open user code; kept in the log of the run, so that everybody who
-folds it knows the same.
+`trial_runner` makes them in workers, because only workers open user code. The run's log records them, so
+every reader folds the same facts.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ Cause = Literal["", "device_memory", "host_memory", "gradient", "not_applicable"
 
 
 class DeviceKind(Contract):
-    """Devices that are alike: what is measured on one of them holds for all.
+    """Devices that are alike: a measurement on one holds for all.
 
     Attributes:
-        kind, name, memory_bytes: of each, as in `Device`.
-        host_bytes: memory of the worker that they are part of; `None`: not known.
+        kind, name, memory_bytes: as in `Device`.
+        host_bytes: memory of the worker with these devices; `None` if unknown.
     """
 
     kind: Literal["gpu", "cpu"]
@@ -48,7 +47,7 @@ class DeviceKind(Contract):
 
     @classmethod
     def of(cls, record: WorkerRecord) -> DeviceKind | None:
-        """That of a worker's devices; `None`: it has none registered, or they are not alike."""
+        """Return the kind of a worker's devices; `None` if it has no devices or they differ."""
         if len({(device.kind, device.name) for device in record.devices}) != 1:
             return None
         first = record.devices[0]
@@ -64,25 +63,26 @@ class DeviceKind(Contract):
 
 
 class DevicePlace(Contract):
-    """Devices of one kind, and the most of them that a worker has."""
+    """Devices of one kind, and the maximum per worker."""
 
     device: DeviceKind
     most: int = Field(ge=1, le=MAX_DEVICES)
 
 
 class KnownParallelPlan(Contract):
-    """A way that a group of models could be trained by, on one kind of devices, as `inspect` sees it.
+    """A parallel plan for a group of models on one kind of devices, from `inspect`.
 
     Attributes:
-        id: names it within its group.
+        id: id within the group.
         place: index of the kind of devices in `Inspection.places`.
-        reason: why it is not applicable; empty: it is.
-        device_bytes, host_bytes: memory that the model's state takes at least: of each device, and of the host for all
-            ranks together; `None`: that cannot be told.
-        per_optimizer_byte, per_activation_byte: how much `device_bytes` grows with each byte of the optimizer's state,
-            and of the activations on one device, once a trial has shown those.
-        is_automatic: it may be chosen without being named: it keeps the numbers of one device, and may help there.
-        cache_key: what outcomes of its trials are kept under, for other runs; empty: they are not.
+        reason: why the plan is not applicable; an applicable plan has no reason.
+        device_bytes, host_bytes: minimum memory for the model's state: on each device, and on the host for
+            all ranks; `None` if unknown.
+        per_optimizer_byte, per_activation_byte: growth of `device_bytes` per byte of optimizer state, and per
+            byte of activations on one device. A trial measures both.
+        is_automatic: True if it may be chosen without being named: it computes the same numbers as one device
+            and may help on these devices.
+        cache_key: key that stores trial outcomes for other runs. Without a key they are not stored.
     """
 
     id: ParallelPlanId
@@ -98,15 +98,15 @@ class KnownParallelPlan(Contract):
 
 
 class ModelGroup(Contract):
-    """Models that differ in nothing that time or memory depend on.
+    """Models with equal time and memory.
 
     Attributes:
-        name: for people, such as the classes of its modules.
+        name: name for people, such as the classes of its modules.
         signature: a hash; see `cerebro.worker.training.facts`.
         models: their ids.
         param_bytes, trainable_bytes, buffer_bytes, block_bytes, batch_size, layers: as in `ModelFacts`.
-        ways: for each kind of devices; those of one device first, then by number of devices.
-        problem: why nothing is known of them; empty: it is.
+        parallel_plans: for each kind of devices; single-device plans first, then by number of devices.
+        problem: why the inspection failed for this group.
     """
 
     id: GroupId
@@ -128,11 +128,11 @@ class ModelGroup(Contract):
 
 
 class Inspection(Contract):
-    """All models of a run, without training any.
+    """Groups of all models of a run, made without training.
 
     Attributes:
-        torch: version that it was made with.
-        problem: why there are no groups, if the task itself failed.
+        torch: PyTorch version of the inspection.
+        problem: why the task failed, if there are no groups.
     """
 
     groups: tuple[ModelGroup, ...] = ()
@@ -150,25 +150,26 @@ class Inspection(Contract):
 
 
 class TrialOutcome(Contract):
-    """What a trial of a way has shown.
+    """Outcome of a trial of a parallel plan.
 
     Attributes:
-        reason: why the way is ruled out; empty: it can be used.
-        cause: what kind of reason that is: memory of a device or of the host ran out, the gradient is another one than
-            that of one device, the technique does not apply, or anything else (a crash, a hang).
-        batch_s: seconds of a batch on average, at first the median of them; 0 where the way is ruled out.
-        sigma: standard deviation of the logarithm of a sub-epoch's time over the one that `batch_s` says.
-        batches: that were timed.
-        load_s, save_s: seconds that reading and writing the model's state take, with frozen weights.
+        reason: why the plan is ruled out. A usable plan has no reason.
+        cause: kind of the reason: device or host memory ran out, the gradient differs from one device's, the
+            technique does not apply, or another failure (a crash, a hang).
+        batch_s: mean seconds per batch (a trial measures the median); 0 if ruled out.
+        sigma: standard deviation of the logarithm of a sub-epoch's time, relative to the time predicted by
+            `batch_s`.
+        batches: number of timed batches.
+        load_s, save_s: seconds to read and write the model's state, including frozen weights.
         start_s: seconds until a group of processes was ready to train; 0 for one process.
-        device_bytes: most memory of a device that was in use at once; 0: it has none of its own, or not known.
-        host_bytes: most memory that its processes had together.
-        state_bytes: size of the model's state, as its checkpoints have it.
-        is_verified: it computes the gradient of one device.
-        unverified: why it is not known to, or that it does not; empty where `is_verified`.
-        error: largest relative difference of a gradient, where that was compared.
-        seconds: that the trial took, without the start of its processes.
-        is_recalled: it is from an earlier run.
+        device_bytes: peak memory of a device; 0 if it has no memory or it is unknown.
+        host_bytes: peak memory of all processes together.
+        state_bytes: size of the model's state in checkpoints.
+        is_verified: True if it computes the same gradient as one device.
+        unverified: why the gradient is not verified.
+        error: largest relative difference of a gradient, if compared.
+        seconds: duration of the trial without starting its processes.
+        is_recalled: True if it is from an earlier run.
     """
 
     reason: Reason = ""
