@@ -1,4 +1,4 @@
-"""Which tasks are proposed: gangs, trials, replicas, verifications, searches.
+"""Sources of tasks: gangs, trials, replicas, verifications, searches.
 
 One module per kind of task. Pure.
 """

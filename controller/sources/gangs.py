@@ -1,8 +1,8 @@
-"""Gangs: which workers train a sub-epoch on a set of partitions together, and when they begin. Pure.
+"""Gangs: the workers that train a sub-epoch on a set of partitions together. Pure.
 
-Sets are the same while nobody comes or goes, and each worker is in one of them at most, so gangs do not wait for each
-other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's sub-epoch is given to idle devices alone,
-so a model waits for the workers of a set that it needs.
+Sets are stable while no worker joins or leaves. Each worker is in at most one set, so gangs do not wait for
+each other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's sub-epoch gets idle
+devices only, so a model waits for all workers of a set it needs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _Holder = TypeVar("_Holder", int, str)
 def form(
     fit: FitDispatch, draft: AssignmentDraft, dispatch_draft: DispatchDraft, snapshot: ClusterSnapshot
 ) -> None:
-    """Give sub-epochs on sets of partitions to workers that are idle, those of models of the highest priority first,
-    then those that have most left. A model waits for the workers of a set that it still needs as a whole, unless other
-    runs have one of them."""
+    """Assign sub-epochs on sets of partitions to idle workers.
+
+    Models go by priority, then by remaining work. A model waits for all workers of a set that it still needs
+    completely, unless other runs use one of these workers.
+    """
     if fit.gang_size < 2:
         return
     dispatch_state = fit.dispatch_state
     addresses = {name: seen.address for name, seen in snapshot.workers.items()}
     closed = {place.worker for place in snapshot.closed}
-    # Those that can train with others, and are this run's to wait for.
+    # Workers that can train in a gang and are not used by other runs.
     within_reach = {w.name for w in draft.alive if w.trains and addresses.get(w.name)} - closed - draft.barred
     sets = [
         members
@@ -54,7 +56,7 @@ def form(
             members
             for members in sets
             if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
-            # One with fewer devices is in no gang by this way, and not waited for.
+            # A worker with too few devices is in no gang of this parallel plan, and no model waits for it.
             and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
         ]
         ready = [
@@ -70,17 +72,18 @@ def form(
             key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
             dispatch_draft.start_gang(model, [member._replace(gpus=parallel_plan.size) for member in members])
             draft.give_gang(key, gang, parallel_plan)
-        # Also of one that is queued: it is not to be taken back for a worker that it would be kept off then.
+        # Also for a queued model: revoking it would be pointless, because it is kept off the other workers.
         for member in (member for members in needed for member in members):
             dispatch_draft.keep_off(model, member.worker)
 
 
 def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:
-    """Models that only gangs can train any more, and that have a partition left which is in none: it is left over, or
-    who holds it, though perhaps away, holds one of another set.
+    """Yield models that only gangs can train but with a remaining partition that is in no set.
+
+    The partition is in no set because it is surplus, or its holders hold partitions of other sets.
 
     Args:
-        models: as of `controller.sources.parallel_plans.out_of_reach`.
+        models: as in `controller.sources.parallel_plans.out_of_reach`.
     """
     assert isinstance(run.plan, FitPlan)
     size = run.fit_request.gang
@@ -106,7 +109,7 @@ def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
 
 
 def _sets(fit: FitDispatch) -> list[tuple[GangMember, ...]]:
-    """The sets of the run, by who holds what now."""
+    """Return the run's sets, by the present replicas."""
     dispatch_state = fit.dispatch_state
 
     def made() -> list[tuple[GangMember, ...]]:
@@ -118,10 +121,10 @@ def _sets(fit: FitDispatch) -> list[tuple[GangMember, ...]]:
 
 
 def _in_sets(holders: Iterable[tuple[int, Iterable[_Holder]]], size: int) -> list[list[tuple[int, _Holder]]]:
-    """Partitions in sets of `size`, each with a holder of its own. What is left over is in none.
+    """Group partitions in sets of `size`, each with its own holder; the rest are in no set.
 
     Args:
-        holders: each partition, with those that hold it.
+        holders: partitions with their holders.
     """
     taken: set[_Holder] = set()
     found = []
@@ -134,7 +137,7 @@ def _in_sets(holders: Iterable[tuple[int, Iterable[_Holder]]], size: int) -> lis
 
 
 def _registered(state: ExperimentState, plan: FitPlan) -> Iterator[tuple[int, Iterator[str]]]:
-    """Partitions of the run, each with those that train and hold it, alive or not."""
+    """Yield the run's partitions with their training holders, alive or not."""
     for partition in sorted(plan.partitions):
         yield partition, (w.name for w in state.holders(plan.dataset, partition) if w.trains)
 
@@ -158,5 +161,5 @@ def _gang(
 
 
 def _is_idle(fit: FitDispatch, draft: AssignmentDraft, member: GangMember, size: int) -> bool:
-    """Whether so many devices of the worker are."""
+    """True if `size` devices of the worker are idle."""
     return len(draft.places.reachable(fit.workers[member.worker], 1)) >= size

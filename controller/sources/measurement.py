@@ -1,9 +1,8 @@
-"""Inspections and trials of a fit run, as tasks: when they are given, to which worker, and what they are told. Pure.
+"""Inspections and trials of a fit run as tasks: their time, worker and body. Pure.
 
-An inspection takes no device; sub-epochs go on beside it. A trial takes the devices of its way like a sub-epoch of
-several: those that are free, and those that end first, behind what runs there. It goes before the next sub-epochs,
-because what it shows concerns all that are left; with one under way, or waiting, on a worker there is no second one
-there.
+An inspection takes no device; sub-epochs continue during it. A trial takes the devices of its parallel plan:
+the free ones and those that end first. It precedes the next sub-epochs, because its result concerns all later
+ones. Each worker has at most one open trial or inspection.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from controller.sources.trials.known import is_worth_inspecting, situation
 from controller.sources.trials.selection import Wanted, trials
 
 TRIAL_S = 120.0
-"""A trial that takes longer is ended, and its way ruled out."""
+"""Maximum seconds of a trial; a longer one is ended and rules its parallel plan out."""
 
 
 def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: AssignmentDraft) -> None:
-    """Give what is worth it now: the inspection, or trials."""
+    """Assign the inspection or trials that are worthwhile now."""
     if run.fit_request.trials == "never" or _is_not_asked_for(run, draft):
         return
     workers = [worker for worker in draft.alive if worker.trains]
     if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
         return
-    # Who is barred has changed by the next decision: that says where something is measured, not whether it is worth it.
+    # Barred workers may change before the next decision, so they affect only the place of a trial.
     able = [worker for worker in workers if worker.name not in draft.barred]
     giver, of = _Giver(record, run, fit, draft, able), _queue_position(run, workers)
     if run.inspection is None:
@@ -49,13 +48,13 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: Assignm
 
 
 _SHARE = 20
-"""What is worth measuring is asked again after one in so many of the run's sub-epochs; and, because the first ones tell
-most, whenever twice as many are committed."""
+"""Worthwhile trials are recomputed after each 1/20 of the run's sub-epochs, and when the commits have
+doubled, because the first ones tell most.
+"""
 
 
 def _queue_position(run: Run, workers: list[Worker]) -> Hashable:
-    """What decides what is worth measuring, but for how much is left and how long it takes: of that, in what steps it
-    is looked at."""
+    """Return the facts that decide which trials are worthwhile; remaining work counts in steps."""
     counts = run.counts
     sub_epochs = sum(model.epochs * len(model.partitions) for model in islice(run.models.values(), 1))
     return (
@@ -73,10 +72,9 @@ def _queue_position(run: Run, workers: list[Worker]) -> Hashable:
 
 
 def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
-    """Whether nobody named techniques, and all devices are shares of cores.
+    """True if the user named no techniques and all devices are shares of cores.
 
-    There a sub-epoch on several of them computes with what sub-epochs side by side would compute with, and is at best
-    as fast: trials, which take turns with sub-epochs, could gain nothing.
+    Several shares compute with the same cores as parallel sub-epochs would, so trials could gain nothing.
     """
     devices = (worker.device for worker in draft.alive if worker.trains)
     return run.fit_request.techniques is None and all(
@@ -85,10 +83,10 @@ def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
-    """Whether nobody is left to be served by an open inspection or trial."""
+    """True if an open inspection or trial has no remaining use."""
     if not run.has_known_models:
         return key.kind in MEASURING and run.has_known_end and not run.counts.active
-    # Those that are cut short are not among `reached`.
+    # Stopped and failed models are not in `reached`.
     return key.kind in MEASURING and min(run.counts.reached, default=math.inf) >= run.fit_request.epochs
 
 
@@ -96,7 +94,7 @@ def is_pointless(run: Run, key: TaskKey) -> bool:
 
 
 class _Giver(NamedTuple):
-    """Gives out one task."""
+    """Assigns one inspection or trial."""
 
     record: ExperimentRecord
     run: Run
@@ -105,8 +103,7 @@ class _Giver(NamedTuple):
     workers: list[Worker]
 
     def inspect(self) -> None:
-        """By a worker without a task beside sub-epochs, rather one that holds data: it can tell how rows are laid
-        out."""
+        """Assign the inspection to a worker without such a task, preferably one with data, to see the row layout."""
         run, request, places = self.run, self.run.fit_request, self.draft.places
         able = [w for w in self.workers if "inspect" in w.kinds and places.beside(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
@@ -124,10 +121,10 @@ class _Giver(NamedTuple):
         self.draft.give(worker.name, key, (), body=body)
 
     def try_out(self, wanted: Wanted) -> None:
-        """On the worker that has most of the devices free, if one has any."""
+        """Assign a trial to the worker with the most idle devices of the right kind."""
         run, size = self.run, wanted.known.parallel_plan.size
         assert run.inspection is not None
-        # A changed model is not the one that was inspected, and outcomes are kept for other runs.
+        # A changed model differs from the inspected one, and outcomes are kept for other runs.
         alike = (run.models[name] for name in (wanted.model, *wanted.group.models) if name in run.models)
         model = next((each for each in alike if not (each.has_changed or each.is_trained)), None)
         if model is None:
@@ -157,7 +154,7 @@ class _Giver(NamedTuple):
         self.draft.give(worker.name, key, devices, body=body)
 
     def _devices(self, worker: Worker, kind: DeviceKind, size: int) -> tuple[int, ...]:
-        """Those that a trial would take there; none if it cannot be there now."""
+        """Return the devices a trial would take on a worker; () if it cannot run there now."""
         is_busy = any(TaskKey.parse(key).kind in MEASURING for key in worker.open_tasks)
         is_given = any(
             step.worker == worker.name and step.body.kind in MEASURING for step in self.draft.steps
@@ -203,6 +200,6 @@ def _kinds(workers: list[Worker]) -> tuple[DevicePlace, ...]:
 
 
 def _held(run: Run, worker: Worker) -> list[int]:
-    """Training partitions of the run's data that the worker holds."""
+    """Return the run's training partitions that the worker holds."""
     assert run.plan is not None
     return sorted(number for dataset, number in worker.replicas if dataset == run.plan.dataset)

@@ -1,7 +1,7 @@
-"""Which way a sub-epoch of a model gets on a worker. Pure: what is known of each way in, a way out.
+"""The parallel plan of a model's next sub-epoch on each worker. Pure.
 
-Ways are chosen between sub-epochs, where a model's state goes through its checkpoint anyway; a sub-epoch that runs
-keeps its own (docs/decisions/0036-ways-between-sub_epochs.md).
+A plan is chosen between sub-epochs, when the model's state is in a checkpoint. A running sub-epoch keeps its
+plan (docs/decisions/0036-ways-between-sub_epochs.md).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from controller.sources.trials.parallel_plan_choice import allotted
 
 
 def options(run: Run, model: Model) -> tuple[ParallelPlan, ...]:
-    """The ways that are left of a model, those first that are to be tried first; then those of its run's trials."""
+    """Return a model's remaining parallel plans in order of preference, then verified plans of trials."""
     listed = tuple(left(run, model))
     return (*listed, *_measured(run, model, {parallel_plan.label for parallel_plan in listed}))
 
 
 def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[ParallelPlan]:
-    """Further ways that trials have shown to be right for the model, where the platform chooses."""
+    """Yield further verified plans of trials, unless the user named techniques."""
     group = run.inspection.group_of(model.id) if run.inspection is not None else None
     if group is None or run.fit_request.techniques is not None:
         return
@@ -43,10 +43,10 @@ def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[ParallelPlan
 
 
 class ParallelPlans:
-    """By which way the next sub-epoch of each model of a fit runs on each worker, how long it takes, and by which other
-    ways it could run there. Models and workers by their numbers in the dispatch state.
+    """Parallel plans and times of the models of a fit on each worker.
 
-    *Choosing* models are those that have another way than `SINGLE` somewhere, or none.
+    Models and workers are indices of the dispatch state. A *choosing* model has another plan than `SINGLE` on
+    some worker, or none there.
     """
 
     def __init__(
@@ -60,51 +60,53 @@ class ParallelPlans:
         for worker, number in enumerate(self._devices):
             self._alike.setdefault(number, worker)
         self._chosen: dict[int, tuple[ParallelPlan | None, ...]] = {}
-        """Model -> its way on each worker, of those that are choosing."""
+        """Choosing model -> its parallel plan on each worker."""
         self._options: dict[int, tuple[ParallelPlan, ...]] = {}
-        """Model -> the ways that it has left."""
+        """Model -> its remaining parallel plans."""
         self._known: list[tuple[str, ...]] = [()] * len(self._models)
-        """Of each model, see `known`: asked for at every decision, and changed for a model at a time."""
+        """Result of `known` for each model, cached because every decision reads it."""
         self._gang_parallel_plans: dict[int, ParallelPlan] = {}
-        """Model -> by which a sub-epoch of it runs on several workers at once; of those that have such a way left."""
+        """Model -> its remaining parallel plan for a gang."""
         self._wide = _wide(state, run, times, workers)
 
     def add_model(self, name: str) -> None:
-        """Another model; `allot` says which ways it has."""
+        """Add a model; `allot` sets its parallel plans."""
         self._models.append(name)
         self._known.append(())
 
     def of(self, model: int, worker: int) -> ParallelPlan | None:
-        """By which the next sub-epoch of a model is to run on a worker; `None`: it cannot."""
+        """Return the parallel plan of the model's next sub-epoch on a worker; `None` if it cannot run there."""
         row = self._chosen.get(model)
         return SINGLE if row is None else row[worker]
 
     def gang_parallel_plan(self, model: int) -> ParallelPlan | None:
-        """By which sub-epochs of a model run on several workers at once; `None`: on one."""
+        """Return the parallel plan of a model's gangs; `None` if single workers train it."""
         return self._gang_parallel_plans.get(model)
 
     @property
     def is_plain(self) -> bool:
-        """Whether each sub-epoch takes one device."""
+        """True if each sub-epoch takes one device."""
         return not self._chosen
 
     @property
     def choosing(self) -> Iterable[str]:
-        """Their names."""
+        """Names of the choosing models."""
         return (self._models[model] for model in self._chosen)
 
     def rows(self) -> Iterator[tuple[int, list[float]]]:
-        """Each of them, and its `row`."""
+        """Return each choosing model and its `row`."""
         return ((model, self.row(model)) for model in self._chosen)
 
     def size(self, model: int) -> int:
-        """Devices that the next sub-epoch of a model takes at least."""
+        """Return the minimum number of devices of the model's next sub-epoch."""
         row = self._chosen.get(model, (SINGLE,))
         return min((parallel_plan.size for parallel_plan in row if parallel_plan is not None), default=1)
 
     def allot(self, run: Run, model: Model, index: int) -> bool:
-        """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
-        have shown. Returns whether that is another one than before."""
+        """Update the model's parallel plan on each worker; return True if one has changed.
+
+        The run's schedule decides first, then the trials, then the order of preference.
+        """
         found = tuple(parallel_plan for parallel_plan in options(run, model) if parallel_plan.workers == 1)
         gang_parallel_plan = next(
             (parallel_plan for parallel_plan in left(run, model) if parallel_plan.workers > 1), None
@@ -120,7 +122,7 @@ class ParallelPlans:
         wide = self._wide.get(model.id) or (None,) * len(self._workers)
 
         def chosen(worker: int) -> ParallelPlan | None:
-            # Both were chosen before now: a way may have been ruled out since.
+            # Both were chosen earlier: the plan may have been ruled out since.
             for parallel_plan in (planned.get(self._workers[worker]), wide[worker]):
                 if (
                     parallel_plan is not None
@@ -128,7 +130,7 @@ class ParallelPlans:
                     and self._takes(worker, parallel_plan)
                 ):
                     return parallel_plan
-            # While nothing is measured, the order in which ways are to be tried is all there is to go by.
+            # Without measurements, the order of preference decides.
             return next(
                 (parallel_plan for parallel_plan in found if self._takes(worker, parallel_plan)), None
             )
@@ -144,7 +146,7 @@ class ParallelPlans:
         return True
 
     def _is_single_everywhere(self, parallel_plans: Sequence[ParallelPlan]) -> bool:
-        """Whether each worker takes one device, by the order of the ways alone: of thousands most are alike."""
+        """True if each worker takes one device by preference alone. Checks one worker per number of devices."""
         firsts = (
             next(
                 (parallel_plan for parallel_plan in parallel_plans if self._takes(worker, parallel_plan)),
@@ -155,20 +157,20 @@ class ParallelPlans:
         return all(parallel_plan is not None and parallel_plan.is_single for parallel_plan in firsts)
 
     def _takes(self, worker: int, parallel_plan: ParallelPlan) -> bool:
-        """Whether a worker can train a sub-epoch by a way."""
+        """True if a worker has enough devices for a plan."""
         return parallel_plan.size <= self._devices[worker]
 
-    # --- how long they take ----------------------------------------------------------------------
+    # --- times -----------------------------------------------------------------------------------
 
     def cost(self, model: int, worker: int, parallel_plan: ParallelPlan) -> tuple[float, float]:
-        """Estimated seconds of the rows of a sub-epoch of mean size by that way, and of its fixed part."""
+        """Return estimated seconds of a mean sub-epoch's rows by this plan, and of its fixed part."""
         name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
         known = self._known_as(name, parallel_plan)
         seconds = estimates.seconds(name, self._workers[worker], rows=rows, technique=known)
         return seconds, estimates.fixed_s(name, known)
 
     def fixed(self, model: int) -> list[float]:
-        """Estimated seconds of the fixed part of a sub-epoch on each worker, by the way that the model has there."""
+        """Return the estimated fixed seconds of a sub-epoch on each worker."""
         name, estimates = self._models[model], self._times.estimates
         if estimates.is_blind:
             return [0.0] * len(self._workers)
@@ -181,8 +183,7 @@ class ParallelPlans:
         ]
 
     def row(self, model: int) -> list[float]:
-        """Estimated seconds of the rows of a sub-epoch of mean size on each worker, by the way that the model has
-        there."""
+        """Return the estimated seconds of a mean sub-epoch's rows on each worker."""
         name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
         chosen = self._chosen.get(model)
         if chosen is None:
@@ -200,30 +201,28 @@ class ParallelPlans:
         return [NEVER if each is None else tables[each][worker] for worker, each in enumerate(known)]
 
     def _known_as(self, name: str, parallel_plan: ParallelPlan) -> str:
-        """What tells how long sub-epochs take by a way that has not run yet: one device, or else what is typical of all
-        models."""
+        """Return the technique with known times for a plan: its own, else one device or the typical model."""
         technique = technique_of(parallel_plan)
         return technique if self._times.estimates.knows(name, technique) else ""
 
-    # --- what a plan may choose ------------------------------------------------------------------
+    # --- choices of a schedule -------------------------------------------------------------------
 
     def learn(self, model: int) -> None:
-        """A sub-epoch of the model was committed, or it has other ways left: of other ones the time may be known."""
+        """Update `known` after a commit of the model or a change of its remaining plans."""
         knows, name = self._times.estimates.knows, self._models[model]
         techniques = map(technique_of, self._options[model])
         self._known[model] = tuple(technique for technique in techniques if knows(name, technique))
 
     def known(self) -> tuple[tuple[str, ...], ...]:
-        """Of each model, those of the ways it has left of which the time is known: a sub-epoch ran by it, or a
-        trial."""
+        """Return, for each model, the techniques of remaining plans with known times."""
         return tuple(self._known)
 
     def has_other(self, model: int) -> bool:
-        """Whether the model has several ways left, or another one than `SINGLE`."""
+        """True if the model has several remaining plans, or a different one from `SINGLE`."""
         return self._options[model] != (SINGLE,)
 
     def candidates(self, model: int, worker: int) -> Iterator[ParallelPlan]:
-        """The ways by which a plan may run the model there: its present one, and those of which the time is known."""
+        """Yield the plans a schedule may use there: the present one, and those with known times."""
         present = self.of(model, worker)
         for parallel_plan in self._options[model]:
             is_known = self._times.estimates.knows(self._models[model], technique_of(parallel_plan))
@@ -234,7 +233,7 @@ class ParallelPlans:
 def _wide(
     state: ExperimentState, run: Run, times: SubEpochTimes, workers: Sequence[str]
 ) -> dict[str, tuple[ParallelPlan | None, ...]]:
-    """Model -> the way on several devices that it has on each worker, by what was measured; `None`: none there."""
+    """Return model -> its measured plan for several devices on each worker, or `None` there."""
     inspection = run.inspection
     if inspection is None or not any(outcome.is_usable for outcome in run.trials.values()):
         return {}
@@ -250,11 +249,12 @@ def _wide(
 
 
 def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:
-    """Models that can be trained by none of the ways that they have left where one of their partitions is: whoever
-    holds it, though perhaps away, has too few devices.
+    """Yield models that no remaining plan can train on the holders of one of their partitions.
+
+    All holders, even absent ones, have too few devices.
 
     Args:
-        models: to look at; what is ruled out of others is nothing.
+        models: names of the models to check.
     """
     assert isinstance(run.plan, FitPlan)
     for name in models:
@@ -277,5 +277,5 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
 
 
 def as_sent(parallel_plan: ParallelPlan) -> ParallelPlan | None:
-    """A way as assignments tell of it: one device, as user code is written, is told by naming none."""
+    """Return the plan as in assignments: `None` for one device."""
     return None if parallel_plan.is_single else parallel_plan

@@ -1,8 +1,8 @@
-"""Which checkpoints of a search are to be removed now. Kept beside the state, so that a decision looks at few models.
+"""Checkpoints of a search to remove now. Derived from the state, so each decision checks few models.
 
-Models are looked at once they are trained no further, a hundredth of them at a time: of a thousand ten wait for it.
-Those that keep something that they may yet lose are looked at again each time. What is removed says
-`cerebro.state.pruning`, from the disk takes it `controller.storage.pruned_files`.
+A model is checked after its training has ended, in batches of one percent of the models. Models with files
+that may become removable later are checked again each time. `cerebro.state.pruning` decides which files to
+remove, and `controller.storage.pruned_files` removes them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cerebro.state import ModelState, Run
 from cerebro.state.pruning import may_go_on, prunable
 
 _SHARE = 100
-"""Models are looked at when one in so many waits for it."""
+"""One model in this many must wait before a check."""
 
 
 class Pruning:
-    """Of the search of one run; made anew from the state, it looks at all models.
+    """Pruning of one run's search. Creating it scans all models.
 
     Attributes:
-        run: its id.
+        run: id of the run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -31,16 +31,16 @@ class Pruning:
         self._reports, self._decisions = len(run.search.reports), len(run.search.decisions)
         self._is_over = False
         self._waiting = _not_active(run)
-        """Models that have ended since the last look."""
+        """Models whose training has ended since the last check."""
         self._held: set[str] = set()
-        """Others that may have to give something up although nothing happens to them."""
+        """Other models with files that may become removable without an event of their own."""
 
     def step(self, runs: Mapping[str, Run], run: Run, *, is_last: bool = False) -> CheckpointsPruned | None:
-        """What is to be written now; `None`: nothing.
+        """Return the event to write now, or `None`.
 
         Args:
-            runs: of the experiment.
-            is_last: whether this is asked for the last time before the run ends, or room is wanted.
+            runs: runs of the experiment.
+            is_last: True for the last call before the run ends or pauses.
         """
         self._see(run)
         few = 0 if is_last else len(run.models) // _SHARE

@@ -1,6 +1,4 @@
-"""Tasks that need no model to be idle (ETL, validation, test, prediction): which are to be done, and who can do them.
-Pure.
-"""
+"""Tasks that need no idle model (ETL, validation, test, prediction), and the workers able to run them. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +8,16 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 
 _READING = ("valid", "test", "predict")
-"""Tasks that read a split; sub-epochs of training are done by workers that hold a partition, and so can read it."""
+"""Tasks that read a split; a worker that trains can read it."""
 
 
 def ready(run: Run) -> Iterator[TaskKey]:
-    """What is to be done and needs no model to be idle: ETL, validation, test, prediction."""
+    """Yield the pending tasks that need no idle model."""
     fitting = run.tasks.get(str(TaskKey(run=run.id, kind="fitting")))
     if fitting is not None and fitting.state is not TaskState.COMMITTED:
         if fitting.state is TaskState.PENDING:
             yield fitting.key
-        return  # no row is preprocessed before it is known what all of them have in common
+        return  # no row is preprocessed before the fitting task has seen them all
     if run.kind != "fit":
         yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
     for name in run.counts.in_order(run.counts.unvalidated):
@@ -33,8 +31,10 @@ def ready(run: Run) -> Iterator[TaskKey]:
 
 
 def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
-    """Tasks of an ETL run whose partition another run is making again: two at a time would write the same files. They
-    are done after that, at the cost of reading what is there."""
+    """Return tasks of an ETL run whose partition another run is making: both would write the same files.
+
+    They run afterwards and then find the partition complete.
+    """
     if run.kind != "etl" or run.plan is None:
         return set()
     return {
@@ -47,7 +47,7 @@ def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
 
 
 def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
-    """Whether a worker can do a task of the run that is no sub-epoch of training."""
+    """True if a worker can run a task of the run other than a sub-epoch."""
     if key.kind not in worker.kinds:
         return False
     plan = run.plan
@@ -57,8 +57,8 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         owner = next((part.worker for part in parts if part.partition == key.partition), "")
         if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
             return True
-        return owner in run.task(key).shunned  # it failed there of what may be the machine's
+        return owner in run.task(key).shunned  # it failed there, possibly because of the machine
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
-    # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
+    # A test or prediction on `train` reads the worker's own partitions; the other splits are shared.
     return run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.replicas

@@ -1,13 +1,12 @@
-"""Which copies of partitions relieve slow workers: another worker holds a slow one's partition, too, and dispatch gives
-its sub-epochs to both. Pure.
+"""Replica copies that relieve slow workers: dispatch then shares the partition's sub-epochs. Pure.
 
-A worker that is four times slower than the others costs four times the makespan as long as only it holds its partition.
-With two copies it costs a third more: what it has left is shared with those that end sooner. A copy is made from rows
+If only one worker holds a partition and is four times slower than the others, the makespan is four times as
+long. With a second replica it is a third longer. The copy is made from rows
 (`controller.sources.replication`); no data moves between workers.
 
-A copy pays if what it saves is more than noise: a tenth of what is left, three sub-epochs, and twice the time that a
-partition takes to be made. How slow a worker is counts only as far as the sub-epochs that it has run prove it, so that
-equal workers get no copies by chance. Copies are added one after the other and stay, so nothing goes to and fro.
+A copy must save a tenth of the remaining time, three sub-epochs, and twice the time to make it. Only slowness
+that the completed sub-epochs prove counts, so equal workers get no copies by chance. Copies are added one at
+a time and stay.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from controller.decisions.fit_dispatch import FitDispatch
 
 _GAIN, _SUB_EPOCHS, _WORTH = 0.1, 3.0, 2.0
-"""A copy saves more than this share of what is left, so many sub-epochs, and so many times what it takes to be made."""
+"""A copy saves more than this share of the remaining time, these sub-epochs, and this multiple of its making time."""
 
 _CERTAIN = 3.0
-"""Standard errors that are taken off the slowness of a worker."""
+"""Standard errors subtracted from a worker's slowness."""
 
 _LOOKED_AT = 4
-"""Helpers, of those with least to do, that are considered for a partition."""
+"""Least loaded helpers considered for each partition."""
 
 
 class Copy(NamedTuple):
-    """A partition that a worker is to hold, too; indices of a dispatch state."""
+    """A replica of a partition for another worker; indices of a dispatch state."""
 
     partition: int
     worker: int
@@ -41,8 +40,10 @@ class Copy(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left of a fit run, for `Balance`: seconds of an average worker, per partition, model, and of a
-    sub-epoch."""
+    """Remaining work of a fit run for `Balance`, in seconds of an average worker.
+
+    Per partition; per model and sub-epoch; and of a mean sub-epoch.
+    """
 
     work: list[float]
     cost: list[float]
@@ -50,8 +51,10 @@ class Left(NamedTuple):
 
 
 def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
-    """Of each worker the logarithm of the factor by which it takes longer than the median one: as it is estimated, and
-    as far as that is proven. The estimates follow noise, and the largest of several is always too large."""
+    """Return each worker's log slowness relative to the median: estimated, and proven.
+
+    The estimates follow noise, and the largest of several is always too large.
+    """
     estimates = fit.times.estimates
     known = [estimates.slowness(name) for name in fit.workers]
     here = [slowness for slowness, sub_epochs in known if sub_epochs]
@@ -65,14 +68,13 @@ def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
 
 
 def paces(fit: FitDispatch) -> list[float]:
-    """By which factor each worker takes longer than the median one, as far as that is proven; a worker with several
-    devices takes so many times less."""
+    """Return each worker's proven slowness factor, divided by its number of devices."""
     pairs = zip(slowness(fit), fit.dispatch_state.gpus, strict=True)
     return [math.exp(proven) / gpus for (_, proven), gpus in pairs]
 
 
 def left(state: DispatchState) -> Left:
-    """What is left. Costs a pass over all models, workers and partitions."""
+    """Return the remaining work. Costs a pass over all models, workers and partitions."""
     sizes, cost = state.sizes, []
     for row, fixed in zip(state.time, state.fixed, strict=True):
         known = [time + extra for time, extra in zip(row, fixed, strict=True) if time != NEVER]
@@ -92,13 +94,13 @@ def relief(
     made_s: float,
     is_makable: Callable[[int], bool],
 ) -> Copy | None:
-    """The copy that saves most, `None` if none pays.
+    """Return the copy that saves the most time; `None` if none is worthwhile.
 
     Args:
-        coming: partition -> worker that will hold it, too: its copy is being made.
-        helpers: workers that can be given one now.
-        made_s: how long it takes to make a partition.
-        is_makable: whether one can be made now.
+        coming: partition -> worker that gets a replica now.
+        helpers: workers that can get one now.
+        made_s: seconds to make a partition.
+        is_makable: True if a partition can be made now.
     """
     state = fit.dispatch_state
     if not helpers or not fit.times.estimates.observations:
@@ -106,13 +108,13 @@ def relief(
     chain, busiest = max(state.model_left), max(state.worker_left)
     gap_s = busiest - min(state.worker_left[worker] for worker in helpers)
     if chain < busiest and gap_s < max(_GAIN * busiest, _WORTH * made_s):
-        return None  # it costs little to see that nothing can be saved
+        return None  # a cheap check that nothing can be saved
     pace, what = paces(fit), left(state)
     holders = [state.holders(partition) for partition in range(len(what.work))]
     for partition, worker in coming.items():
         holders[partition] = (*holders[partition], worker)
     balance = Balance(what.work, pace, holders)
-    # The same for every partition, as are its helpers but for its holders.
+    # The same for every partition, except for its holders.
     calmest = sorted(helpers, key=lambda w: (balance.loads[w], w))
     best: Copy | None = None
     for partition in range(len(holders)):
@@ -124,7 +126,7 @@ def relief(
             level = balance.level_with(partition, worker)
             least_s = max(_GAIN * before, _SUB_EPOCHS * what.sub_epoch_s * pace[worker], _WORTH * made_s)
             if before - level <= least_s:
-                continue  # what models have left one after the other can only make it less
+                continue  # the serial chain of a model can only reduce it
             after = max(level, chain if level >= chain else _chain(state, what, pace, partition, worker))
             gain_s = before - after
             if gain_s > least_s and (best is None or gain_s > best.gain_s):
@@ -133,7 +135,7 @@ def relief(
 
 
 def _chain(state: DispatchState, what: Left, pace: list[float], partition: int, worker: int) -> float:
-    """The longest that a model has left, one sub-epoch after the other, if the worker held the partition, too."""
+    """Return the longest remaining chain of a model's sub-epochs if the worker held the partition too."""
     sooner = max(0.0, min(pace[w] for w in state.holders(partition)) - pace[worker]) * state.sizes[partition]
     if not sooner:
         return max(state.model_left)

@@ -1,24 +1,23 @@
-"""Which training partitions are to be made once more, and where: those that nobody holds any more, and copies for
-workers that joined without any. Pure.
+"""Training partitions to make again: lost ones, and replica copies for workers. Pure.
 
-A partition is made from its rows on the shared volume by the ETL run's own code, so it is the same wherever it is made.
-Its task belongs to the run that needs it (``fit-2/etl/train/p1``). Of all runs of the experiment at most one has an
-attempt to make it open at a time.
+A partition is made from its rows on the shared volume by the code of its ETL run, so it is the same
+everywhere. The task belongs to the run that needs it (``fit-2/etl/train/p1``). Per partition, at most one run
+of the experiment has an open attempt. All of this uses the slots without a device, in parallel with the
+workers' devices.
 
-Lost: a partition that no registered worker holds. It is made by a worker for ETL on the volume of a worker that can
-read it, where least is held already. One whose holders are only away is waited for, and so are, for a minute, pods on
-their way: after scaling down and up again they bring it back. It is taken out of a queue if somebody holds it by then.
+*Lost*: no registered worker holds the partition. An ETL worker makes it on the volume with the fewest
+partitions whose worker can use it. Partitions of absent workers are not lost. The controller also waits up to
+a minute for starting pods, which may bring it back. A queued task is revoked if a worker holds the partition
+again.
 
-All of it is done in the lane of tasks without a device, beside what the worker's devices do.
+*New workers*: a worker that trains and holds nothing of the data set, or joined after the data set was made.
+It gets the partition with the busiest holders, if its least busy holder is busier than the new worker by
+twice the partition's making time; then possibly another one. Only idle ETL workers make these copies, one at
+a time, so they never delay training.
 
-Copies for newcomers: one is a worker that trains and was not there when the data set was made, or that holds nothing
-of it. It gets the partition whose holders have most left to do, if the least busy of them has more left than the
-newcomer by over twice the time that the partition took to make; then perhaps another one. Only workers for ETL that
-have nothing else to do make them, one at a time, so that nobody's training waits for one.
-
-Copies that relieve slow workers (`controller.sources.relief`) go to any worker that trains, has room on its volume, and
-makes nothing else just now. Where one worker does both ETL and training, making one slows its training down; so a copy
-has to save a multiple of the time that it takes.
+*Slow workers* (`controller.sources.relief`): any training worker with room on its volume that makes nothing
+else gets a copy. If it also does ETL, making the copy slows its training, so a copy must save a multiple of
+its making time.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from controller.decisions.places import Places
 from controller.sources.relief import relief
 
 _WORTH = 2.0
-"""A copy must save more than the time it takes; the rest of the work is shared once it is there."""
+"""A copy must save more than its making time: afterwards both holders share the rest of the work."""
 
 
 def making(
@@ -50,18 +49,17 @@ def making(
     cramped: Collection[str] = (),
     leaving: Collection[str] = (),
 ) -> list[tuple[str, TaskKey]]:
-    """Tasks of ETL to assign now, each with its worker.
+    """Return the ETL tasks to assign now, each with its worker.
 
     Args:
-        run: any run; an ETL run makes partitions of its own and gets none.
-        fit: the dispatch state of a fit run.
-        places: of the workers that are alive; left as they are.
-        barred: workers that are given nothing. What ran out of memory is made where nothing else runs: its worker, or
-            one that is kept free for it, is added.
-        is_filling: workers are on their way (`ClusterSnapshot.is_filling`): what is lost may come with them, and is
-            left alone.
-        cramped: workers whose volume has no room for another copy.
-        leaving: workers that are to go: what only they hold is made on others before.
+        run: any run; an ETL run makes its own partitions and gets none here.
+        fit: dispatch state of a fit run.
+        places: device slots of the alive workers; unchanged.
+        barred: workers that get no tasks. Workers reserved for a task that ran out of memory are added.
+        is_filling: True if workers are starting (`ClusterSnapshot.is_filling`); lost partitions then wait for
+            them.
+        cramped: workers with no room on their volume for another copy.
+        leaving: workers that will be removed; partitions that only they hold are made elsewhere first.
     """
     if run.kind == "etl" or run.plan is None:
         return []
@@ -85,7 +83,7 @@ def making(
 
 
 def unmakable(state: ExperimentState, run: Run) -> str:
-    """Why a partition that the run needs will never be there again; empty while there is hope."""
+    """Return why a partition that the run needs cannot be made again, or ""."""
     for partition, failure in _unmade(state, run):
         if not failure.is_of_volume:
             return (
@@ -113,10 +111,10 @@ def _unmade(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
 
 
 def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[list[Worker], int]:
-    """Workers that could make what the run has lost and needs, and how many partitions that are.
+    """Return workers able to make the run's lost partitions, and the number of these partitions.
 
     Args:
-        fit: the dispatch state of a fit run.
+        fit: dispatch state of a fit run.
     """
     if run.kind == "etl" or run.plan is None or not (lost := _lost(state, run, fit)):
         return [], 0
@@ -127,8 +125,10 @@ def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple
 
 
 def making_s(state: ExperimentState, run: Run) -> float:
-    """How long it takes to make a partition of a run's data set, the median: a slow worker made its own slowly. 0: that
-    is not known."""
+    """Return the median seconds to make a partition of the run's data set; 0 if unknown.
+
+    The median, because slow workers take longer for their own.
+    """
     made = state.datasets.get(run.plan.dataset) if run.plan is not None else None
     parts = made.plan.splits.get("train", ()) if made is not None else ()
     known = [_took_s(state, run, part.partition) for part in parts]
@@ -136,7 +136,7 @@ def making_s(state: ExperimentState, run: Run) -> float:
 
 
 def _took_s(state: ExperimentState, run: Run, partition: int) -> float:
-    """How long it took to make the partition, the last time that is known; 0 if it is not."""
+    """Return the newest known seconds to make the partition; 0 if unknown."""
     for each in reversed(state.runs.values()):
         if each.plan is not None and run.plan is not None and each.plan.dataset == run.plan.dataset:
             task = each.task(_key(run, partition)._replace(run=each.id))
@@ -171,11 +171,11 @@ class _Replicas:
         }
 
     def begin(self) -> None:
-        """Something may be given from now on: it is counted apart from what the caller counts."""
+        """Copy the device slots before assigning: the caller counts its own."""
         self._places = self._places.copy()
 
     def newcomers(self, fit: FitDispatch | None) -> list[Worker]:
-        """Workers that train and were not there when the data set was made, or that hold nothing of it."""
+        """Return workers that train but hold nothing of the data set, or joined after it was made."""
         made = self._state.datasets.get(self._dataset)
         if fit is None or made is None:
             return []
@@ -209,7 +209,7 @@ class _Replicas:
             yield self._give(maker, key, partition)
 
     def make_parting(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
-        """They are held yet, so nothing waits for them: only who makes nothing else is given one."""
+        """Assign partitions of leaving workers, only to makers without another task: they still exist."""
         for partition in partitions:
             makers = [w for w in self._makers(is_idle=False) if not self._places.beside(w.name)]
             if makers and self._is_makable(partition):
@@ -231,11 +231,13 @@ class _Replicas:
     def relieving(
         self, fit: FitDispatch, newcomers: list[Worker], cramped: Collection[str]
     ) -> tuple[str, int] | None:
-        """The copy that would relieve a slow worker most: the volume, and the partition. Costs a pass over all models,
-        workers and partitions, so it is asked again only when more is known of sub-epoch times, or other workers are
-        there, hold something else, or could make something."""
+        """Return the volume and partition of the most useful copy for a slow worker.
+
+        Costs a pass over all models, workers and partitions, so it is cached until times, workers or replicas
+        change.
+        """
         if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
-            return None  # what a newcomer takes over is seen once it is there
+            return None  # wait for the new worker's copy first
         making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.beside(w.name)}
         able = {
             w.volume
@@ -268,7 +270,7 @@ class _Replicas:
         return fit.again("copies", known, ask)
 
     def make_copy(self, volume: str, partition: int) -> Iterator[tuple[str, TaskKey]]:
-        """It, by a worker for ETL on that volume."""
+        """Assign the copy to an ETL worker on that volume."""
         makers = [w for w in self._makers(is_idle=False) if w.volume == volume]
         if makers and self._is_makable(partition):
             yield self._give(makers[0], _key(self._run, partition), partition)
@@ -297,7 +299,7 @@ class _Replicas:
         return gap_s > _WORTH * _took_s(self._state, self._run, partition)
 
     def _held(self, worker: Worker) -> int:
-        """Partitions of the data set on the worker's volume, and on their way there."""
+        """Return the data set's partitions on the worker's volume, including those being made."""
         coming = sum(volume == worker.volume for volume in self._coming.values())
         return coming + sum(dataset == self._dataset for dataset, _ in worker.replicas)
 
@@ -308,7 +310,7 @@ class _Replicas:
 
 
 def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int]:
-    """Partitions of the run's data set that no registered worker holds."""
+    """Return the run's partitions that no registered worker holds."""
     assert run.plan is not None
     dataset = run.plan.dataset
     if fit is not None:
@@ -321,7 +323,7 @@ def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int
 
 
 def _parting(state: ExperimentState, run: Run, leaving: Collection[str]) -> list[int]:
-    """Partitions of the run's data set that workers hold which are to go, and no other one that is there."""
+    """Return the run's partitions that only leaving workers hold."""
     assert run.plan is not None
     made = state.datasets.get(run.plan.dataset)
     found = []
@@ -333,7 +335,7 @@ def _parting(state: ExperimentState, run: Run, leaving: Collection[str]) -> list
 
 
 def _useful_makers(state: ExperimentState, run: Run) -> list[Worker]:
-    """Workers for ETL on the volumes of those that do the run's work."""
+    """Return ETL workers on the volumes of workers that can run the run's tasks."""
     alive = [worker for worker in state.workers.values() if worker.is_alive]
     volumes = {worker.volume for worker in alive if KIND[run.kind] in worker.kinds}
     return [worker for worker in alive if "etl" in worker.kinds and worker.volume in volumes]
@@ -348,6 +350,6 @@ def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:
 
 
 def _busy_s(fit: FitDispatch, partition: int) -> float:
-    """How long the least busy of the partition's holders has to train; infinite while none is there."""
+    """Return the least remaining training of the partition's holders, in seconds; infinity without holders."""
     left = fit.dispatch_state.worker_left
     return min((left[worker] for worker in _holders(fit, partition)), default=math.inf)

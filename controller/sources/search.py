@@ -1,11 +1,10 @@
-"""A run's search, kept in step with its log: what it has to decide now, and whether it still decides the same.
+"""A run's search, replayed from its log: its next decisions, and whether they match the log.
 
-The search is told all reports of the log, from the first one on, by whoever leads. Its orders must equal those that
-are logged, as far as they go; what is more is written. Where they differ its code has changed, and the run is paused
-instead of going on as if it had been another search from the beginning.
+Every leading controller passes all reports of the log to the search. Its actions must equal the logged
+decisions; new ones are written. If they differ, its code has changed, and the run is paused.
 
-A procedure of the user's own is run by workers. Here its answers stand for it, which are in the log as well: it is told
-a report once its answer to that is known, and all else is as with any procedure.
+Workers run a user's own procedure. Its logged answers stand for it here: a report is passed on once its
+answer is known.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from cerebro.state import Run
 from cerebro.state.search import SearchLog
 
 _AT_ONCE = 2000
-"""So many reports are told at most before others have their turn."""
+"""Maximum reports processed in one call, so that other work is not delayed."""
 
 
 EVERYWHERE = frozenset({"random", "tpe", "gp", "cma"})
@@ -36,13 +35,13 @@ EVERYWHERE = frozenset({"random", "tpe", "gp", "cma"})
 
 
 class Searching:
-    """The search of one run. Asked often; each report is told once.
+    """The search of one run. It processes each report once.
 
     Args:
-        drawable: kinds of samplers that can draw beside the loop; workers draw by others.
+        drawable: kinds of samplers that can run in the controller; workers run the others.
 
     Attributes:
-        run: its id.
+        run: id of the run.
     """
 
     def __init__(self, run: Run, drawable: Collection[str] = EVERYWHERE) -> None:
@@ -53,22 +52,22 @@ class Searching:
         self.run = run.id
         self._problem = ""
         self._told = -2
-        """Number of the newest report that it was told; -1: it has begun, -2: not yet."""
+        """Number of the newest processed report; -1 after the start, -2 before."""
         self._decisions: deque[SearchDecided] = deque()
-        """What it has ordered and the log was not seen to have; the oldest first."""
+        """Decisions not yet found in the log, the oldest first."""
         self._made = 0
-        """Decisions in all."""
+        """Total number of decisions."""
         self._ordered = 0
         self._wanted: deque[tuple[range, tuple[Past, ...]]] = deque()
-        """Values that were ordered and may not be drawn: their numbers, and what the sampler is to know for them."""
+        """Requested suggestions: their numbers, and the history for the sampler."""
         self._request, self._first_workers = request, run.search.first_workers
         self._largest_batch = min(run.fit_rows.values())
         self._own = Answered() if isinstance(request.search.procedure, OwnProcedure) else None
         self._lines: tuple[list[str], list[str]] = [], []
-        """Reports and answers as they travel, as far as they were made so."""
+        """Reports and answers in their serialized form, so far."""
         sampler = request.search.sampler.kind
         self.is_drawn_here = sampler == "random"
-        """Whether its values are drawn in no time, and so by whoever decides."""
+        """True if suggestions are instant, and so are made in the decision."""
         self.is_drawn_by_workers = not self.is_drawn_here and sampler not in drawable
         try:
             self._search = Search(
@@ -85,7 +84,7 @@ class Searching:
             self._problem = str(error)
 
     def steps(self, run: Run) -> list[ControllerEvent]:
-        """What is to be written now; nothing while the run is to wait for what was ordered."""
+        """Return the events to write now; none while the run waits for results."""
         log = run.search
         assert log is not None
         self._tell(run)
@@ -103,7 +102,7 @@ class Searching:
         if log.failures:
             return self._given_up(run, "; ".join(failure.text for failure in log.failures.values()))
         if self._told < len(log.reports) - 1:
-            return []  # a worker is asked
+            return []  # a worker has the request
         if log.finish is None and not log.open_draws and not run.counts.active and self._search.is_stuck:
             reason = (
                 f"the search procedure {self._search.procedure_name!r} waits for nothing and has not finished: nothing "
@@ -113,12 +112,11 @@ class Searching:
         return []
 
     def question(self, run: Run) -> DrawQuestion | None:
-        """What the sampler is to be asked for the values that are wanted next, if it draws beside the loop or at
-        workers."""
+        """Return the sampler request for the next suggestions, unless they are instant."""
         return None if self.is_drawn_here or self._problem else self._question(run)
 
     def orders_question(self, run: Run) -> OrdersQuestion | None:
-        """What a worker is to be asked, if the procedure is the user's own and has not answered all reports."""
+        """Return the next request to a user's own procedure, if it has unanswered reports."""
         log = run.search
         assert log is not None
         if self._own is None or self._problem or self._told >= len(log.reports) - 1 or self._may_be_told(log):
@@ -142,7 +140,7 @@ class Searching:
         )
 
     def drawn(self, run: Run) -> ValuesDrawn | None:
-        """The values that are wanted next; `None`: none are."""
+        """Return the next suggestions, or `None`."""
         question = self._question(run)
         if question is None:
             return None
@@ -160,25 +158,25 @@ class Searching:
         while self._wanted and self._wanted[0][0].stop <= log.drawn:
             self._wanted.popleft()
         if not self._wanted or not self._search.open_draws:
-            return None  # it has been ended since
+            return None  # the search has ended since
         numbers, history = self._wanted[0]
         wanted = range(max(numbers.start, log.drawn), min(numbers.stop, log.asked))
         return draw_question(request.sampler, request.space, history, wanted, seed) if wanted else None
 
     def is_behind(self, run: Run) -> bool:
-        """Whether there is more that it can be told now: it is much where a controller has just begun to lead."""
+        """True if it can process more reports now; there are many after a change of leader."""
         log = run.search
         if log is None or self._problem or self._told + 1 >= len(log.reports):
             return False
         return self._may_be_told(log)
 
     def _may_be_told(self, log: SearchLog) -> bool:
-        """Whether what the procedure orders at what comes next is known, or is known to be nothing."""
+        """True if the procedure's answer to the next report is known, or it has finished."""
         is_over = self._told >= -1 and self._search.is_finished
         return self._own is None or is_over or self._told + 2 < len(log.answers)
 
     def _given_up(self, run: Run, problem: str) -> list[ControllerEvent]:
-        """What is to be written of a search that cannot go on: where a user has ended it, it need not."""
+        """Return the events for a search that cannot continue. A search that a user has ended need not."""
         log = run.search
         assert log is not None
         if log.finish is not None:
@@ -209,8 +207,7 @@ class Searching:
             self._want(log.drawn)
 
     def _want(self, drawn: int) -> None:
-        """Keep what the sampler is to know for values that have just been ordered: what is told later is not for them,
-        so whoever asks again, after a crash, asks the same."""
+        """Keep the history at the time of the request, so that a repeated request after a crash is equal."""
         ordered = self._search.open_draws.stop
         if ordered > self._ordered and ordered > drawn:
             self._wanted.append((range(self._ordered, ordered), self._search.history()))
@@ -223,7 +220,7 @@ class Searching:
             self._made += 1
 
     def _difference(self, run: Run) -> str:
-        """How the log's decisions differ from these; empty if they do not, as far as it was told."""
+        """Return how the logged decisions differ from the replayed ones, or ""."""
         log = run.search
         assert log is not None
         while (number := self._made - len(self._decisions)) < len(log.decisions):

@@ -1,8 +1,8 @@
-"""Questions of a search as tasks of workers: when they are given, to whom, and what they are told. Pure.
+"""Requests of a search as tasks: their time, worker and body. Pure.
 
-Such a task takes no device: sub-epochs go on beside it. It is in the lane of ETL and inspections, so it goes to the
-worker with least in that lane, and first to one that does not train. In a pod that is the container for ETL, which is
-idle in a fit.
+Such a task takes no device and shares the slot with ETL and inspections, so sub-epochs continue. It goes to
+the worker with the fewest tasks in that slot, preferably one that does not train: in a pod, the ETL
+container, which is idle during a fit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from controller.sources.search import Searching
 def give(
     record: ExperimentRecord, run: Run, search: Searching, draft: AssignmentDraft, *, depth: int
 ) -> None:
-    """Give out what is to be asked now and nobody is asked yet: one question to the procedure, one to the sampler.
+    """Assign at most one procedure request and one sampler request.
 
     Args:
-        depth: open tasks that a lane may have then.
+        depth: maximum number of open tasks of a slot, including the new one.
     """
     log = run.search
     assert log is not None
@@ -42,12 +42,12 @@ def give(
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
-    """Whether nobody needs the answer to an open question any more."""
+    """True if an open request is no longer needed."""
     return key.kind == "search" and run.search is not None and run.search.finish is not None
 
 
 def _answering(draft: AssignmentDraft, depth: int) -> str | None:
-    """Who can be asked now: first one that does not train."""
+    """Return the worker for a request: the least loaded, preferably one that does not train."""
     able = [
         worker
         for worker in draft.alive

@@ -1,6 +1,6 @@
-"""Outcomes of trials across runs: kept in the store when they are new, taken over from it when a run can choose.
+"""Trial outcomes across runs: new ones go to the store; a run recalls them when it can choose.
 
-What is taken over is told in the log of the run, so its fold needs no store. Belongs to the loop; not thread-safe.
+The log records recalled outcomes, so its fold needs no store. Owned by the loop; not thread-safe.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from cerebro.state import Run
 log = logging.getLogger(__name__)
 
 _LASTING = frozenset({"device_memory", "gradient", "not_applicable"})
-"""Causes for which a way stays ruled out: the same again would come to the same. A crash may have been bad luck."""
+"""Causes that rule a parallel plan out permanently: they would recur. A crash might not."""
 
 
 class TrialStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
 
     def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
-        """Outcomes by what they are kept under."""
+        """Return outcomes by cache keys."""
         ...
 
     def keep_trial(self, record: TrialRecord) -> None:
-        """Keep one."""
+        """Store an outcome."""
         ...
 
 
 class TrialCache:
-    """What this controller has seen in the store, or put there."""
+    """Outcomes that this controller has read or stored."""
 
     def __init__(self, store: TrialStore) -> None:
         self._store = store
         self._kept: set[tuple[str, str, str, str]] = set()
-        """(experiment, run, group, way): told to the store by this controller."""
+        """(experiment, run, group, parallel plan) of outcomes stored by this controller."""
 
     def recalled(self, run: Run) -> TrialsRecalled | None:
-        """What the run can take over, once its models are inspected; `None` before, and once it has.
+        """Return the outcomes a run can use, once, after its models are inspected.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         inspection = run.inspection
         if inspection is None or run.has_recalled or not run.is_open:
@@ -59,7 +59,7 @@ class TrialCache:
         except PermanentError as error:
             log.warning("no outcomes of earlier trials: %s", error)
             records = ()
-        # Part of the key, too: a record that says otherwise is damaged.
+        # The key includes the version: a record with another one is damaged.
         fitting = [
             record for record in records if record.torch == inspection.torch and record.key in parallel_plans
         ]
@@ -68,10 +68,10 @@ class TrialCache:
         )
 
     def keep(self, experiment: str, run: Run) -> None:
-        """Keep what the run's own trials have shown. Doing it again changes nothing.
+        """Store the outcomes of the run's own trials. Idempotent.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         if run.inspection is None or not run.trials:
             return

@@ -1,14 +1,12 @@
-"""Sub-epochs that are done once more to compare them: when they are given, and to whom. Pure.
+"""Re-executions of sub-epochs for verification: their time and worker. Pure.
 
-A redo takes a device that nobody else wants now. One that has waited for long goes before the next sub-epochs: a
-cluster that is never idle would find out at the end what a worker has done since the beginning. As redos are a small
-share of the sub-epochs, they cost no more than that share. No sub-epoch is queued behind one.
+A re-execution takes an otherwise idle device. An overdue one precedes the next sub-epochs, because a busy
+cluster would otherwise find a faulty worker only at the end. They are a small share of the sub-epochs and
+cost no more than that share. No sub-epoch is queued behind one. A worker needs as much memory as the
+sub-epoch took, so that verification harms nothing else.
 
-No worker is given one that has less memory than the sub-epoch was seen to take: nothing else is to suffer from an
-audit.
-
-The end of a run waits for redos that are under way, and for a third opinion while those who can give it check their
-machines. What nobody has the time for then is not done.
+A run's end waits for running re-executions, and for a third result while the workers able to give it check
+their machines. The others are dropped.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ from controller.scaling.cluster_snapshot import WorkerView
 
 
 class Give(Protocol):
-    """`give` of one decision."""
+    """The bound `give` of one decision."""
 
     def __call__(
         self, *, depth: int, among: Mapping[str, Sequence[int]] | None = None, is_overdue: bool
     ) -> None:
-        """Give redos to devices."""
+        """Assign re-executions to devices."""
         ...
 
 
 PATIENCE = 2
-"""Sub-epochs that the run commits, for each of its models, while an audit waits for a device that is idle."""
+"""Commits per model of the run while a re-execution waits for an idle device."""
 LEAST = 8
-"""At least so many."""
+"""Minimum number of these commits."""
 
 
 def give(
@@ -52,12 +50,12 @@ def give(
     among: Mapping[str, Sequence[int]] | None = None,
     is_overdue: bool,
 ) -> None:
-    """Give redos to devices: of a worker one at a time.
+    """Assign re-executions to devices, at most one per worker.
 
     Args:
-        depth: only to devices with fewer open tasks.
-        among: worker -> its devices that may be given something; all if left out.
-        is_overdue: only those that have waited for long.
+        depth: only devices with fewer open tasks.
+        among: worker -> devices that may get a task; all by default.
+        is_overdue: True to assign only overdue ones.
     """
     if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
         return
@@ -73,18 +71,17 @@ def give(
 
 
 def has_waited(run: Run, audit: Audit) -> bool:
-    """Whether it has waited for so long that it goes before sub-epochs."""
+    """True if the re-execution is overdue and precedes sub-epochs."""
     return run.counts.sub_epochs - audit.drawn_after >= max(LEAST, PATIENCE * len(run.models))
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
-    """Whether nobody needs an open redo any more: its sub-epoch is done again, or the code is known not to repeat
-    itself."""
+    """True if an open re-execution is not needed: its sub-epoch was retrained, or the code is not repeatable."""
     return key.kind == "audit" and (run.audits.of(key) is None or run.audits.is_hopeless)
 
 
 def is_awaited(state: ExperimentState, run: Run, suspects: Collection[str], views: Views) -> bool:
-    """Whether a third opinion waits for a worker that checks its machine, which takes a minute at most."""
+    """True if a third result waits for a worker's check, which takes at most a minute."""
     return any(
         _may(state.workers[name], run, audit, views)
         for audit in run.audits.due()
@@ -101,8 +98,11 @@ def _worker_for(
     depth: int,
     among: Mapping[str, Sequence[int]] | None,
 ) -> Worker | None:
-    """Rather one where the task has not failed, and that computes the same bits: else only metrics can be compared. A
-    second redo is compared with the first as that was with the sub-epoch."""
+    """Choose a worker, preferably one where the task has not failed and with bitwise equal results.
+
+    Otherwise only metrics can be compared. The second re-execution is compared with the first in the same
+    way.
+    """
     shunned = run.task(audit.next_key).shunned
     able = [
         worker
@@ -117,7 +117,7 @@ def _worker_for(
 
 
 def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:
-    """Whether a worker can give the next opinion, now or later."""
+    """True if a worker can give the next result, now or later."""
     assert run.plan is not None
     return (
         may_redo(worker, run.plan.dataset, audit.visit.partition)
@@ -128,7 +128,7 @@ def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:
 
 
 def _has_room(audit: Audit, view: WorkerView | None) -> bool:
-    """Whether a worker has the memory that the sub-epoch was seen to take, as far as both are known."""
+    """True if a worker has the memory the sub-epoch took, or one is unknown."""
     if view is None:
         return True
     limits = (

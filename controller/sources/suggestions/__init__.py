@@ -1,1 +1,1 @@
-"""Draws the values that searches ask for, beside the loop: TPE, Gaussian processes, CMA-ES."""
+"""Suggestions of searches, computed in a separate process: TPE, Gaussian processes, CMA-ES."""

@@ -1,8 +1,7 @@
-"""The process that draws: ``python -m controller.sources.suggestions.child``. A question a line in, an answer a line
-out.
+"""The process that computes suggestions: ``python -m controller.sources.suggestions.child``.
 
-A process of its own because samplers bring libraries of 30 MB and more, and a draw may take seconds, for which nobody
-else is to wait. It keeps nothing from one question to the next.
+Each line of input is a request, each line of output its answer. A separate process, because samplers load
+libraries of 30 MB and more and may take seconds. It keeps no state between requests.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cerebro.search.questions import values_for
 
 
 def reply(question: str) -> dict[str, Any]:
-    """To a `DrawQuestion` in JSON: the values, or why there are none."""
+    """Return the values for a `DrawQuestion` in JSON, or an error."""
     try:
         return {"values": values_for(DrawQuestion.model_validate_json(question))}
     except SearchError as error:
@@ -27,7 +26,7 @@ def reply(question: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until standard input ends, which it does when the controller does."""
+    """Answer requests until standard input ends, as it does when the controller ends."""
     for line in sys.stdin:
         print(json.dumps(reply(line)), flush=True)  # noqa: T201 - the answer
 

@@ -1,4 +1,4 @@
-"""What is asked of the process that draws, and what its answers mean for runs."""
+"""Requests to the suggestion process, and the events of its answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from controller.decisions.decide import Step
 from controller.planning import ChildHelper, Helper
 
 _SOON_S = 0.02
-"""A draw that is being made is looked for so often."""
+"""Seconds between two checks for an answer."""
 _IDLE_S = 60.0
-"""The process ends when nothing was asked for so long."""
+"""The process ends after this many seconds without a request."""
 
 
 class _Asked(NamedTuple):
-    """Whose values are being drawn."""
+    """The run and first number of a pending request."""
 
     experiment: str
     run: str
@@ -28,21 +28,21 @@ class _Asked(NamedTuple):
 
 
 class Draws:
-    """Has values drawn for one run after another. Belongs to the loop; not thread-safe.
+    """Requests suggestions for one run at a time. Owned by the loop; not thread-safe.
 
     Args:
-        helper: draws; a process by default.
+        helper: computes the suggestions; a process by default.
     """
 
     def __init__(self, helper: Helper | None = None) -> None:
         self._helper = helper or ChildHelper("controller.sources.suggestions.child")
         self._asked: _Asked | None = None
         self._answers: dict[_Asked, dict[str, Any]] = {}
-        """Those that nobody has taken yet."""
+        """Answers not yet used."""
         self._used = -math.inf
 
     def steps(self, core: Core, run: Run) -> list[Step]:
-        """That values are drawn, once they are; none while they are being drawn, or nobody wants any."""
+        """Return the event for available suggestions; otherwise request them if needed."""
         search = core.search_of(run)
         is_asked = search is not None and not search.is_drawn_by_workers and run.state is RunState.RUNNING
         question = search.question(run) if search is not None and is_asked else None
@@ -63,7 +63,7 @@ class Draws:
         return []
 
     def _collect(self) -> bool:
-        """Take the answer, also if nobody wants it any more: the search may have been ended. Whether there was one."""
+        """Store the pending answer, if it has arrived, even if the search has ended; return True if so."""
         answer = self._helper.answer() if self._asked is not None else None
         if self._asked is None or answer is None:
             return False
@@ -76,7 +76,7 @@ class Draws:
         return True
 
     def wake_s(self) -> float:
-        """Seconds until values may be drawn."""
+        """Return the seconds until suggestions may be available."""
         if self._collect():
             return 0.0
         if self._asked is not None:

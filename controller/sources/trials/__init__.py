@@ -1,1 +1,1 @@
-"""Which ways are tried, and what is known of their time and memory. Pure."""
+"""Choice of trials, and the known times and memory of parallel plans. Pure."""

@@ -1,4 +1,4 @@
-"""What a fit run knows of its ways, and has left to do, read from its state: what trials and ways are chosen by."""
+"""Facts about a fit run for the choice of trials and parallel plans, read from its state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.sources.trials.situation import Situation
 
 
 def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situation:
-    """What the run knows and has left to do, to choose trials by."""
+    """Return the facts for choosing trials."""
     inspection, request = run.inspection, run.fit_request
     assert inspection is not None
     numbers = {place.device: number for number, place in enumerate(inspection.places)}
@@ -42,11 +42,9 @@ def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situ
 
 
 def is_worth_inspecting(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> bool:
-    """Whether anything could be gained by looking at the run's models."""
+    """True if an inspection of the run's models could be useful."""
     if run.exhausted or run.counts.overflowed:
-        return (
-            True  # before anything is counted: it may be asked after each sub-epoch that runs out of memory
-        )
+        return True  # checked first: it is called after each sub-epoch that runs out of memory
     if all(worker.devices == 1 for worker in workers):
         return False
     return is_there_a_choice(
@@ -58,12 +56,12 @@ def is_worth_inspecting(run: Run, times: SubEpochTimes, workers: Sequence[Worker
 
 
 def left_in(run: Run) -> dict[str, float]:
-    """Model -> batches that it has left, of those that have any."""
+    """Return model -> remaining batches, if it has any."""
     return {name: left for name, model in run.models.items() if (left := _batches_left(run, model)) > 0}
 
 
 def _sub_epochs(run: Run) -> dict[str, float]:
-    """Model -> batches of its longest sub-epoch."""
+    """Return model -> batches of its longest sub-epoch."""
     if not isinstance(run.plan, FitPlan):
         return {}
     rows = max(run.plan.partitions.values())
@@ -71,7 +69,7 @@ def _sub_epochs(run: Run) -> dict[str, float]:
 
 
 def totals(run: Run) -> dict[str, float]:
-    """Model -> batches of all of its training, of those that are trained on."""
+    """Return model -> batches of its whole training, without stopped and failed models."""
     assert isinstance(run.plan, FitPlan)
     rows = sum(run.plan.partitions.values())
     models = run.models.items()
@@ -93,8 +91,10 @@ def _batches_left(run: Run, model: Model) -> float:
 
 
 def _batch_s(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Mapping[str, float]:
-    """Model -> seconds of a batch on one device, or by the way of its last sub-epoch where it does not fit one, of
-    those whose sub-epochs have shown it."""
+    """Return model -> measured seconds of a batch on one device.
+
+    If the model does not fit one device, by the plan of its last sub-epoch.
+    """
     estimates, found = times.estimates, {}
     for name, model in run.models.items():
         is_single = SINGLE.label not in model.struck or not model.visits
@@ -109,7 +109,7 @@ def _batch_s(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Mappi
 
 
 def ruled_out(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways that sub-epochs have failed by, of a model of the group that has not changed since."""
+    """Return plans that failed in sub-epochs of a model that has not changed since."""
     return {
         (group.id, known.id)
         for group in inspection.groups
@@ -121,7 +121,7 @@ def ruled_out(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
 
 
 def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways by which sub-epochs of the group were committed, of models that have not changed since."""
+    """Return plans of committed sub-epochs of models that have not changed since."""
     found = set()
     for group in inspection.groups:
         labels = {

@@ -1,4 +1,4 @@
-"""Which ways cannot fit: what is certain of their memory. Never says so of one that would fit."""
+"""Lower bounds of memory: parallel plans that certainly do not fit. A fitting plan is never excluded."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from cerebro.contract.trials import KnownParallelPlan, ModelGroup
 from controller.sources.trials.situation import Situation, is_like, outcome_of
 
 FULL = 0.95
-"""Of a memory; the rest is the driver's, and lost between what is allocated."""
+"""Usable share of a memory; the rest is the driver's, or lost to fragmentation."""
 
 
 def may_fit(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
-    """Whether nothing that is known speaks against the way's memory."""
+    """True if no known bound exceeds the memory."""
     device = situation.inspection.places[known.place].device
     is_told = known.device_bytes is not None and device.memory_bytes is not None
     if is_told and needed_bytes(situation, group, known) > FULL * (device.memory_bytes or 0):
@@ -20,8 +20,11 @@ def may_fit(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -
 
 
 def needed_bytes(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> float:
-    """Bytes of a device that the way takes at least: by what its technique says of the model's state, and by what
-    trials of the group have shown of the optimizer's state and of activations."""
+    """Return the minimum device bytes of a plan.
+
+    The sum of the technique's bound for the model's state, and of optimizer state and activations as seen in
+    the group's trials.
+    """
     optimizer = activations = 0.0
     for other in group.parallel_plans:
         outcome = outcome_of(situation, group, other)
@@ -29,8 +32,8 @@ def needed_bytes(situation: Situation, group: ModelGroup, known: KnownParallelPl
             continue
         if outcome.state_bytes:
             optimizer = float(max(0, outcome.state_bytes - group.param_bytes - group.buffer_bytes))
-        # What a bound has missed of the state is taken for activations. On more devices there is less of both, but on
-        # fewer the state may be just as large: nothing is concluded from a trial on more.
+        # State above the bound counts as activations. More devices need less of both, but with fewer the
+        # state may be just as large, so a trial on more devices proves nothing.
         if (
             other.parallel_plan.size <= known.parallel_plan.size
             and other.place == known.place
@@ -45,8 +48,10 @@ def needed_bytes(situation: Situation, group: ModelGroup, known: KnownParallelPl
 
 
 def is_hopeless(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
-    """Whether a trial of the same technique on other devices has shown that this one would come to nothing, too: its
-    gradient is another one, it does not apply, or as many devices or more had too little memory."""
+    """True if a trial of the same technique on other devices proves that this plan fails too.
+
+    Its gradient is wrong, it does not apply, or at least as many devices had too little memory.
+    """
     for other in group.parallel_plans:
         outcome = outcome_of(situation, group, other) if is_like(other, known) else None
         if outcome is None or not outcome.reason:

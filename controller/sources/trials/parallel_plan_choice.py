@@ -1,7 +1,7 @@
-"""Which of the measured ways models are given, while nobody has planned it: as many devices as shorten the run.
+"""Parallel plans from measurements, without a schedule: as many devices as shorten the run.
 
-The least makespan that any allotment could have is `lower_s`. Each model gets the cheapest way, in device-seconds, that
-is not longer than that. Nothing is chosen that was not measured and verified, or named by the user.
+`lower_s` is the least possible makespan. Each model gets the cheapest plan, in device-seconds, that is not
+longer. Only measured and verified plans count, and those the user named.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ROUNDING = 1e-6
 
 
 def widths(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> dict[str, int]:
-    """Devices of each model that is to have several; none where that would not make the run shorter by `WORTH`.
+    """Return the devices of each model that gets several; {} if the gain is below `WORTH`.
 
     Args:
-        ways: as `controller.sources.trials.times.Makespan` takes them.
-        devices: of all workers.
+        ways: parallel plans as for `controller.sources.trials.times.Makespan` (`parallel_plans`).
+        devices: number of devices of all workers.
     """
     narrow = {model: [min(each)] for model, each in parallel_plans.items() if each}
     limit = lower_s(parallel_plans, devices)
@@ -37,12 +37,12 @@ def widths(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: i
 
 
 def allotted(situation: Situation, total: Mapping[str, float]) -> dict[str, dict[int, ParallelPlan]]:
-    """Model -> kind of devices -> the way that its sub-epochs get there, of models that are to have several devices.
+    """Return model -> kind of device -> parallel plan, for models that get several devices.
 
-    Only where sub-epochs have shown how long a batch takes on one device: nothing is compared with what is not known.
+    Requires a known batch time of every group on one device.
 
     Args:
-        total: model -> batches of all of its training. Not what is left: the choice is to stay as it is.
+        total: model -> batches of its whole training; not the remaining ones, so that the choice is stable.
     """
     parallel_plans: dict[str, list[tuple[int, float]]] = {}
     for group in situation.inspection.groups:
@@ -66,7 +66,7 @@ def allotted(situation: Situation, total: Mapping[str, float]) -> dict[str, dict
 
 
 def _parallel_plans(situation: Situation, group: ModelGroup, size: int) -> dict[int, ParallelPlan]:
-    """The fastest usable way on so many devices, of each kind."""
+    """Return the fastest usable plan with `size` devices, for each kind of device."""
     found: dict[int, tuple[float, KnownParallelPlan]] = {}
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)

@@ -1,4 +1,4 @@
-"""How long ways take: as measured, and as hoped for."""
+"""Batch times of parallel plans: measured and optimistic."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from controller.sources.trials.memory import may_fit
 from controller.sources.trials.situation import Situation, left_of, measured, outcome_of, there
 
 Makespan = Callable[[Mapping[str, Sequence[tuple[int, float]]]], float]
-"""Model -> its ways, each as (devices, seconds of all that is left to do by it) -> seconds until all is done."""
+"""Model -> its plans as (devices, seconds of all remaining work) -> makespan in seconds."""
 
 
 class Width(NamedTuple):
-    """So many devices of one kind."""
+    """A number of devices of one kind."""
 
     place: int
     size: int
 
 
 def base_s(situation: Situation, group: ModelGroup) -> float:
-    """Seconds of a batch by the way that sub-epochs have had; of models that have had none, as all others on
-    average."""
+    """Return seconds of a batch in the group's sub-epochs, else the average of all models."""
     own, known = known_s(situation, group), list(situation.batch_s.values())
     return own or (sum(known) / len(known) if known else 1.0)
 
 
 def known_s(situation: Situation, group: ModelGroup) -> float | None:
-    """Seconds of a batch as sub-epochs of the group have shown it; `None`: none has."""
+    """Return measured seconds of a batch in the group's sub-epochs, or `None`."""
     own = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
     return sum(own) / len(own) if own else None
 
 
 def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
-    """Seconds of a batch by the fastest usable way on each number of devices of each kind; empty if none fits."""
+    """Return seconds of a batch by the fastest usable plan of each width."""
     found: dict[Width, float] = {}
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)
@@ -45,7 +44,7 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
             outcome is None and known.parallel_plan.technique == "single" and may_fit(situation, group, known)
         ):
             found.setdefault(key, base_s(situation, group))
-    if not found:  # one device, as user code is written, does not fit: sub-epochs have found a way that does
+    if not found:  # one device does not fit: use the plan by which sub-epochs were committed
         for known in there(situation, group):
             if (group.id, known.id) in situation.fits and outcome_of(situation, group, known) is None:
                 found[Width(known.place, known.parallel_plan.size)] = base_s(situation, group)
@@ -53,8 +52,10 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
 
 
 def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bool:
-    """Whether sub-epochs may be given a way of this outcome: of ways that the user has not named, one that is not
-    verified only if there is no other."""
+    """True if sub-epochs may use a plan with this outcome.
+
+    Unless the user named techniques, an unverified plan counts only without a verified one.
+    """
     if not outcome.is_usable:
         return False
     if outcome.is_verified or situation.wanted is not None:
@@ -63,7 +64,7 @@ def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bo
 
 
 def _is_right(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
-    """Whether the way can be used, and is known to compute what one device does."""
+    """True if the plan is usable and known to compute the same as one device."""
     outcome = outcome_of(situation, group, known)
     if outcome is not None:
         return outcome.is_usable and outcome.is_verified
@@ -71,13 +72,13 @@ def _is_right(situation: Situation, group: ModelGroup, known: KnownParallelPlan)
 
 
 def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:
-    """(devices, seconds) of the way that takes fewest devices, the fastest of several."""
+    """Return (devices, seconds) of the fastest plan among those with the fewest devices."""
     key = min(times, key=lambda key: (key.size, times[key]))
     return key.size, times[key]
 
 
 def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float]) -> float:
-    """Seconds of its longest model's sub-epochs one after another but for one of them, by the narrowest way."""
+    """Return seconds of the longest model's chain, without one sub-epoch, by the narrowest plan."""
     if not times:
         return 0.0
     lengths = (
@@ -91,7 +92,7 @@ def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float
 def load_s_of(
     situation: Situation, groups: Sequence[ModelGroup], times: Mapping[str, Mapping[Width, float]]
 ) -> float:
-    """All work, by the cheapest way of each group, spread evenly over all devices."""
+    """Return seconds of all work by each group's cheapest plan, spread over all devices."""
     devices = sum(sum(sizes) for sizes in situation.devices.values())
     work = (
         sum(left_of(situation, group))
@@ -104,7 +105,7 @@ def load_s_of(
 def parallel_plans_of(
     situation: Situation, times: Mapping[str, Mapping[Width, float]]
 ) -> dict[str, list[tuple[int, float]]]:
-    """For each model with something left its ways, as `Makespan` takes them."""
+    """Return the plans of each unfinished model as input of `Makespan`."""
     groups = situation.inspection.groups
     return {
         model: [(key.size, left * seconds) for key, seconds in times[group.id].items()]
@@ -115,7 +116,7 @@ def parallel_plans_of(
 
 
 def optimistic_s(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> float:
-    """Seconds of a batch, were the speed-up over the nearest narrower way in proportion to the devices."""
+    """Return seconds of a batch with linear speed-up over the nearest narrower plan."""
     narrower = {k: s for k, s in measured(situation, group, known).items() if k < known.parallel_plan.size}
     if not narrower:
         narrower = {
@@ -130,11 +131,10 @@ def optimistic_s(situation: Situation, group: ModelGroup, known: KnownParallelPl
 
 
 def lower_s(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> float:
-    """Seconds that all models take at least: the longest chain by each one's fastest way, and all work by each one's
-    cheapest way over all devices; of a model that is to be shortened to the makespan, what that costs.
+    """Return a lower bound of the makespan, in seconds.
 
-    The least C with: each model has a way of at most C seconds, and the cheapest such ways fill no more than C seconds
-    of all devices. Their work falls by steps as C grows, so C is looked for from one step to the next.
+    The least C such that each model has a plan of at most C seconds, and the cheapest such plans fill at most
+    C seconds of all devices. Their work falls in steps as C grows, so the search goes from step to step.
     """
     models = [
         sorted((seconds, size * seconds) for size, seconds in each)
@@ -152,7 +152,7 @@ def lower_s(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: 
                 if seconds > limit:
                     steps.append((seconds, cost - cheapest))
                 cheapest = cost
-        # What is spared beyond the limit is among the steps.
+        # Savings beyond the limit are in `steps`.
         work += min(cost for seconds, cost in each if seconds <= limit)
     for seconds, spared in sorted(steps):
         if work / devices < seconds:
