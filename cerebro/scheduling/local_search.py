@@ -28,19 +28,19 @@ _HISTORY = 50
 """Length of late acceptance's history: a step may be as bad as this many steps ago."""
 _OPENINGS = 30
 _MAX_STALLED_STEPS = 3000
-"""Steps without improvement after which the search begins anew elsewhere."""
+"""Steps without improvement before the search restarts."""
 _WEIGHTS = (1.0, 1.5, 2.0, 0.5, 0.0)
-"""Of a sub-epoch's own time in its priority; what its model has left weighs 1."""
+"""Weights of a sub-epoch's own time in its priority; its model's remaining work weighs 1."""
 _MOST_CHANGES = 4
 _WIDTH = 24
-"""Models compared for a decision: all of them in the cases that are hard."""
+"""Number of models compared for a decision; covers all models in hard cases."""
 _TRIES = 8
 _ENTRIES = 0.3
-"""Share of the changes of an allotment that change a single entry."""
+"""Share of allotment changes that change a single entry."""
 
 
 class Candidate(NamedTuple):
-    """A schedule that was found: its makespan in seconds, its sub-epochs, their strategies, and how it was found."""
+    """A schedule with its makespan in seconds, its sub-epochs, their strategies and its origin in words."""
 
     makespan: float
     starts: list[Start]

@@ -48,13 +48,13 @@ several.
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was found.
+    """Result of planning.
 
     Attributes:
-        schedule: valid; the best that was seen.
-        lower_bound: seconds that no schedule can beat.
-        source: how it was found, in words.
-        seconds: it took to find.
+        schedule: the best valid schedule found.
+        lower_bound: minimum seconds of any schedule.
+        source: origin of the schedule, in words.
+        seconds: planning time.
     """
 
     schedule: Schedule
@@ -148,13 +148,13 @@ def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
 def _in_turns(
     searches: Sequence[tuple[Iterator[Candidate | None], int]], elite: list[Candidate]
 ) -> Iterator[Candidate | None]:
-    """Steps of all searches, about as much time for each.
+    """Alternate between the searches, with about equal time for each.
 
-    Not more for the one that leads: which of them is the better in the end is not seen in the beginning.
+    An early leader gets no extra time: early results do not predict the best search.
 
     Args:
-        searches: each with the number of its steps before the next has its turn.
-        elite: holds the best candidate that was found.
+        searches: searches, each with its number of steps per turn.
+        elite: holds the best candidate.
     """
     while True:
         for search, burst in searches:

@@ -31,12 +31,12 @@ _NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the validator found.
+    """Result of a validation.
 
     Attributes:
-        violations: a sentence each; empty if the schedule is right.
+        violations: one sentence each; () for a valid schedule.
         makespan: seconds until the last sub-epoch ends.
-        lower_bound: seconds that no schedule can beat: of the problem, or for actual times the clairvoyant bound.
+        lower_bound: minimum seconds of any schedule; for actual times the clairvoyant bound.
     """
 
     violations: tuple[str, ...]

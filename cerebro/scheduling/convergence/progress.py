@@ -1,4 +1,4 @@
-"""Losses of a model by the periods in which it was trained, for comparison by rules."""
+"""Losses of a model by training period, for comparison by rules."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _SOONEST = 0.01
 
 @dataclass(frozen=True)
 class Quantum:
-    """Losses of a model while it had a device once (Hermes, section 3.3: ``L_j(i)``); at sub-epoch boundaries, of a
-    sub-epoch.
+    """Losses of a model in one period on a device (Hermes, section 3.3: ``L_j(i)``), here a sub-epoch.
 
     Attributes:
-        samples: at least one, in their order.
+        samples: at least one, in order.
     """
 
     samples: tuple[Sample, ...]
@@ -53,7 +52,7 @@ class Quantum:
 
     @property
     def midrange(self) -> float:
-        """Hermes, section 3.3: ``loss_j(i)``."""
+        """``loss_j(i)`` of Hermes, section 3.3."""
         return (self.high + self.low) / 2
 
     @cached_property
@@ -65,14 +64,14 @@ class Quantum:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Of one model.
+    """Progress of one model.
 
     Attributes:
-        quanta: in their order; none of a model that was never trained, or was never finite.
-        done: share of its training that is done.
-        total_s: seconds that all its training takes on a device.
-        has_diverged: whether its newest losses are NaN or infinite; they are in no quantum.
-        since: when its first quantum ended, by any clock that all models have.
+        quanta: quanta in order; () for a model that was never trained or never had finite losses.
+        done: completed share of its training.
+        total_s: seconds of its whole training on one device.
+        has_diverged: True if its newest losses are NaN or infinite; no quantum contains them.
+        since: end of its first quantum, by a clock common to all models.
     """
 
     quanta: tuple[Quantum, ...] = ()
@@ -100,8 +99,9 @@ class Progress:
 
     @cached_property
     def worth_against(self) -> dict[tuple[float, float], float]:
-        """(typical beginning, best end) -> what the model was found to be worth; the newest alone. From one decision to
-        the next few models change, and seldom what they are compared with."""
+        """Cache: (typical opening, best final loss) -> score, newest only. Few models and references change
+        between decisions.
+        """
         return {}
 
 

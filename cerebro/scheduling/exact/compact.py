@@ -10,7 +10,7 @@ Names and numbers of equations are the thesis's (section 4.3): S start, B option
 one sub-epoch ends before the other starts, C the makespan, U a large value.
 """
 
-# ruff: noqa: N806, SIM300 - names and directions are those of the equations
+# ruff: noqa: N806, SIM300 - names and directions as in the equations
 
 from __future__ import annotations
 

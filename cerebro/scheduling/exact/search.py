@@ -61,7 +61,7 @@ def solve(
 
 @dataclass
 class _Search:
-    """The best schedule and the best bound so far, improved by one start after the other."""
+    """The best schedule and the best bound, improved by each run."""
 
     problem: Problem
     wanted: tuple[RequiredVisit, ...]

@@ -1,4 +1,4 @@
-"""The interface of dispatch policies: which sub-epoch goes to which worker next, decided again at every
+"""The interface of dispatch policies: they assign sub-epochs to workers, and decide again at every
 event.
 
 A policy chooses among the results of `DispatchState.eligible`, so it cannot break an invariant. It is called
