@@ -1,10 +1,12 @@
-"""Pods that are wanted and whose workers are not there yet: how long they are waited for, and with what. Pure, but for
-what is remembered; belongs to the loop, not thread-safe.
+"""Requested pods without a worker yet: waiting times and messages.
 
-- After the number of workers was changed, or a pod went, its partitions are not made anew for a minute.
-- While a cluster wakes that rested (`controller.scaling.autoscaler.rest`), for ten: the pods' volumes hold all that
-  there was, and their nodes may have to be made first. Meanwhile each run does what those that are there can do.
-- After the number was raised, plans of ETL wait for ten minutes: they cut the data for the workers that are there.
+No I/O; keeps state. Owned by the loop; not thread-safe.
+
+- After a change of size or the loss of a pod, its partitions are not made again for a minute.
+- After scaling up from zero (`controller.scaling.autoscaler.rest`), for ten minutes: the pods' volumes hold
+all data, and nodes may have to start first. Runs use the workers already present.
+- After the size was raised, ETL plans wait for ten minutes, because they divide the data among the present
+workers.
 """
 
 from __future__ import annotations
@@ -18,26 +20,26 @@ from controller.scaling.cluster_snapshot import are_coming
 from controller.scaling.orchestrator import Fleet
 
 FILLING_S = 60.0
-"""A pod whose image is on its node takes a few seconds; one that takes longer is not worth standing still."""
+"""Seconds to wait for a pod. With its image on the node it takes a few; a slower one is not worth idle devices."""
 WAITED_S = 600.0
-"""A node is made in some minutes."""
+"""Seconds to wait for more workers: a node starts within some minutes."""
 STALLED_S = 900.0
-"""By then no node will come for a pod."""
+"""Seconds after which a pod will find no node."""
 
 _KINDS = frozenset({"train", "etl"})
 
 
 class Arrivals:
-    """What is known of one worker set; times are seconds of any one clock."""
+    """The starting pods of one worker set. Times are seconds of any one clock."""
 
     def __init__(self) -> None:
         self._filling: tuple[int, float] | None = None
-        """How many pods are wanted, and since when some of them are to come."""
+        """Requested pods, and the time since some of them are missing."""
         self._size: int | None = None
         self._raised_at = -math.inf
         self._is_waking = False
         self._pending: dict[str, float] = {}
-        """Pods that find no node, or are not made -> since when."""
+        """Pods without a node, or not created -> since when."""
         self._fleet: Fleet | None = None
         self._here = 0
         self._now = 0.0
@@ -45,10 +47,10 @@ class Arrivals:
     def see(
         self, statuses: Iterable[WorkerStatus], fleet: Fleet | None, now: float, *, is_waking: bool = False
     ) -> None:
-        """Look at the workers that are registered, and at the pods; `None`: nobody tells of them now.
+        """Update the registered workers and the pods; `None` while the cluster manager is unreachable.
 
         Args:
-            is_waking: workers come again that were given back.
+            is_waking: True while the cluster scales up from zero.
         """
         self._now, self._fleet, self._is_waking = now, fleet, is_waking
         if fleet is None:
@@ -71,18 +73,18 @@ class Arrivals:
 
     @property
     def is_filling(self) -> bool:
-        """Whether what nobody holds may come with pods that are on their way."""
+        """True if starting pods may bring missing partitions."""
         is_new = self._filling is not None and self._now - self._filling[1] < FILLING_S
         return is_new or (self._is_waking and self.is_awaited)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether more workers were asked for a short while ago, and are not all there."""
+        """True if more workers were requested recently and are not all present."""
         return self._now - self._raised_at < WAITED_S
 
     @property
     def told(self) -> str:
-        """How far they are, for people; empty if none are awaited, and no node is being made for one."""
+        """Progress of starting workers, for people; "" without any."""
         if self._fleet is None:
             return ""
         is_made = any(map(self._fleet.is_wanted, self._fleet.expected))
@@ -92,8 +94,11 @@ class Arrivals:
         return f"workers are starting: {self._here} of {self._fleet.size}{node}"
 
     def stalled(self) -> tuple[int, str] | None:
-        """(how many workers to be content with, why): the last of those that are wanted have found no node for a
-        quarter of an hour. A set gives up its last pods only, so one that is stuck before others stays."""
+        """Return the number of workers that find nodes, and the reason, or `None`.
+
+        The last pods must have been without a node for a quarter of an hour. A worker set removes its last
+        pods only, so a stuck pod before others stays.
+        """
         if self._fleet is None:
             return None
         size, why = self._fleet.size, ""
@@ -105,7 +110,7 @@ class Arrivals:
 
 
 def _here(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
-    """Pods that are wanted, and whose workers have all registered, as far as others show which those are."""
+    """Return the number of requested pods with all their workers registered."""
     kinds: defaultdict[str, set[str]] = defaultdict(set)
     for status in statuses:
         if status.record.pod is not None and not status.is_lost:
@@ -119,7 +124,7 @@ def _here(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
 
 
 def _named(fleet: Fleet, ordinal: int) -> str:
-    """The pod of an ordinal, of those that are there or could not be made."""
+    """Return the pod with this ordinal, existing or not created, or ""."""
     return next((n for n in (*fleet.pods, *fleet.unmade) if n.rpartition("-")[2] == str(ordinal)), "")
 
 

@@ -1,6 +1,6 @@
-"""What the cluster's log is told: which workers have come and gone, and what they hold. Pure.
+"""Decisions for the cluster log: workers that joined or were lost, and their replicas. Pure.
 
-It is decided once for all experiments. Each reads these events among its own, and takes its tasks back itself
+Decided once for all experiments. Each reads these events with its own, and revokes its tasks itself
 (`controller.decisions.decide`).
 """
 
@@ -30,12 +30,12 @@ def decide(
     ending: Collection[Life] = (),
     busy: Collection[str] = (),
 ) -> list[ClusterEvent]:
-    """What is new of the workers; empty if the log says all of it.
+    """Return the new events about workers.
 
     Args:
-        ending: those of whom a task's end has told that they were asked to end, perhaps before the snapshot does.
-        busy: workers with tasks of experiments that can take them back. That comes first: each log says who was lost,
-            what was taken back, and only then who is there instead.
+        ending: workers known from a released task to be ending, possibly before the snapshot shows it.
+        busy: workers with open tasks of loaded experiments, which are revoked first: each log records the
+            loss, the revocation, and then the new incarnation.
     """
     found: list[ClusterEvent] = []
     for name, seen in snapshot.workers.items():
@@ -56,9 +56,9 @@ def decide(
 
 
 def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[ClusterEvent]:
-    """What the volumes of workers that are there hold now, as far as that is news.
+    """Yield changes of the replicas on the volumes of present workers.
 
-    Of a volume that several workers share, each has registered what it found: what one of them still names counts.
+    Workers that share a volume each register its replicas; a replica exists while one of them lists it.
     """
     known: dict[str, set[tuple[str, int]]] = {}
     found: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -76,17 +76,17 @@ def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[Cluster
 
 
 def ending(state: ExperimentState) -> set[Life]:
-    """Workers that gave a task of an experiment back because they end."""
+    """Return workers that released a task of an experiment because they are ending."""
     return {(w.name, w.incarnation) for w in state.workers.values() if w.is_ending}
 
 
 def busy(state: ExperimentState) -> set[str]:
-    """Workers with tasks of an experiment that are open."""
+    """Return workers with open tasks of an experiment."""
     return {w.name for w in state.workers.values() if w.open_tasks}
 
 
 def _loss(known: Worker, seen: WorkerView, is_ending: bool) -> Exit | None:
-    """Why it is not there any more; `None` if it is."""
+    """Return why a worker is lost, or `None`."""
     if known.incarnation != seen.incarnation:
         return seen.before
     if seen.absence is not None:

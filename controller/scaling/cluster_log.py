@@ -1,4 +1,4 @@
-"""The cluster's log, as the controller that leads reads and writes it."""
+"""The cluster log, read and written by the leading controller."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 
 
 class ClusterLogStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
-        """Events of the cluster's log after a cursor."""
+        """Return events of the cluster log after a cursor."""
         ...
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """A fold of it that is kept."""
+        """Return a stored fold of the log."""
         ...
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
-        """Append to it, unless it has something after the request's cursor."""
+        """Append events, unless the log has newer ones than the request's cursor."""
         ...
 
 
 class ClusterLog:
-    """The log's fold, and what is written. Belongs to the loop; not thread-safe.
+    """The fold of the cluster log, and its writer. Owned by the loop; not thread-safe.
 
     Attributes:
         state: the fold.
@@ -49,11 +49,11 @@ class ClusterLog:
         self._registered: dict[str, tuple[Replica, ...]] = {}
 
     def look_again(self) -> None:
-        """Another controller may have written."""
+        """Read the log again: another controller may have written."""
         self._is_behind = True
 
     def read_on(self) -> None:
-        """Read what another controller may have written. Raises as `tend`."""
+        """Read new events of another controller. Raises like `tend`."""
         if not self.state.seq:
             self.state = restored_cluster(self._kvs)
         while self._is_behind and (events := self._kvs.cluster_log(self.state.seq)):
@@ -68,15 +68,15 @@ class ClusterLog:
         ending: Collection[Life] = (),
         busy: Collection[str] = (),
     ) -> bool:
-        """Write what is news; whether there was any. Then experiments have to read on before they decide.
+        """Write new events; return True if there were any. Experiments then read on before they decide.
 
         Args:
             ending, busy: as for `controller.scaling.cluster_decision.decide`.
 
         Raises:
             ConflictError: another controller leads.
-            RetryableError: the store is away.
-            UnreadableClusterLogError: the log has an event that cannot be read, or does not fit what is before it.
+            RetryableError: the store is unavailable.
+            UnreadableClusterLogError: an event is unreadable or does not fit.
         """
         self.read_on()
         news = tuple(self._news(snapshot, ending, busy))
@@ -112,5 +112,5 @@ class ClusterLog:
 
 
 def _are_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether they have the same objects: registrations that were not read again since."""
+    """True if both have identical objects: registrations that were not read again."""
     return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())

@@ -1,4 +1,4 @@
-"""The workers as they are now: what the store, a cluster manager and their silence say, as one picture. Pure."""
+"""The present workers, from the store, the cluster manager and their silence. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from controller.sharing.arbiter import Place
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
 _UNSAID = 1.0
-"""Weight that a worker registers with if it was given none and has one device. Any other one is asked for, or counted,
-and stays. This one asked for cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
+"""Default weight of a worker with one device. Other weights are requested or counted, and stay.
+
+An explicit 1 looks the same; all pods of a StatefulSet are equal, so the shares do not change.
+"""
 
 _FREE, _PARTITION, _MACHINE_FREE = 0.05, 1.2, 0.2
-"""Of a volume, of the size of a partition, of a machine's disk: what has to be free for a copy."""
+"""Free space for a copy: shares of the volume, of a partition's size, and of a machine's disk."""
 
 REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 
 
 class Liveness(StrEnum):
-    """How sure it is that a worker is not there."""
+    """The certainty of a worker's absence."""
 
-    SILENT = "silent"  # perhaps only slow: its leases are respected
-    LEAVING = (
-        "leaving"  # it was asked to end: it finishes or gives back what it runs, and is given nothing more
-    )
-    GONE = "gone"  # it has ended for certain: nobody could renew its leases
+    SILENT = "silent"  # may only be slow: its leases are respected
+    LEAVING = "leaving"  # asked to end: it finishes or releases its tasks, and gets no new ones
+    GONE = "gone"  # certainly ended: nothing can renew its leases
 
 
 @dataclass(frozen=True, kw_only=True)
 class Absence:
-    """That a worker is not there, and why."""
+    """The absence of a worker, and its reason."""
 
     how: Liveness
     exit: Exit
@@ -53,31 +53,31 @@ class WorkerView:
     volume: str | None = None
     devices: int = 1
     device: DeviceKind | None = None
-    """What they are; `None`: not known, or not alike."""
+    """Kind of its devices; `None` if unknown or mixed."""
     """As in `WorkerRecord`."""
     address: str = ""
     """As in `WorkerRecord`."""
     absence: Absence | None = None
-    """`None`: it can be given tasks."""
+    """`None` if it can get tasks."""
     before: Exit = STARTED_ANEW
-    """How the process before this incarnation ended."""
+    """End of the process before this incarnation."""
     free_bytes: int | None = None
     has_room: bool = True
-    """Whether its shard volume has room for another copy of a partition, as far as it has told."""
+    """True unless its shard volume is known to lack room for another copy."""
     tasks: tuple[str, ...] = ()
-    """What it says it runs, each as `experiment/task`."""
+    """Tasks it reports as running, each as `experiment/task`."""
     memory_bytes: int | None = None
-    """That its processes have for themselves; `None`: not known, or others take of it."""
+    """Memory for its processes alone; `None` if unknown or shared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """How much more memory workers may have (`controller.exclusions.memory_limits`).
+    """Possible memory increases of workers (`controller.exclusions.memory_limits`).
 
     Attributes:
-        most_bytes: that one may be given; 0: all stay as they are.
-        workers: that may have more than they have, or may once they are back.
-        is_known: whether the cluster manager is heard; while it is not, any worker may be one that can have more.
+        most_bytes: maximum limit of a worker; 0 without increases.
+        workers: workers that may get more, now or after their return.
+        is_known: True while the cluster manager is reachable; otherwise any worker may be one of them.
         problem: why another one may not; for people.
     """
 
@@ -89,50 +89,48 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
-    """What no log tells: the workers as they are now."""
+    """The present workers, which no log shows."""
 
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
-    """All that are registered and may be given something. One that a log knows and that is not here is gone for good,
-    or `left_out`."""
+    """Registered workers that may get tasks. A worker known to a log but missing here is gone, or in `left_out`."""
     left_out: Mapping[str, Exit] = field(default_factory=dict)
-    """Workers that are registered but given nothing, and why: what they hold counts for nobody."""
+    """Registered workers that get no tasks, with reasons. Their replicas do not count."""
     set_aside: Mapping[str, WorkerView] = field(default_factory=dict)
-    """The same as they registered and reported: a person may release them."""
+    """The views of the same workers: a person may release them."""
     suspects: frozenset[str] = frozenset()
-    """Those of `workers` that are given nothing new, for their machine is being checked."""
+    """Members of `workers` whose machine is being checked; they get no new tasks."""
     now: float = 0.0
-    """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it, but
-    what a user wants no more."""
+    """Time of a new event in seconds. It may be wrong; it revokes and fails only tasks that a user stopped."""
     closed: frozenset[Place] = frozenset()
-    """Where the run that decides may put nothing now: other runs have tasks there, or are to have the place next."""
+    """Device slots that the deciding run may not fill: other runs have or get them."""
     depth: int = QUEUE_DEPTH
-    """Open tasks that a place may have after this decision."""
+    """Maximum open tasks of a slot after this decision."""
     leaving: frozenset[str] = frozenset()
-    """Workers that are to be given back: they go on, but what only they hold is made on others before."""
+    """Workers to be released: they continue, but partitions that only they hold are made elsewhere first."""
     is_filling: bool = False
-    """Whether workers are on their way, who may bring back what nobody holds now."""
+    """True while starting workers may bring back lost partitions."""
     is_awaited: bool = False
-    """Whether more workers were asked for a short while ago, and are not all there."""
+    """True if more workers were requested recently and are not all present."""
     growth: Growth = Growth()
 
     def gone(self, worker: str) -> Exit:
-        """Why a worker that is not among `workers` is not."""
+        """Return why a worker is missing from `workers`."""
         return self.left_out.get(worker, REMOVED)
 
     @property
     def cramped(self) -> list[str]:
-        """Workers whose volume has no room for another copy."""
+        """Workers with no room for another copy on their volume."""
         return [name for name, seen in self.workers.items() if not seen.has_room]
 
     @property
     def free_bytes(self) -> int:
-        """Free space on the checkpoint volume, as the workers see it; 0 while none has reported it."""
+        """Free space on the checkpoint volume by the workers' reports; 0 without reports."""
         here = (w for w in self.workers.values() if w.absence is None)
         return min((w.free_bytes for w in here if w.free_bytes is not None), default=0)
 
 
 def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
-    """Whether a pod that is wanted has no worker yet, and nothing is known that keeps it from starting."""
+    """True if a requested pod has no worker yet and no known problem."""
     registered = {status.record.pod.uid for status in statuses if status.record.pod}
     pods = (pod for name, pod in fleet.pods.items() if fleet.is_wanted(name))
     accounted = sum(pod.uid in registered or bool(pod.trouble) for pod in pods)
@@ -140,7 +138,7 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
 
 
 def trained_on(statuses: Iterable[WorkerStatus]) -> dict[str, int]:
-    """Pod's uid -> devices of the workers there that train, as far as they have registered any."""
+    """Return pod uid -> registered devices that train."""
     found: dict[str, int] = {}
     for status in statuses:
         record = status.record
@@ -157,13 +155,13 @@ def worker_view(
     lease_s: float,
     devices: Mapping[str, int] | None = None,
 ) -> WorkerView:
-    """One worker.
+    """Return the view of one worker.
 
     Args:
-        fleet: the pods; `None` without a cluster manager, or while it is not heard.
-        silent_s: how long the worker has not reported although it could have.
-        lease_s: silence after which it is lost.
-        devices: pod's uid -> devices that train there (`trained_on`).
+        fleet: the pods; `None` without a reachable cluster manager.
+        silent_s: seconds without a report that could have come.
+        lease_s: silence in seconds after which it is lost.
+        devices: pod uid -> devices that train there (`trained_on`).
     """
     record = status.record
     absence = _in_fleet(record.pod, fleet) if record.pod and fleet else None
@@ -190,8 +188,10 @@ def worker_view(
 
 
 def memory_of(status: WorkerStatus) -> int | None:
-    """The limit of its container, as it is now: it may have been changed since the worker registered. Where it has
-    none, that of its node, beyond which nothing fits either. On one machine workers share the memory with all else."""
+    """Return the current limit of a worker's container, which may have changed, else its node's memory.
+
+    `None` outside pods: workers on one machine share its memory.
+    """
     if status.record.pod is None:
         return None
     limit = status.usage.memory_limit_bytes if status.usage is not None else None
@@ -199,8 +199,10 @@ def memory_of(status: WorkerStatus) -> int | None:
 
 
 def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]) -> float:
-    """Of the data. It follows the devices that train: what makes the partitions of a pod may see none of them. Of a pod
-    whose worker that trains has not registered yet, its GPUs tell."""
+    """Return the worker's share of the data, by the training devices of its pod.
+
+    Before the pod's training worker registers, by the pod's GPUs.
+    """
     is_counted = record.weight != _UNSAID or (record.devices and "train" in record.kinds)
     if is_counted or not record.pod:
         return record.weight
@@ -209,9 +211,11 @@ def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]
 
 
 def _has_room(status: WorkerStatus) -> bool:
-    """A twentieth of the volume stays free, beside 1.2 times what a partition takes. Of a pod's own volume that is what
-    is used over the number of partitions there, which is too much rather than too little. A disk of a machine holds
-    other things: a fifth of it is to be free."""
+    """True if the volume has room for a copy.
+
+    A twentieth of the volume stays free, and 1.2 times a partition's size, estimated from the used space. On
+    a machine's disk, a fifth must be free.
+    """
     usage = status.usage
     if usage is None or usage.shards_total_bytes is None or usage.shards_used_bytes is None:
         return True
@@ -235,7 +239,7 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
     if pod.dead:
         return Absence(how=Liveness.GONE, exit=pod.dead)
     if ref.container in pod.ended:
-        # Its container waits to be started again, perhaps for minutes. In a pod that is being ended it was taken away.
+        # The container waits for its restart, possibly for minutes; in an ending pod it was taken away.
         return Absence(how=Liveness.GONE, exit=pod.leaving or pod.ended[ref.container])
     if pod.leaving:
         return Absence(how=Liveness.LEAVING, exit=pod.leaving)
@@ -243,7 +247,7 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
 
 
 def _before(ref: PodRef, fleet: Fleet) -> Exit:
-    """A pod in which no process of this container has ended is a new one: the worker ran in another before."""
+    """Return how the previous process ended. A pod without an ended process is new: the worker ran in another one."""
     pod = fleet.pods.get(ref.name)
     known = pod.exits.get(ref.container) if pod and pod.uid == ref.uid else None
     return known or Exit(reason=_replaced(ref), kind=FailureKind.PREEMPTED)

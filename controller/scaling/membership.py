@@ -1,8 +1,8 @@
-"""The workers as the store and a cluster manager tell of them, and what the controller does about their number.
+"""The registered workers and their number.
 
-Effects only: it reads registrations, hands requests for another number of workers on, removes registrations of workers
-that will not come back, and tells why others do not start. What their state means for tasks is decided elsewhere
-(`controller.scaling.cluster_snapshot`, `controller.decisions.decide`). Not thread-safe: it belongs to the loop.
+Effects only: it reads registrations, passes size requests to the cluster manager, removes registrations of
+workers that will not return, and reports why pods do not start. `controller.scaling.cluster_snapshot` and
+`controller.decisions.decide` derive the effect on tasks. Owned by the loop; not thread-safe.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ NO_MANAGER = (
 )
 
 _AGAIN_S = 30.0
-"""Before the autoscaler asks for the same number once more, which the cluster manager has not told of yet."""
+"""Seconds before the autoscaler repeats a request that the cluster manager has not confirmed."""
 
 
 class Membership:
-    """Who is registered, and how they are.
+    """The registered workers and their state.
 
     Args:
-        orchestrator: the cluster manager, if there is one.
-        lease_s: a worker silent for longer is lost.
-        tick_s: longest time between two looks at the registrations.
-        most_memory: bytes that the memory of a worker may be raised to; 0: it stays as it is.
-        rest: whether workers are given back while nobody uses them.
-        installed: the number of workers in the chart's values; 0: it is not known.
+        orchestrator: the cluster manager, if any.
+        lease_s: seconds of silence after which a worker is lost.
+        tick_s: maximum seconds between two reads of the registrations.
+        most_memory: maximum bytes for a worker's memory; 0 leaves it unchanged.
+        rest: settings of scale to zero.
+        installed: number of workers in the chart's values; 0 if unknown.
 
     Attributes:
         limits: the memory of the workers' pods.
@@ -74,28 +74,28 @@ class Membership:
         self._arrivals = Arrivals()
         self._rest_rules = rest or RestRules()
         self._rest, self._is_recalled = Rest(self._rest_rules), False
-        """And whether it knows what another controller has told of it."""
+        """True after the state left by the previous controller has been loaded."""
         self._is_pausing = False
         self._wished: tuple[Wish | None, float] = (None, -math.inf)
-        """What was asked for last because of use or disuse, and when."""
+        """The newest request because of use or disuse, and its time."""
         self._fell: tuple[int, str] | None = None
-        """The number that was made of one for which there are no nodes, and what is told of it."""
+        """The number after a reduction for lack of nodes, and its message."""
         self._now = 0.0
         self._is_used = False
         self._size: int | None = None
-        """Pods that were wanted when that was looked at last."""
+        """Number of requested pods at the last check."""
         self._installed, self._installed_for = installed, ""
         """The set and number applied last, as in `Troubles.installed`."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
-        """When a person, and when the autoscaler, changed that."""
+        """Times of the last changes by a person and by the autoscaler."""
         self._own: int | None = None
-        """What the autoscaler asked for last, unless somebody else has changed it since."""
+        """The autoscaler's last request, until another author changes the number."""
         self._emptying_since: float | None = None
         self._emptied_at = -math.inf
-        """Since when a person wants none, as asked for; and the same once there are none."""
+        """Time of a person's request for zero workers; and the same once there are none."""
 
     def take_over(self) -> None:
-        """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
+        """Reset after a change of leader: another controller may have published, or a person chosen a size."""
         self._told, self._size, self._own = None, None, None
         self._arrivals, self._is_recalled = Arrivals(), False
         self.hear()
@@ -114,23 +114,23 @@ class Membership:
             self._is_recalled = True
 
     def hear(self) -> None:
-        """The cluster sent a notification: workers came or went, or somebody asks for something."""
+        """React to a notification: workers changed, or there is a request."""
         self._may_have_request = True
         self.look_again()
 
     def look_again(self) -> None:
-        """What is known may be out of date: ask before anything is decided on it."""
+        """Mark the data as outdated; it is read before the next decision."""
         self._read_at = self._tended_at = -self._tick_s
 
     def store_was_away(self) -> None:
-        """Nobody could report: silence counts from its return."""
+        """Restart the count of silence: workers could not report."""
         self._reachable_since = time.monotonic()
 
     def snapshot(self, now: float) -> ClusterSnapshot:
-        """The workers as they are; `now` is the time that an event would have.
+        """Return the present workers; `now` is the time of a new event.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         self._now = now
         self._recall()
@@ -194,14 +194,14 @@ class Membership:
         self._size = fleet.size
 
     def seen(self) -> Seen:
-        """How the number of workers came about."""
+        """Return the history of the number of workers."""
         fleet = self._fleet()
         if fleet is None:
-            # A cluster manager that is away may have got another number meanwhile.
+            # An unreachable cluster manager may have another number now.
             is_changing = self._orchestrator is not None
         else:
-            # Pods that are quarantined, or find no node, count for the manager and not for the forecast: of fewer pods
-            # it would end those that work.
+            # Quarantined pods and pods without a node count for the manager but not for the forecast: a
+            # reduction would end working ones.
             is_changing = (
                 are_coming(self._workers, fleet)
                 or any(not fleet.is_wanted(name) for name in fleet.pods)
@@ -210,7 +210,7 @@ class Membership:
         return Seen(changed_at=self._changed_at, chosen_at=self._chosen_at, is_changing=is_changing)
 
     def _at_work(self, fleet: Fleet) -> int:
-        """Pods that train and may be given something."""
+        """Return the number of training pods that may get tasks."""
         out = left_out(self._workers, self._health)
         here = [
             status.record
@@ -223,15 +223,14 @@ class Membership:
         )
 
     def rest(self, use: Use, *, bounds: tuple[int, int] | None = None) -> None:
-        """Give workers back while nobody uses the cluster, have them come again when somebody does, and be content with
-        those that find a node.
+        """Release unused workers, request them again for a run, and drop requests without nodes.
 
         Args:
-            use: what runs want of it.
-            bounds: fewest and most workers that the runs ask for.
+            use: demand of the runs.
+            bounds: minimum and maximum workers that the runs request.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         fleet = self._fleet()
         if fleet is None:
@@ -252,15 +251,14 @@ class Membership:
             return
         self._wished = wish, self._now
         if self.ask_for(wish.workers, wish.reason) and stalled is not None and wish.reason == stalled[1]:
-            self._chosen_at = self._now  # what found no node is not asked for again at once
+            self._chosen_at = self._now  # no immediate new request for a worker that found no node
             self._fell = wish.workers, f"{wish.workers} of {fleet.size} workers are wanted now: {wish.reason}"
 
     def ask_for(self, workers: int, reason: str) -> bool:
-        """Ask for so many workers, for people with the reason; false where a person's request waits for the cluster
-        manager.
+        """Request a number of workers, with a reason; False while a person's request is pending.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         waiting = self._kvs.size_request()
         if waiting is not None and not waiting.problem and waiting.by != AUTOSCALER:
@@ -273,18 +271,18 @@ class Membership:
 
     @property
     def is_pausing(self) -> bool:
-        """Whether runs are to be paused, because all workers are to be given back."""
+        """True if runs should pause because all workers will be released."""
         return self._is_pausing
 
     def tend(self, now: float | None = None, *, is_running: bool = False) -> None:
-        """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
+        """Apply size requests once per tick. Only for the leading controller.
 
         Args:
-            now: as of `snapshot`; left out: as it was then.
-            is_running: whether a run may have begun that is not paused.
+            now: as for `snapshot`; by default the last value.
+            is_running: True if an unpaused run may have started.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         monotonic = time.monotonic()
         if monotonic - self._tended_at < self._tick_s:
@@ -311,7 +309,7 @@ class Membership:
         return self._orchestrator.fleet() if self._orchestrator else None
 
     def _install(self) -> None:
-        """Scale a new worker set to the number of the chart's values, and any set when that number has changed."""
+        """Scale a new worker set to the chart's number, and any set when that number has changed."""
         fleet = self._fleet()
         if self._orchestrator is None or fleet is None or not self._installed:
             return
@@ -350,7 +348,7 @@ class Membership:
             and self._is_used
             and not request.workers
         ):
-            self._kvs.withdraw_size_request(request.workers)  # somebody has requested a run meanwhile
+            self._kvs.withdraw_size_request(request.workers)  # a run has been requested since
             return
         if not request.workers and request.pause and is_running:
             self._is_pausing = True
@@ -376,7 +374,7 @@ class Membership:
             log.info("the request for %s workers was replaced meanwhile", request.workers)
 
     def _apply(self, request: SizeRequest) -> str:
-        """Hand a request on; returns why it cannot be done."""
+        """Pass a request to the cluster manager; return why it fails, or ""."""
         if self._orchestrator is None:
             return NO_MANAGER
         try:
@@ -397,7 +395,7 @@ class Membership:
         return ""
 
     def _remove_gone(self, fleet: Fleet) -> None:
-        """A pod that is not there and not wanted does not come back, nor does its worker."""
+        """Remove registrations of workers with a missing pod that is no longer requested."""
         for status in self._workers:
             pod = status.record.pod
             if pod is None or pod.name in fleet.pods or fleet.is_wanted(pod.name):
@@ -405,13 +403,13 @@ class Membership:
             try:
                 self._kvs.remove_worker(status.record.worker, status.record.incarnation)
             except (NotFoundError, ConflictError):
-                pass  # somebody else did, or it is there again
+                pass  # already removed, or present again
             else:
                 log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
             self._read_at = -self._tick_s
 
     def _told_of_fall(self, size: int) -> str:
-        """Why there are fewer than were asked for, until another number is chosen."""
+        """Return why there are fewer workers than requested, until another number is chosen."""
         return self._fell[1] if self._fell is not None and self._fell[0] == size else ""
 
     def _tell_troubles(self, fleet: Fleet) -> None:
@@ -424,7 +422,7 @@ class Membership:
         self._tell(troubles)
 
     def _choice(self, size: int) -> dict[str, Any]:
-        """The fields of `Troubles` that say who chose the number of workers."""
+        """Return the fields of `Troubles` that say who chose the number of workers."""
         return {
             "size": size,
             "chosen_at": None if self._chosen_at == -math.inf else self._chosen_at,
@@ -434,7 +432,7 @@ class Membership:
 
     @property
     def _none_since(self) -> float | None:
-        """When a person chose that there are no workers; `None`: that does not hold."""
+        """Time when a person chose zero workers, if that still holds."""
         return self._emptying_since if self._emptied_at == -math.inf else self._emptied_at
 
     def _tell(self, troubles: Troubles) -> None:

@@ -1,7 +1,7 @@
-"""What keeps workers running, as the controller sees it: the interface to a cluster manager.
+"""The controller's interface to a cluster manager, which keeps workers running.
 
-On one machine there is none, and a worker's silence is all that tells of its end. A cluster manager knows sooner, and
-why. It is told how many workers are wanted.
+On one machine there is none, and only silence shows that a worker has ended. A cluster manager knows earlier,
+and the cause. It gets the requested number of workers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cerebro.contract.tasks import FailureKind
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a process ended, or why it ends.
+    """The end of a process, or its reason.
 
     Attributes:
-        reason: for people: names what happened, and what to do where something can be done.
-        kind: how a task that ran there counts: `PREEMPTED` (taken away: not at all), `OUT_OF_MEMORY` (a failed
-            attempt), `CRASH` (a lost worker).
-        limit_bytes: of `OUT_OF_MEMORY`: its own limit, which it had used up. 0: it has none, or its machine ran short.
+        reason: the event and the remedy, for people.
+        kind: effect on a task there: `PREEMPTED` (no attempt counted), `OUT_OF_MEMORY` (a failed attempt),
+            `CRASH` (a lost worker).
+        limit_bytes: for `OUT_OF_MEMORY`, the exhausted limit; 0 without a limit or if the machine ran short.
     """
 
     reason: str
@@ -30,7 +30,7 @@ class Exit:
 
 
 class Memory(NamedTuple):
-    """What a container asks for, and what it may use; bytes. What it asks for is 0 if that is not said."""
+    """A container's memory request and limit in bytes. An unknown request is 0."""
 
     request: int
     limit: int
@@ -41,19 +41,16 @@ class Pod:
     """One pod of the worker set.
 
     Attributes:
-        uid: differs from `PodRef.uid` of a worker that ran in an earlier pod of this name.
-        leaving: why it is being ended, while its processes may still run: it is given nothing new and gives back
-            what it has.
-        dead: why its processes run no more, or never will; known for certain, so nobody waits for a lease.
-        exits: container -> how the process before the present one ended, where there was one.
-        ended: container -> how its process ended, where none runs now although the pod lives: it waits to be started
-            again.
-        trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
-        is_pending: it is that no node fits: one may be on its way.
-        gpus: number of GPUs its containers were granted.
-        memory: container -> its memory request and limit in bytes, of those that have a limit.
-        unresized: why its containers are not given the resources that they were asked to be given; empty while there is
-            nothing to say.
+        uid: differs from `PodRef.uid` of a worker in an earlier pod with this name.
+        leaving: why it is ending. Its processes may still run; it releases its tasks and gets no new ones.
+        dead: why its processes certainly do not run any more, so no lease is awaited.
+        exits: container -> end of its previous process.
+        ended: container -> end of its process, while the pod lives and the container waits for a restart.
+        trouble: why it does not run yet (image pull, no node), or "".
+        is_pending: True if no node fits; one may be starting.
+        gpus: number of GPUs granted to its containers.
+        memory: container -> memory request and limit in bytes, for containers with a limit.
+        unresized: why a resize has no effect, or "".
     """
 
     uid: str
@@ -70,13 +67,12 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """All pods of the worker set, by name, and how many are wanted. A pod that is not listed does not exist.
+    """All pods of the worker set by name, and the requested number. Unlisted pods do not exist.
 
-    `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
-
-    `set_uid`: UID of the worker set. `told`: the number in the annotation of charts before 0.3; `None` without it.
-    `unmade`: pods that are wanted and do not exist -> why the cluster manager cannot make them, where it says so.
-    `expected`: pods that fit on no node, and for which one is being made, as far as that is told.
+    `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size will not return. `set_uid`: UID of the
+    worker set. `told`: number in the annotation of charts before 0.3; `None` without it. `unmade`: requested
+    pods that do not exist -> reason, if known. `expected`: pods without a node for which one is starting, if
+    known.
     """
 
     pods: Mapping[str, Pod]
@@ -87,12 +83,12 @@ class Fleet:
     expected: frozenset[str] = frozenset()
 
     def is_wanted(self, pod: str) -> bool:
-        """Whether a pod of this name will be there again."""
+        """True if a pod with this name is requested."""
         ordinal = pod.rpartition("-")[2]
         return not ordinal.isdigit() or int(ordinal) < self.size
 
     def troubles(self) -> dict[str, str]:
-        """Pods that do not start -> why."""
+        """Return pods that do not start -> reason."""
         troubles = {name: pod.trouble for name, pod in self.pods.items() if pod.trouble}
         coming = {
             name: f"a node is being made for it; until then {troubles[name]}"
@@ -102,26 +98,26 @@ class Fleet:
 
 
 class Orchestrator(Protocol):
-    """A cluster manager. No method waits for the network longer than a request takes."""
+    """A cluster manager. No method waits longer than one network request."""
 
     def fleet(self) -> Fleet | None:
-        """The pods as last heard; `None` while that may be out of date: then silence alone tells of lost workers."""
+        """Return the last known pods; `None` while they may be outdated, so that only silence shows losses."""
         ...
 
     def scale(self, workers: int) -> None:
-        """Ask for so many workers.
+        """Request a number of workers.
 
         Raises:
             RetryableError: the cluster manager does not answer now.
-            ClusterError: it refuses; says why.
+            ClusterError: it refuses, with the reason.
         """
         ...
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """Give a container of a pod more memory, while it runs.
+        """Raise the memory of a running pod's container.
 
         Raises:
             RetryableError: the cluster manager does not answer now.
-            ClusterError: it refuses, or cannot do such a thing; says why.
+            ClusterError: it refuses or cannot resize, with the reason.
         """
         ...

@@ -1,1 +1,1 @@
-"""How many workers a run needs: forecasts of its end, and what follows from them and the run's goal."""
+"""Number of workers a run needs: forecasts of its end, and advice by its goal."""

@@ -1,12 +1,12 @@
-"""When to look ahead, and what to tell and to ask for then.
+"""The autoscaler's timing, forecast events and size requests.
 
-A forecast is asked of a helper beside the controller, once enough is known of sub-epoch times, and again when workers
-came or went, an epoch is complete, or more is known. It is noted in the run's log if it says something new. Where the
-autoscaler may act, and a change pays (`controller.scaling.autoscaler.policy`), the cluster manager is asked for another
-number of workers; before workers leave, partitions that only they hold are made on those that stay.
+It requests a forecast from a child process once sub-epoch times are known, and again after a change of
+workers, a completed epoch or more observations. News goes to the run's log. If it may act and a change pays
+(`controller.scaling.autoscaler.policy`), it requests another size from the cluster manager. Before workers
+leave, partitions that only they hold are made elsewhere.
 
-Never waits: `look` sees whether an answer is there, and puts the next question. Forgets everything when the controller
-dies: the log has what was told.
+It never waits: `look` collects an answer and sends the next request. It keeps no state across controllers:
+the log has its results.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from controller.scaling.autoscaler.policy import Situation, candidates, choose, 
 log = logging.getLogger(__name__)
 
 _EVERY_S, _AT_LEAST_EVERY_S = 20.0, 600.0
-"""At most and at least so often a question is put."""
+"""Minimum and maximum seconds between two forecasts."""
 
 _LOOK_S = 2.0
-"""So often it is seen whether there is an occasion for one: that costs a pass over all models and workers."""
+"""Seconds between two checks for a reason to forecast: each costs a pass over all models and workers."""
 
 _LATE = 0.25
-"""An answer that took this share of the time left is not told: too much has happened since the question."""
+"""An answer that took longer than this share of the remaining time is discarded as outdated."""
 
 _NEWS = 0.1
-"""A forecast that differs by less than this share of what is left, or by less than what it says itself, is no news."""
+"""A forecast is news if it differs by this share of the remaining time and by its own uncertainty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the autoscaler may do.
+    """Permissions and settings of the autoscaler.
 
     Attributes:
         mode: ``off``, ``advise`` or ``act``.
-        most: workers that may be asked for; 0: it is not said.
-        hour_of_waiting: worker-hours that an hour is worth to who waits.
-        join_s: until a worker that is asked for is there.
-        can_act: whether there is a cluster manager to ask.
+        most: maximum number of workers; 0 if unknown.
+        hour_of_waiting: worker-hours that one hour of waiting is worth.
+        join_s: seconds until a requested worker joins.
+        can_act: True with a cluster manager.
     """
 
     mode: str = "advise"
@@ -66,12 +66,12 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """How the number of workers came about; seconds since the epoch.
+    """History of the number of workers; seconds since the epoch.
 
     Attributes:
-        changed_at: when it was changed last by the autoscaler; minus infinity: never.
-        chosen_at: when a person chose one.
-        is_changing: workers are on their way, or leave.
+        changed_at: last change by the autoscaler; minus infinity without one.
+        chosen_at: last choice by a person.
+        is_changing: True while workers start or leave.
     """
 
     changed_at: float = -math.inf
@@ -80,7 +80,7 @@ class Seen:
 
 
 class _Question(NamedTuple):
-    """That is open: when it was asked, about which workers, and what a copy takes."""
+    """An open request: its time, the workers, and the seconds to make a copy."""
 
     at: float
     there: tuple[str, ...]
@@ -88,7 +88,7 @@ class _Question(NamedTuple):
 
 
 class _View(NamedTuple):
-    """What is looked at."""
+    """Inputs of one call of `look`."""
 
     state: ExperimentState
     fit: FitDispatch
@@ -98,7 +98,7 @@ class _View(NamedTuple):
 
 
 class Autoscaler:
-    """Looks ahead for one run at a time, as long as it has the cluster to itself. Not thread-safe: one owner."""
+    """Forecasts for one run at a time while it has the cluster to itself. Not thread-safe: one owner."""
 
     def __init__(self, helper: Helper, rules: Rules) -> None:
         self._helper, self._rules = helper, rules
@@ -107,21 +107,23 @@ class Autoscaler:
         self._question: _Question | None = None
         self._asked_at = self._looked_at = -math.inf
         self._shrinking: tuple[ForecastMade, tuple[str, ...]] | None = None
-        """What asks for fewer workers than these; kept back until those that stay hold all that is needed."""
+        """A request for fewer workers, and the present ones. It waits until the remaining workers hold all
+        partitions.
+        """
 
     def see_workers(self, absences: Callable[[], Absences]) -> None:
-        """From what the cluster's log has told, it is known how often workers are lost."""
+        """Set the source of loss statistics, which come from the cluster log."""
         self._absences = absences
 
     def forget(self) -> None:
-        """The run has ended, or shares the cluster, or another controller leads."""
+        """Reset after the run has ended or shares the cluster, or the leader has changed."""
         if self._question is not None:
             self._helper.rest()
         self._occasion, self._question, self._shrinking = None, None, None
         self._asked_at = self._looked_at = -math.inf
 
     def leaving(self, state: ExperimentState) -> frozenset[str]:
-        """Workers that are to go, with those on their volumes: what only they hold is made on others before."""
+        """Return workers that will leave, with all workers on their volumes."""
         if self._shrinking is None:
             return frozenset()
         made, there = self._shrinking
@@ -130,11 +132,11 @@ class Autoscaler:
         return frozenset(worker.name for worker in state.workers.values() if worker.volume in volumes)
 
     def look(self, core: Core, now: float, seen: Callable[[], Seen]) -> ForecastMade | None:
-        """What to note, if there is news. To be called at every decision, so it costs little where nothing is due.
+        """Return a forecast event if there is news. Cheap when nothing is due.
 
         Args:
-            now: the store's clock.
-            seen: asked when it is needed.
+            now: time by the store's clock.
+            seen: returns the history of the number of workers; called if needed.
         """
         fit = core.fit
         run = core.state.runs[fit.run] if fit is not None else None
@@ -207,10 +209,10 @@ class Autoscaler:
             log.warning("no forecast for %s: %s", view.run.id, answer["error"])
             return None
         if question.there != self._there(view):
-            return None  # it is about a cluster that was
+            return None  # the set of workers has changed
         over_s = view.now - question.at
         if any(count == len(question.there) and over_s > _LATE * p50 for count, p50, _ in answer["ends"]):
-            self._occasion = None  # ask again
+            self._occasion = None  # request again
             return None
         ends = {
             int(count): Ends(max(0.0, p50 - over_s), max(0.0, p90 - over_s))
@@ -236,10 +238,10 @@ class Autoscaler:
         return made if wanted is not None or _is_news(view.run, made, view.now) else None
 
     def _shrink(self, view: _View, made: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
-        """The request for fewer workers, once each partition that is needed has a live holder that stays."""
+        """Return the request for fewer workers once a remaining alive worker holds each needed partition."""
         state, fit = view.state, view.fit
         if there != self._there(view) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
-            self._shrinking = None  # others have changed it, or it takes too long: look again
+            self._shrinking = None  # workers have changed, or it takes too long: decide again
             return None
         going = self.leaving(state)
         for partition in needed_partitions(state, view.run):

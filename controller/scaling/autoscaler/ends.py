@@ -30,20 +30,20 @@ class Ends(NamedTuple):
 
 
 def spread(makespans: Collection[Sequence[float]]) -> float:
-    """Relative deviation of simulations, as several sizes show it."""
+    """Return the relative deviation of simulations, from several sizes."""
     known = [(statistics.fmean(found), _deviation(found)) for found in makespans if len(found) >= FEWEST]
     return statistics.median([deviation / mean for mean, deviation in known if mean] or [_SPREAD])
 
 
 def simulated(makespans: Sequence[float], spread: float) -> Ends:
-    """What simulations tell: at least one.
+    """Return the ends of at least one simulation.
 
     Args:
-        spread: relative deviation of simulations, where these are too few to tell.
+        spread: relative deviation to use for few simulations.
     """
     middle, count = statistics.median(makespans), len(makespans)
     if count >= SAMPLES:
-        # Of so many and one more, which is the run, nine of ten are no later.
+        # The run is one more sample: of all, nine in ten are no later.
         upper = sorted(makespans)[math.ceil(0.9 * (count + 1)) - 1]
     elif count >= FEWEST:
         upper = statistics.fmean(makespans) + P90 * _deviation(makespans)
@@ -53,5 +53,5 @@ def simulated(makespans: Sequence[float], spread: float) -> Ends:
 
 
 def _deviation(makespans: Sequence[float]) -> float:
-    """Of one more simulation from the mean of these, as far as that is known of so few."""
+    """Return the deviation of one more simulation from the mean, corrected for few samples."""
     return statistics.stdev(makespans) * (1 + _OF_FEW / (len(makespans) - 1))

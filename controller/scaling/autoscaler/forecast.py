@@ -1,12 +1,11 @@
-"""When a run would end with so many workers: simulations of what is left, in the planner process's child process.
+"""Forecast of a run's end for a number of workers, by simulation in the planner's child process.
 
-The engine is the one of the planner's dry runs (`cerebro.scheduling.dispatch`): the policy that decides in the cluster,
-on the state that it decides on there, with sub-epochs whose times stray as those that were measured, and workers that
-are lost as often as they were. Workers that would come get the copies that pay, as in `controller.sources.relief`;
-those that would go leave their partitions to the others.
+The engine is the planner's (`cerebro.scheduling.dispatch`): the cluster's policy and state, sub-epoch times
+with the measured deviation, and workers lost as often as before. New workers get the worthwhile copies as in
+`controller.sources.relief`; removed ones leave their partitions to the others.
 
-A large run is simulated in part: some of its models, as many epochs as there is time for. The rest is taken to go on at
-the rate of the fluid limit (`cerebro.scheduling.balance`), and its noise to average out with the number of sub-epochs.
+Of a large run, some models and as many epochs as time permits are simulated. The rest continues at the rate
+of the fluid limit (`cerebro.scheduling.balance`), with noise averaged over the sub-epochs.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from cerebro.scheduling.problem import Problem, Strategy
 from controller.scaling.autoscaler.ends import FEWEST, P90, SAMPLES, Ends, simulated, spread
 
 LIMIT_S = 2.5
-"""For all sizes together: an answer is to come within 3 s."""
+"""Seconds for all sizes together: an answer should come within 3 s."""
 
 _SUB_EPOCHS = 600
-"""Sub-epochs that one simulation has at the most, but for one epoch of as many models as two to a worker."""
+"""Maximum sub-epochs of one simulation, except for one epoch of two models per worker."""
 
 _GAIN = 0.1
-"""A copy shortens what its partition takes by this share at least."""
+"""Minimum relative gain of a copy for its partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What is left of a fit run, and who is there: plain values, which go through JSON.
+    """Remaining work of a fit run, and its workers: plain values for JSON.
 
     Attributes:
         seconds: ``seconds[m][w]`` of a sub-epoch of size 1, `None` where the model does not fit.
-        fixed: likewise, for each sub-epoch of any size, with the pause before the next sub-epoch.
-        gpus: of each worker.
-        pace: of each worker, by which factor it takes longer than an average one, over its GPUs.
-        sizes, holders: of each partition; who holds it.
-        left: ``left[m]``, mask of the partitions that are left of the model's present epoch.
-        ahead: ``ahead[m]``, further epochs of it.
+        fixed: the fixed part of each sub-epoch, with the pause before the next one.
+        gpus: number for each worker.
+        pace: slowness factor of each worker, divided by its GPUs.
+        sizes, holders: size and holders of each partition.
+        left: ``left[m]``, mask of the remaining partitions in the model's present epoch.
+        ahead: ``ahead[m]``, its further epochs.
         model_ready, gpu_ready: as in `Problem`.
-        order: workers in the order in which they are kept: who goes first is last.
-        sigma: of the logarithm of sub-epoch times.
-        doubts: of each model, of the logarithm of what its sub-epochs take on average: how little is known of it.
-        shared: the same of what all models take together.
-        made_s, join_s: seconds that a copy, and a worker, take to be there.
-        losses_per_s, back_s: how often a worker is lost, and after how many seconds it is back; 0: `join_s`.
+        order: workers in the order of removal, the last one first.
+        sigma: deviation of the logarithm of sub-epoch times.
+        doubts: uncertainty of each model's mean log time.
+        shared: the same for all models together.
+        made_s, join_s: seconds to make a copy, and until a worker joins.
+        losses_per_s, back_s: losses per worker and second, and seconds until its return; 0 for `join_s`.
     """
 
     seconds: tuple[tuple[float | None, ...], ...]
@@ -78,23 +77,23 @@ class Outlook:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether one simulation does not tell all."""
+        """True if simulations differ."""
         return bool(self.sigma or self.losses_per_s or any(self.doubts))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Outlook:
-        """The reverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         rows = {name: tuple(map(tuple, value[name])) for name in ("seconds", "fixed", "holders", "gpu_ready")}
         flat = ("gpus", "pace", "sizes", "left", "ahead", "model_ready", "order", "doubts")
         return cls(**{**value, **rows, **{name: tuple(value[name]) for name in flat}})
 
 
 def answer(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a question: ``ends``, of each of the ``counts``, in their order."""
+    """Return the answer to a request: ``ends`` for each of the ``counts``, in order."""
     outlook = Outlook.from_json(message["outlook"])
     found = forecast(outlook, message["counts"], limit_s=message.get("limit_s", LIMIT_S))
     return {"ends": [[count, *ends] for count, ends in found.items()]}
@@ -107,10 +106,10 @@ def forecast(
     limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Ends]:
-    """When the run would end with each number of workers.
+    """Return the run's end for each number of workers.
 
     Args:
-        counts: those that matter most first: what there is no time for has the fluid limit's answer.
+        counts: the most important first; without time, a number gets the fluid limit.
         limit_s: time limit of all simulations together, measured by `clock`.
     """
     if not any(outlook.left) and not any(outlook.ahead):
@@ -128,7 +127,7 @@ def forecast(
 
 
 def _part(outlook: Outlook) -> Outlook:
-    """A run with some of the models, the costly and the cheap alike, where all are too many to simulate."""
+    """Return the run with a sample of its models, if it has too many to simulate."""
     open_models = [m for m, mask in enumerate(outlook.left) if mask or outlook.ahead[m]]
     least = 2 * sum(outlook.gpus)
     most = max(least, _SUB_EPOCHS // max(1, len(outlook.sizes)))
@@ -153,14 +152,14 @@ def _part(outlook: Outlook) -> Outlook:
 
 
 def _cost(outlook: Outlook, model: int) -> float:
-    """Seconds of a sub-epoch of size 1 on a worker that is typical."""
+    """Return seconds of a sub-epoch of size 1 on a typical worker."""
     row = zip(outlook.seconds[model], outlook.fixed[model], strict=True)
     known = [seconds + fixed for seconds, fixed in row if seconds is not None]
     return statistics.median(known) if known else 0.0
 
 
 def _work(outlook: Outlook, epochs: Sequence[int]) -> tuple[list[float], float, int]:
-    """Of so many epochs ahead of each model: seconds of each partition, of the longest model, and sub-epochs."""
+    """Return seconds per partition and of the longest model, and the number of sub-epochs."""
     work, longest, sub_epochs = [0.0] * len(outlook.sizes), 0.0, 0
     for model, (mask, ahead) in enumerate(zip(outlook.left, epochs, strict=True)):
         cost, own = _cost(outlook, model), 0.0
@@ -178,14 +177,14 @@ class _World:
     """The run with a number of workers.
 
     Attributes:
-        rest: by which what is left in all exceeds what is simulated, in the fluid limit.
-        calm: by which the relative noise of all is less than that of what is simulated.
+        rest: ratio of all remaining work to the simulated part, in the fluid limit.
+        calm: ratio of the relative noise of the whole to the simulated part.
     """
 
     outlook: Outlook
     problem: Problem
     delays: tuple[float, ...]
-    """Of each worker, before it can do anything."""
+    """Seconds before each worker can start."""
     fluid_s: float
     rest: float
     calm: float
@@ -226,7 +225,7 @@ class _World:
         )
 
     def makespan(self, number: int) -> float:
-        """Of one simulation of what is simulated."""
+        """Return the makespan of one simulation of the part."""
         outlook, rng = self.outlook, random.Random(f"losses {number}")
         span_s = 2 * self.fluid_s / max(self.rest, 1e-9)
         outages, back_s = [], outlook.back_s or outlook.join_s
@@ -243,10 +242,10 @@ class _World:
         return dispatch(self.problem, policy, seed=number, conditions=conditions).makespan
 
     def ends(self, makespans: Sequence[float], spread: float) -> Ends:
-        """Of all that is left.
+        """Return the ends of all remaining work.
 
         Args:
-            spread: relative deviation of simulations, where these are too few to tell.
+            spread: relative deviation to use for few simulations.
         """
         delay_s, shared = min(self.delays), P90 * self.outlook.shared
         if not makespans:
@@ -257,8 +256,10 @@ class _World:
 
 
 def _calm(whole: Outlook, part: Outlook, sub_epochs: int, part_sub_epochs: int) -> float:
-    """By which the relative noise of the whole is less than that of the part: sub-epochs stray each by itself, and what
-    is not known of a model is the same for all its sub-epochs."""
+    """Return the ratio of the whole's relative noise to the part's.
+
+    Sub-epochs deviate independently; a model's uncertainty is common to all its sub-epochs.
+    """
 
     def noise(outlook: Outlook, sub_epochs: int) -> float:
         doubts = [
@@ -272,7 +273,7 @@ def _calm(whole: Outlook, part: Outlook, sub_epochs: int, part_sub_epochs: int) 
 
 
 def _copied(balance: Balance, made_s: float) -> list[tuple[int, int]]:
-    """Copies that pay, (partition, worker) in the order in which they are made; the balance has them from now on."""
+    """Add the worthwhile copies to the balance; return (partition, worker) in order."""
     found: list[tuple[int, int]] = []
     partitions, workers = range(len(balance.holders)), range(len(balance.loads))
     while len(found) < 3 * len(workers):

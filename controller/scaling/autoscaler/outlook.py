@@ -1,4 +1,4 @@
-"""What is left of a fit run and who is there, as a question to `controller.scaling.autoscaler.forecast`. Pure."""
+"""Remaining work and workers of a fit run, as input of `controller.scaling.autoscaler.forecast`. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from controller.sources.relief import paces, slowness
 from controller.sources.replication import making_s
 
 MAX_SUB_EPOCHS = 20_000
-"""Beyond so many sub-epochs in an epoch a question takes too long to write down."""
+"""Maximum sub-epochs per epoch; beyond it a request takes too long to build."""
 
 
 _SIGMA = 0.5
-"""Beyond that sub-epochs are of several kinds rather than of one that strays."""
+"""Larger deviations come from different kinds of sub-epochs rather than noise."""
 
 
 _AWAITED = 3.0
-"""A worker that is away for so many times what one takes to be back is not waited for."""
+"""A worker absent for this multiple of the usual time is not expected back."""
 
 
 def outlook(
@@ -39,12 +39,12 @@ def outlook(
     join_s: float,
     absent: Frequency,
 ) -> Outlook | None:
-    """What is left; `None` while it is not known, or too much.
+    """Return the remaining work; `None` if unknown or too large.
 
     Args:
-        there: the workers that the run has, see `trainers`.
-        join_s: until a worker that is asked for is there.
-        absent: how often workers are lost, and how soon they are back.
+        there: the run's workers; see `trainers`.
+        join_s: seconds until a requested worker joins.
+        absent: frequency and duration of absences.
     """
     told = fit.dispatch_state
     sub_epochs = len(fit.models) * len(fit.partitions)
@@ -68,13 +68,12 @@ def outlook(
         return None
     sigma = estimates.sigma
     believed = beliefs([estimates.shown(model) for model in fit.models], _running(run, fit), sigma=sigma)
-    # Estimates are of logarithms. What sub-epochs add up to is their mean, which is more.
+    # Estimates are logarithmic; the mean of the times themselves is larger.
     means = [
         math.exp(shift + (min(sigma, _SIGMA) ** 2 + min(doubt, _SIGMA) ** 2) / 2)
         for shift, doubt in zip(believed.shifts, believed.doubts, strict=True)
     ]
-    # Nor does a worker take longer than others because its few sub-epochs did: dispatch soon finds that out, a forecast
-    # adds it up over all that is left.
+    # Few sub-epochs do not prove a worker slow: dispatch corrects that soon, but a forecast would add it up.
     calm = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
     times = (
         tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
@@ -109,8 +108,7 @@ def outlook(
 
 
 def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
-    """Model -> logarithm of the seconds per row that its sub-epoch which runs will take at least, on a worker as fast
-    as others."""
+    """Return model -> minimum log seconds per row of its running sub-epoch, on an average worker."""
     found = {}
     for task in run.open.values():
         if task.key.kind != "train" or task.state is not TaskState.RUNNING:
@@ -124,8 +122,10 @@ def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
 
 
 def trainers(state: ExperimentState, now: float, absent: Frequency) -> tuple[str, ...]:
-    """Workers that train and are there, or were lost a moment ago and will be back, in the order in which they are
-    kept: a cluster manager ends those with the highest numbers."""
+    """Return training workers that are present or will be back soon, in the order of removal, last first.
+
+    A cluster manager removes the highest numbers first.
+    """
     since = now - _AWAITED * absent.back_s
     names = [
         w.name
@@ -136,6 +136,6 @@ def trainers(state: ExperimentState, now: float, absent: Frequency) -> tuple[str
 
 
 def number_of(name: str) -> int:
-    """The number at the end of a worker's name, which says when it is taken away."""
+    """Return the number at the end of a worker's name, which decides the order of removal."""
     found = re.search(r"(\d+)$", name)
     return int(found[1]) if found else 0

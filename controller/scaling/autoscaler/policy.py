@@ -1,13 +1,11 @@
-"""How many workers a run should have: a pure function of when it would end with each number, of its goal, and of what
-was done before.
+"""The number of workers for a run: a pure function of forecast ends, goal and past changes.
 
-Worker-hours are the price: a run with `n` workers that ends after `T` costs ``n x T``. A goal is kept in the order that
-its user gave it: first the budget, then the end. Without a goal an hour of waiting is worth `hour_of_waiting`
-worker-hours.
+The price is worker-hours: `n` workers until `T` cost ``n x T``. A goal's budget has precedence over its end.
+Without a goal, an hour of waiting is worth `hour_of_waiting` worker-hours.
 
-To advise costs nothing; to act costs workers that have to come, and copies that have to be made. So the number is
-changed only where that gains a tenth and more than twice its cost, at most every five minutes, at most to twice or half
-of what is there, downwards not for an hour after any change, and not for an hour after a person has chosen one.
+Advice is free; changes cost joins and copies. So a change must gain a tenth and twice its cost. Changes are
+at least five minutes apart, at most by a factor of two, downwards an hour after any change, and an hour after
+a person's choice.
 """
 
 from __future__ import annotations
@@ -20,29 +18,29 @@ from cerebro.contract.runs import Goal
 from controller.scaling.autoscaler.ends import Ends
 
 GAIN, COST = 0.1, 2.0
-"""Share, and how many times its cost, that a change has to gain."""
+"""Minimum gain of a change: relative, and as a multiple of its cost."""
 EVERY_S, SETTLED_S, HOLD_S = 300.0, 3600.0, 3600.0
-"""At least so long between two changes; before workers are given back after a change; and after a person's choice."""
+"""Minimum seconds between changes; before a reduction; and after a person's choice."""
 
 _CAREFUL = 0.9
-"""Workers are given back only if the run would still end within this share of the time until `finish_by`."""
+"""Workers are removed only if the run still ends within this share of the time until `finish_by`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What a decision is made on.
+    """Inputs of a decision.
 
     Attributes:
         now: seconds since the epoch.
-        workers: that train now.
-        ends: number of workers -> when the run would end.
-        goal: of the run.
-        spent_h: worker-hours that it has had.
-        least, most: workers that may be asked for.
-        hour_of_waiting: worker-hours that an hour is worth to who waits.
-        join_s, made_s: until a worker, or a copy, is there.
-        changed_at, chosen_at: when the number was changed last, and when a person chose one; minus infinity: never.
-        is_changing: workers are on their way, or leave.
+        workers: number of training workers.
+        ends: number of workers -> end of the run.
+        goal: the run's goal.
+        spent_h: worker-hours used.
+        least, most: limits of the number of workers.
+        hour_of_waiting: worker-hours that one hour of waiting is worth.
+        join_s, made_s: seconds until a worker joins or a copy is ready.
+        changed_at, chosen_at: last change, and last choice by a person; minus infinity without one.
+        is_changing: True while workers start or leave.
     """
 
     now: float
@@ -61,26 +59,26 @@ class Situation:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Fewest and most workers: what the run asks for, within what may be asked for."""
+        """Minimum and maximum number of workers: the run's, within the cluster's limits."""
         least, most = self.goal.workers or (self.least, self.most)
         most = max(1, min(most, self.most))
         return min(max(least, self.least), most), most
 
     def cost_h(self, count: int) -> float:
-        """Worker-hours of what is left."""
+        """Return the worker-hours of the remaining work."""
         return count * self.ends[count].p50_s / 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A number of workers, and whether the goal is kept with it."""
+    """A number of workers; `is_kept` is True if it meets the goal."""
 
     workers: int
     is_kept: bool
 
 
 def choose(situation: Situation) -> Choice:
-    """The best number of those that are allowed, whatever is there now."""
+    """Choose the best allowed number, independent of the present one."""
     least, most = situation.bounds
     counts = sorted(count for count in situation.ends if least <= count <= most)
     if not counts:
@@ -103,14 +101,14 @@ def choose(situation: Situation) -> Choice:
 
 
 def wish(situation: Situation, choice: Choice) -> int | None:
-    """The number of workers to ask for now; `None`: leave it as it is."""
+    """Return the number of workers to request now, or `None` for no change."""
     now, there = situation.now, situation.workers
     if situation.is_changing or there not in situation.ends or choice.workers == there:
         return None
     if now - situation.changed_at < EVERY_S or now - situation.chosen_at < HOLD_S:
         return None
     if choice.workers < there and now - situation.changed_at < SETTLED_S:
-        return None  # what was asked for lately is not given back: nothing goes to and fro
+        return None  # no reduction soon after a change, to avoid oscillation
     least, most = situation.bounds
     wanted = min(max(choice.workers, math.ceil(there / 2)), 2 * there)
     wanted = _nearest(situation, wanted, choice.workers)
@@ -121,7 +119,7 @@ def wish(situation: Situation, choice: Choice) -> int | None:
 
 
 def _nearest(situation: Situation, wanted: int, chosen: int) -> int:
-    """A number on the way to the chosen one of which something is known."""
+    """Return the simulated number on the way to the chosen one that is nearest to it."""
     there = situation.workers
     on_way = [n for n in situation.ends if min(there, wanted) <= n <= max(there, wanted)]
     return min(on_way, key=lambda n: (abs(n - chosen), n), default=there)
@@ -133,7 +131,7 @@ def _pays(situation: Situation, wanted: int) -> bool:
     if goal.finish_by is not None and not _is_in_time(situation, there):
         if wanted > there:
             return after.p90_s < before.p90_s * (1 - GAIN)
-        return False  # fewer workers do not help who is late
+        return False  # fewer workers do not help a late run
     if goal.finish_by is not None and wanted < there:
         left_s = goal.finish_by - situation.now
         if after.p90_s > _CAREFUL * left_s:
@@ -144,7 +142,7 @@ def _pays(situation: Situation, wanted: int) -> bool:
 
 
 def _gain(situation: Situation, wanted: int) -> tuple[float, float]:
-    """(what a change gains, what there is without it), both in worker-hours."""
+    """Return (gain of a change, present cost), both in worker-hours."""
     there, goal = situation.workers, situation.goal
     if goal == Goal(workers=goal.workers):
         return _worth(situation, there) - _worth(situation, wanted), _worth(situation, there)
@@ -158,7 +156,7 @@ def _gain(situation: Situation, wanted: int) -> tuple[float, float]:
 
 
 def _worth(situation: Situation, count: int) -> float:
-    """Worker-hours, with those that waiting is worth."""
+    """Return worker-hours plus the cost of waiting."""
     return (count + situation.hour_of_waiting) * situation.ends[count].p50_s / 3600
 
 
@@ -168,9 +166,9 @@ def _is_in_time(situation: Situation, count: int) -> bool:
 
 
 def candidates(workers: int, partitions: int, models: int, bounds: tuple[int, int]) -> list[int]:
-    """Numbers of workers to simulate, those that matter most first.
+    """Return numbers of workers to simulate, the most important first.
 
-    Beyond the bounds as well, to say what a goal would take.
+    Includes numbers outside the bounds, to report the cost of a goal.
     """
     least, most = bounds
     wanted = [workers, 2 * workers, math.ceil(workers / 2), workers + 1, workers - 1, least, most]

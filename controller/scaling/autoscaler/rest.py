@@ -1,11 +1,12 @@
-"""When a cluster that nobody uses gives its workers back, and when it takes them again. Pure, but for what is
-remembered; belongs to the loop, not thread-safe.
+"""Scale to zero and scale up: release unused workers, and request them again for a run.
 
-Nobody uses it: no run is open, but for those that are paused. After a while all but the fewest are given back; their
-volumes stay, so nothing is made anew when they return. While a run is paused for a full disk one worker stays, or comes
-back, to tell when there is space again. A run that is open has as many come back as there were before.
-A number that a person has chosen holds for an hour, as everywhere; where that was none, it holds until a run is
-requested or resumed after that: this is the newer wish then.
+No I/O; keeps state. Owned by the loop; not thread-safe. A cluster is unused if no run is open, except paused
+ones. After a while all but the minimum of workers are released. Their volumes stay, so no data is made again.
+While a run is paused for a full disk, one worker stays or returns to report free space. An open run brings
+back the previous number.
+
+A number chosen by a person holds for an hour. A choice of zero holds until a later run is requested or
+resumed, because that is the newer intention.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from controller.scaling.autoscaler.use import Use
 
 @dataclass(frozen=True, kw_only=True)
 class RestRules:
-    """What may be done.
+    """Settings of scale to zero.
 
     Attributes:
-        is_on: whether anything may.
-        idle_s: so long nobody uses the cluster before workers are given back.
+        is_on: True if enabled.
+        idle_s: seconds without use before workers are released.
         least: workers that stay.
-        most: that may be asked for; 0: it is not said.
+        most: maximum number of workers; 0 if unknown.
     """
 
     is_on: bool = False
@@ -36,26 +37,26 @@ class RestRules:
 
 
 class Wish(NamedTuple):
-    """A number of workers to ask for, and why, for people."""
+    """A number of workers to request, and the reason for people."""
 
     workers: int
     reason: str
 
 
 class Rest:
-    """Whether the cluster rests.
+    """The state of scale to zero.
 
     Attributes:
-        before: workers that there were before they were given back; 0: it does not rest.
+        before: workers before the release; 0 if none were released.
     """
 
     def __init__(self, rules: RestRules, *, before: int = 0) -> None:
         self._rules, self.before = rules, before
         self._idle_since: float | None = None
         self._last = 0
-        """The newest number of workers that was wanted, other than none."""
+        """The newest requested number above zero."""
         self._kept = 0
-        """Workers that stayed, or came back, for a run that is paused for a full disk, while the cluster rests."""
+        """Workers kept or brought back for a run paused for a full disk."""
         self._is_down = True
         """Whether those that were given back are wanted no more by the cluster manager either."""
 
@@ -102,20 +103,20 @@ class Rest:
         return None
 
     def is_waking(self, size: int) -> bool:
-        """Whether workers that were given back are wanted again, and are not all there."""
+        """True if released workers are requested again and not all present."""
         return self.before > 0 and self._is_down and not self._is_resting(size)
 
     def _is_resting(self, size: int) -> bool:
         return size == 0 or (size < self.before and size in (self._rules.least, self._kept))
 
     def _remember(self, size: int, *, is_awaited: bool) -> None:
-        """What came of it, by whomever."""
-        is_another = not self._is_down and size != self.before  # somebody chose it meanwhile
+        """Update the state after a change, by any author."""
+        is_another = not self._is_down and size != self.before  # another author chose it
         self._is_down |= self._is_resting(size)
         if (self.is_waking(size) or (is_another and not self._is_down)) and not is_awaited:
             self.before, self._kept, self._is_down = 0, 0, True
         if not size and not self.before:
-            self.before = self._last  # by whomever: a run wakes it
+            self.before = self._last  # by any author: a run scales up again
         self._last = size or self._last
 
     def _idle(self, now: float, size: int, chosen_at: float, *, least: int) -> Wish | None:
@@ -136,7 +137,7 @@ class Rest:
         return Wish(wanted, "a run is requested") if wanted > size else None
 
     def told(self, size: int) -> str:
-        """For people, while workers are given back; empty else."""
+        """Return the status for people while workers are released, else ""."""
         if not self._rules.is_on:
             return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
         if not self.before or self.is_waking(size):

@@ -1,4 +1,4 @@
-"""Whether anybody uses the cluster: runs that are open and could go on if they had workers. Pure."""
+"""Use of the cluster: open runs that could continue with workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cerebro.state import ExperimentState, Run, RunState
 
 
 class Use(NamedTuple):
-    """What runs want of the cluster.
+    """Demand of runs for the cluster.
 
     Attributes:
-        is_used: whether one could go on that is not paused.
-        is_full: whether one is paused until there is free space: workers tell how much there is, so one is to stay.
-        is_sure: whether that is so; else it may turn out that nobody does.
-        wished_at: when one of these was requested, or last went on, in seconds; infinity: that is not known.
-        runs: those that could go on, as far as they are known.
+        is_used: True if an unpaused run could continue.
+        is_full: True if a run is paused for free space: one worker must stay to report it.
+        is_sure: False if the states are incomplete and there may be no use.
+        wished_at: time of the newest request or resumption of these runs; infinity if unknown.
+        runs: known runs that could continue.
     """
 
     is_used: bool
@@ -30,14 +30,15 @@ class Use(NamedTuple):
 def use_of(
     states: Iterable[ExperimentState], open_runs: Collection[Run], queued: int, *, is_known: bool = True
 ) -> Use:
-    """What is wanted now. A run that waits for another one of its experiment wants nothing beside that: behind one that
-    is paused it would not go on.
+    """Return the present demand.
+
+    A run that waits for another one of its experiment adds none: behind a paused run it would not start.
 
     Args:
-        states: of the experiments that are worked on.
-        open_runs: runs of these that wait for no other one.
-        queued: open runs of all experiments.
-        is_known: whether the states are those of now.
+        states: states of the active experiments.
+        open_runs: their runs that wait for no other.
+        queued: number of open runs of all experiments.
+        is_known: True if the states are current.
     """
     runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
     full = [run for run in open_runs if run.state is RunState.PAUSED and (run.needs_bytes or run.full_volume)]
@@ -59,6 +60,6 @@ def use_of(
 
 
 def _wished(run: Run) -> float:
-    """When somebody wanted it to go on, the last time; of one that is paused, since when it waits for that."""
+    """Return when a run was last wanted; of a paused one, since when it waits."""
     times = [time for spans in (run.pauses, run.breaks) for span in spans[-1:] for time in span]
     return max([run.requested, *(time for time in times if time < math.inf)])

@@ -1,17 +1,17 @@
-"""Which trial is worth its time, if any is. Pure; knows nothing of torch, processes and the store.
+"""Choice of worthwhile trials. Pure; independent of torch, processes and the store.
 
-A trial is worth it where there is a choice, and the choice could make the run shorter. Whether a model can be trained
-at all, sub-epochs find out: where one runs out of memory, the next one, by the next way, is itself the trial. So:
+A trial is worthwhile if there is a choice that could shorten the run. Sub-epochs themselves show whether a
+plan fits: after one runs out of memory, the next one tries the next plan. The rules:
 
-- A way that cannot fit is not tried: its state alone, with what a trial of its group has shown of the optimizer's state
-  and of activations, is more than `FULL` of a device or of the host.
-- A way on k devices trains at most k times as fast, so all it can do is to shorten long chains: the sub-epochs of a
-  model come one after another. Only models are tried whose chain, by the narrowest way that fits and without one
-  sub-epoch of it, is longer than `LONG` of the load bound, which is all work spread evenly over all devices.
-- The makespan is asked for with optimistic times, a speed-up in proportion to the devices over the nearest way that was
-  measured. If the group without its own hope makes it longer by less than `WORTH`, there is no trial.
+- A plan that cannot fit is not tried: its state, with optimizer state and activations seen in the group's
+trials, exceeds `FULL` of a device's or the host's memory.
+- A plan on k devices is at most k times as fast, so it can only shorten long chains: a model's sub-epochs are
+serial. Only models with a long chain are tried. By the narrowest fitting plan and without one sub-epoch, it
+exceeds `LONG` of the load bound, which is all work spread evenly over all devices.
+- The makespan is computed with optimistic times: linear speed-up over the nearest measured plan. If the
+group's optimistic times shorten it by less than `WORTH`, there is no trial.
 
-Numbers of devices are tried as they double.
+Numbers of devices are tried in doubling steps.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from controller.sources.trials.times import (
 )
 
 LONG = 0.8
-"""Of the load bound."""
+"""Share of the load bound."""
 WORTH = 0.01
-"""Of the makespan."""
+"""Share of the makespan."""
 LEAST_BATCHES, LEAST_S = 100, 30.0
-"""That a model has left: below, a trial costs more than it could gain."""
+"""Minimum remaining batches and seconds of a model for a trial to pay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A trial that is worth its time.
+    """A worthwhile trial.
 
     Attributes:
-        known: the way.
-        model: one of its group, to try it with.
+        known: the parallel plan.
+        model: a model of its group for the trial.
     """
 
     group: ModelGroup
@@ -67,7 +67,7 @@ class Wanted:
 
     @property
     def key(self) -> Measured:
-        """As in `Situation.outcomes`."""
+        """Key in `Situation.outcomes`."""
         return Measured(self.group.id, self.known.id)
 
 
@@ -77,10 +77,10 @@ def is_there_a_choice(
     sub_epoch: Mapping[str, float],
     batch_s: Mapping[str, float],
 ) -> bool:
-    """Whether anything could be gained by looking at the models of a run at all.
+    """True if an inspection of the run's models could be useful.
 
     Args:
-        devices: of each worker that trains.
+        devices: number of devices of each training worker.
         left, sub-epoch, batch_s: as in `Situation`.
     """
     if max(devices, default=0) < 2 or not left:
@@ -94,21 +94,23 @@ def is_there_a_choice(
 
 
 def is_worth_a_trial(batches: float, batch_s: float | None) -> bool:
-    """Whether so much is left of a model that a trial, which takes some dozens of batches and the start of processes,
-    could pay.
+    """True if a model has enough remaining work for a trial to pay.
+
+    A trial takes dozens of batches and process starts.
 
     Args:
-        batch_s: seconds of a batch; `None`: not known.
+        batch_s: seconds of a batch; `None` if unknown.
     """
     return batches >= LEAST_BATCHES and (batch_s is None or batches * batch_s >= LEAST_S)
 
 
 def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[Wanted]:
-    """Trials that are worth their time, the longest chain's first. Those after the first are for workers that could not
-    do that: which of them are still worth it is to be asked again once one is under way.
+    """Yield worthwhile trials, the longest chain's first.
+
+    Later ones are for workers that cannot run the first. Call again after one has started.
 
     Args:
-        makespan: of what is left; `lower_s` by default.
+        makespan: of the remaining work; `lower_s` by default.
     """
     devices = sum(sum(sizes) for sizes in situation.devices.values())
     ask = makespan or (lambda parallel_plans: lower_s(parallel_plans, devices))
@@ -125,8 +127,8 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
         if is_worth_a_trial(max(left_of(situation, group)), known_s(situation, group))
     ]
     hopes = {group.id: _hopes(situation, group) for group in long}
-    # With all that is hoped for, and then without what is hoped of one group: of two chains of one length, shortening
-    # either alone would gain nothing.
+    # With all optimistic times, then without one group's: of two equal chains, shortening one alone gains
+    # nothing.
     best = times | {group.id: _with(times[group.id], hopes[group.id]) for group in long}
     for group in sorted(long, key=lambda group: -chains[group.id]):
         if hopes[group.id] and not _is_being_tried(situation, group):
@@ -134,7 +136,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
 
 
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
-    """Ways of which no trial has told yet, and that may fit."""
+    """Yield untried plans that may fit."""
     for known in there(situation, group):
         is_known = outcome_of(situation, group, known) is not None
         if not is_known and may_fit(situation, group, known) and not is_hopeless(situation, group, known):
@@ -142,17 +144,17 @@ def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelP
 
 
 class _Asked(NamedTuple):
-    """What the makespan is asked with."""
+    """Inputs of the makespan comparison."""
 
     times: Mapping[str, Mapping[Width, float]]
-    """Of each group, as it is known."""
+    """Known times of each group."""
     best: Mapping[str, Mapping[Width, float]]
-    """The same with all hopes."""
+    """The same with all optimistic times."""
     makespan: Makespan
 
 
 def _hopes(situation: Situation, group: ModelGroup) -> list[tuple[KnownParallelPlan, float]]:
-    """Ways whose turn it is, and seconds of a batch at the best."""
+    """Return the plans to try next, with optimistic seconds of a batch."""
     return [
         (known, optimistic_s(situation, group, known))
         for known in _untried(situation, group)
@@ -181,7 +183,7 @@ def _worthwhile(
         if after < without * (1 - WORTH):
             wanted = Wanted(group=group, known=known, model=_model(situation, group))
             found.append((after, wanted))
-    # Few devices first; between equals decides the order of the inspection, which is that of the techniques.
+    # Few devices first; ties go by the inspection's order, which is the order of the techniques.
     yield from (
         wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.parallel_plan.size, pair[0]))
     )
@@ -192,8 +194,10 @@ def _is_being_tried(situation: Situation, group: ModelGroup) -> bool:
 
 
 def _is_next(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
-    """Whether the way's number of devices is the next one to try: no larger one was measured, and the next smaller one
-    was, or cannot be used."""
+    """True if the plan's number of devices is the next to try.
+
+    No larger number was measured, and the next smaller one was measured or is unusable.
+    """
     size, sizes = known.parallel_plan.size, measured(situation, group, known)
     if max(sizes, default=0) > size:
         return False

@@ -1,4 +1,4 @@
-"""What is known of the ways of a run's models, and what is left to do."""
+"""Known facts about a run's parallel plans, and its remaining work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup, T
 
 
 class Measured(NamedTuple):
-    """A way of a group: ids as in `Inspection`."""
+    """A parallel plan of a group: ids as in `Inspection`."""
 
     group: str
     parallel_plan: str
@@ -18,21 +18,19 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What a run knows, and has left to do.
+    """Known facts about a run, and its remaining work.
 
     Attributes:
-        left: model -> batches that it has left to train on, of models that have any.
-        sub-epoch: model -> batches of its longest sub-epoch: so much longer than the load bound a chain may be just
-        because sub-epochs
-            are not divided.
-        batch_s: model -> seconds of a batch by the way that its sub-epochs have had, as far as that is known; the
-            others are like them on average.
-        outcomes: of trials.
-        struck: ways that sub-epochs have failed by.
-        fits: ways that sub-epochs were committed by.
-        under_way: trials that are open.
-        devices: index of a kind of devices, as in `inspection` -> how many each worker has that is there.
-        wanted: techniques that the user has named; `None`: whatever keeps the numbers of one device.
+        left: model -> remaining batches, if it has any.
+        sub-epoch: model -> batches of its longest sub-epoch (`sub_epoch`). A chain may exceed the load bound
+            by this, because sub-epochs are not divided.
+        batch_s: model -> known seconds of a batch; the others get the average.
+        outcomes: results of trials.
+        struck: plans that failed in sub-epochs.
+        fits: plans of committed sub-epochs.
+        under_way: open trials.
+        devices: index of a kind of device, as in `inspection` -> number of devices of each alive worker.
+        wanted: techniques named by the user; `None` for all that compute the same numbers as one device.
     """
 
     inspection: Inspection
@@ -48,12 +46,12 @@ class Situation:
 
 
 def left_of(situation: Situation, group: ModelGroup) -> list[float]:
-    """Batches that models of the group have left, of those that have any."""
+    """Return the remaining batches of the group's unfinished models."""
     return [left for model in group.models if (left := situation.left.get(model, 0.0)) > 0]
 
 
 def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
-    """Ways that can be used now: applicable, not ruled out, wanted, and with a worker that has the devices."""
+    """Yield usable plans: applicable, wanted, not ruled out, and with a worker that has enough devices."""
     for known in group.parallel_plans:
         if known.reason or (group.id, known.id) in situation.struck:
             continue
@@ -69,12 +67,12 @@ def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan
 
 
 def outcome_of(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> TrialOutcome | None:
-    """What a trial of the way has shown."""
+    """Return the plan's trial outcome, if any."""
     return situation.outcomes.get((group.id, known.id))
 
 
 def is_like(one: KnownParallelPlan, other: KnownParallelPlan) -> bool:
-    """Whether they differ in the number of devices alone."""
+    """True if the plans differ only in the number of devices."""
     return (one.parallel_plan.technique, one.parallel_plan.params, one.place) == (
         other.parallel_plan.technique,
         other.parallel_plan.params,
@@ -83,7 +81,7 @@ def is_like(one: KnownParallelPlan, other: KnownParallelPlan) -> bool:
 
 
 def measured(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> dict[int, float]:
-    """Devices -> seconds of a batch by ways that are like this one."""
+    """Return devices -> measured seconds of a batch by plans that differ only in the number of devices."""
     return {
         other.parallel_plan.size: outcome.batch_s
         for other in group.parallel_plans
@@ -94,6 +92,6 @@ def measured(situation: Situation, group: ModelGroup, known: KnownParallelPlan) 
 
 
 def is_ruled_out(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
-    """Whether a trial, or a sub-epoch, has come to nothing by the way."""
+    """True if the plan failed in a trial or sub-epoch."""
     outcome = outcome_of(situation, group, known)
     return (group.id, known.id) in situation.struck or (outcome is not None and bool(outcome.reason))
