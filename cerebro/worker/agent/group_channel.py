@@ -1,6 +1,6 @@
-"""What the ranks of one attempt say, as if one child process said it.
+"""Messages of an attempt's ranks, merged into the messages of a single child.
 
-Rank 0 is the one that is listened to while they train; of the others it counts how they end.
+Progress comes from rank 0. The other ranks contribute their results and failures.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cerebro.worker.agent.process import ChildProcess
 from cerebro.worker.agent.verdict import RankEnd
 
 _SPEAK_S = 0.3
-"""How long the others may take to say what they know, after the first has failed."""
+"""Seconds for other ranks to report after the first failure."""
 _LOST_S = 0.4
-"""And once more, where all that was heard is that a peer is lost: which one, is known in a moment."""
+"""Extra seconds if only lost peers were reported: the root cause usually arrives in a moment."""
 
 Message = dict[str, Any]
 
@@ -28,18 +28,18 @@ Rank = ChildProcess | RemoteRank
 
 
 class GroupChannel:
-    """What the ranks say, as if one child said it: see `Channel`.
+    """Messages of all ranks, with the interface of `Channel`.
 
     Args:
         children: by rank.
-        conclude: called once in an attempt, when no more is to be heard; returns how it ended.
+        conclude: called once per attempt after the last message; returns the outcome.
 
     Attributes:
-        is_closed: never. A rank whose end is gone has failed, and that is told as a message.
-        answers: by rank: a result, or `None` of one that was left between two batches.
-        ends: by rank: how it failed.
-        may_leave: whether the attempt was asked to end.
-        leaving: why another worker of a gang has asked for that; empty if none has.
+        is_closed: always False. A rank with a closed connection has failed, which is a message.
+        answers: results by rank; `None` for a rank that was preempted.
+        ends: failures by rank.
+        may_leave: True if the attempt was preempted.
+        leaving: another gang worker's reason for a preemption, or "".
     """
 
     is_closed = False
@@ -69,20 +69,20 @@ class GroupChannel:
 
     @property
     def strays(self) -> int:
-        """How many lines were no messages, from all ranks."""
+        """Number of lines that were not messages, from all ranks."""
         return sum(child.channel.strays for child in self._children)
 
     @property
     def stray(self) -> str:
-        """One of these, for people."""
+        """One such line, for people."""
         return next((child.channel.stray for child in self._children if child.channel.stray), "")
 
     def drop(self, message: Message) -> None:
-        """Count a message that was understood by nobody."""
+        """Count a message that no receiver understood."""
         self._children[0].channel.drop(message)
 
     def pending(self) -> Message | None:
-        """What one child would have said, if there is anything."""
+        """Return the next merged message, or `None`."""
         message = self._hear()
         if message is None and not self._has_concluded and (self.ends or self.is_over()):
             self.await_others()
@@ -107,7 +107,7 @@ class GroupChannel:
 
     def _hear(self) -> Message | None:
         for rank, child in enumerate(self._children):
-            # Asked first: what it said before it ended counts.
+            # Check first: messages sent before it ended count.
             is_gone = not child.is_alive()
             while (message := child.channel.pending()) is not None:
                 try:
@@ -147,7 +147,7 @@ class GroupChannel:
         elif what == "preempted" and self.may_leave:
             self.answers[rank] = None
         elif what == "preempted":
-            # User code's own doing. Whoever follows the attempt says so.
+            # User code raised it. The attempt's follower reports that.
             failure = Failure(kind=FailureKind.PREEMPTED, message="nobody asked it to end")
             self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=failure)
         elif what == "done":
@@ -159,7 +159,7 @@ class GroupChannel:
         return None
 
     def _take_remote(self, rank: RemoteRank, message: Message) -> bool:
-        """What the agent of another worker says of its rank, and not the rank itself; false if it is nothing such."""
+        """Handle a message of the remote agent rather than its rank. Return False for others."""
         if message["is"] == "at":
             rank.batch, rank.operations = int(message["batch"]), int(message["operations"])
         elif message["is"] == "leaving":

@@ -1,8 +1,9 @@
-"""Whether an attempt that shows no batch hangs. Busy is not hung. Pure: times and usage are given.
+"""Detect an attempt that hangs because it reaches no batch and is idle. Pure.
 
-An attempt is quiet while it comes to no new batch. For how long it may be depends on how long its batches take, up to
-the run's `hang_timeout_s`: that is the limit before the first batch and after the last one, where libraries are
-imported, compiled and checkpoints written. One whose processes use a processor or its GPU is slow, and has more time.
+An attempt is quiet until it reaches its next batch. Its limit follows from the duration of its batches, up to
+the run's `hang_timeout_s`, which applies before the first batch and after the last, during imports,
+compilation and checkpoints. An attempt that uses a processor or GPU is slow rather than hung, and has more
+time.
 """
 
 from __future__ import annotations
@@ -15,33 +16,34 @@ from typing import Literal
 Phase = Literal["first", "between", "last"]
 """Before the first batch, between two, after the last one."""
 Verdict = Literal["goes on", "idle", "busy"]
-"""What becomes of it: `idle` and `busy` are hangs, by what its processes did."""
+"""Verdict on an attempt: `idle` and `busy` are hangs, named by its processes' activity."""
 
 FLOOR_S, FLOOR_SHARE = 60.0, 0.1
 """No limit between two batches is less than the larger one: seconds, and the share of the run's limit. So who raises
 that gives short batches more time, too."""
 BATCHES = 20
-"""Times the slow batches of the attempt: so long another one may take."""
+"""Multiple of the attempt's slow batches that a batch may take."""
 SLOW = 3
-"""Times the limit: so long a busy one has."""
+"""Multiple of the limit for a busy attempt."""
 BUSY_CORES, BUSY_GPU = 0.05, 0.01
 """Of one core, and of a GPU: who uses more is busy."""
 _RUNNABLE = 0.5
-"""Of the looks: who could compute at so many is busy, too. On a crowded machine it may have got no processor."""
+"""Fraction of checks that found runnable threads, for a busy attempt. A crowded machine may give it no
+processor.
+"""
 _LOOKS, _LONGEST_LOOK_S = 8, 5.0
 """Within the second half of the limit, usage is measured so often, and at least so often."""
 _REMEMBERED = 1000
 _EARLY_S = 1e-3
-"""A look that comes so much before its time has come in time."""
+"""Seconds by which a check may be early."""
 
 
 def limit_s(cap_s: float, phase: Phase, batches_s: Sequence[float]) -> float:
-    """Seconds without a batch after which an idle attempt hangs.
+    """Return the seconds without a batch until an idle attempt hangs.
 
     Args:
-        cap_s: the run's limit, which no other one exceeds.
-        batches_s: seconds that batches of the attempt have taken; those that came faster than they are told may
-            be means of several.
+        cap_s: the run's limit, the maximum.
+        batches_s: durations of the attempt's batches in seconds; fast ones may be means of several.
     """
     if phase != "between" or not batches_s:
         return cap_s
@@ -51,12 +53,12 @@ def limit_s(cap_s: float, phase: Phase, batches_s: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What the processes of an attempt used for a while.
+    """Resource use of an attempt's processes during an interval.
 
     Attributes:
-        cores: on average.
-        gpu: share of the GPU, at most.
-        runnable: share of the looks at which one of its threads ran or waited for a processor.
+        cores: mean number of busy cores.
+        gpu: maximum share of the GPU.
+        runnable: fraction of checks that found a running or runnable thread.
     """
 
     cores: float
@@ -70,11 +72,11 @@ class Use:
 
 
 def verdict(*, quiet_s: float, limit: float, cap_s: float, use: Use) -> Verdict:
-    """Whether an attempt hangs that has been quiet for so long.
+    """Classify an attempt by its quiet time and resource use.
 
     Args:
-        limit: as `limit_s` says.
-        use: in the last part of that time.
+        limit: see `limit_s`.
+        use: resource use in the last part of that time.
     """
     if quiet_s < limit:
         return "goes on"
@@ -85,11 +87,11 @@ def verdict(*, quiet_s: float, limit: float, cap_s: float, use: Use) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """What the processes of an attempt do at one moment.
+    """Activity of an attempt's processes at one moment.
 
     Attributes:
-        spent_s: process -> seconds of processor time until now, those of its own that have ended included.
-        is_runnable: whether one of their threads runs or waits for a processor.
+        spent_s: processor seconds by process, including its ended children.
+        is_runnable: True if a thread runs or waits for a processor.
         gpu: share of the GPU in use.
     """
 
@@ -100,12 +102,12 @@ class Activity:
 
 @dataclass
 class Watch:
-    """Of one attempt: when to look at it again, and what follows. All times are of one clock, in seconds.
+    """Schedules and evaluates the checks of one attempt. All times are seconds of one clock.
 
     Args:
         cap_s: the run's limit.
-        since: from when it is watched.
-        is_for_all: `cap_s` is for the task as a whole, busy or not.
+        since: start time.
+        is_for_all: True if `cap_s` limits the entire task, busy or not.
     """
 
     cap_s: float
@@ -117,10 +119,10 @@ class Watch:
     _before: Activity | None = None
     _looked: float = 0.0
     _used: deque[tuple[float, float, Activity]] = field(default_factory=deque)
-    """Of each look: when, core-seconds since the one before, and what there was to be seen."""
+    """Time, core-seconds since the previous check, and activity of each check."""
 
     def advance(self, at: float, *, batch: int = 0, is_last: bool = False) -> None:
-        """It has come to another batch or row."""
+        """Record a new batch or row."""
         if batch > self._batch > 0 and at > self.since:
             self.batches_s.append((at - self.since) / (batch - self._batch))
         self._batch = max(batch, self._batch)
@@ -128,17 +130,17 @@ class Watch:
         self.restart(at)
 
     def restart(self, at: float) -> None:
-        """Its time begins anew."""
+        """Restart the quiet time."""
         self.since, self._before = at, None
         self._used.clear()
 
     @property
     def limit(self) -> float:
-        """Seconds that it may be quiet while it is idle."""
+        """Seconds that it may be quiet while idle."""
         return self.cap_s if self.is_for_all else limit_s(self.cap_s, self.phase, self.batches_s)
 
     def due_s(self, now: float) -> float:
-        """Seconds until it is to be looked at."""
+        """Return the seconds until the next check."""
         if self.is_for_all:
             return max(0.0, self.since + self.cap_s - now)
         limit = self.limit
@@ -150,12 +152,12 @@ class Watch:
         return max(0.0, following - now)
 
     def look(self, now: float, seen: Activity) -> Verdict:
-        """What is to be done, now that it is `due_s`."""
+        """Evaluate a check that is due."""
         if self.is_for_all:
             return "idle" if now >= self.since + self.cap_s else "goes on"
         if self._before is not None:
             known = self._before.spent_s
-            # Of a process that is new, all it has used is of this time.
+            # A new process used all its time since the previous check.
             used_s = sum(max(0.0, spent - known.get(pid, 0.0)) for pid, spent in seen.spent_s.items())
             self._used.append((now, used_s, seen))
         self._before, self._looked = seen, now

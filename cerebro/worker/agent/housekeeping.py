@@ -1,7 +1,7 @@
-"""Duties of a worker between tasks: measure usage, shorten logs, free space on the shard volume, prepare for models.
+"""Background duties of a worker: measure usage, shorten logs, free shard space, prepare for models.
 
-A thread of its own, and none that the worker could not do without: a driver or a file system that hangs keeps this
-thread for ever, and neither a lease nor a task.
+Runs in its own thread, because a hanging driver or file system may block it forever. Leases and tasks do not
+depend on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """`run` is the thread's; `newest_usage` may be called by any.
+    """Background duties. One thread calls `run`; any may call `newest_usage`.
 
     Args:
-        meter: of what the worker uses; `None`: it does not say.
-        metrics: is told what was measured.
-        reports: knows the number of the list of data sets that nobody uses, and is told when replicas change.
-        task_logs: of attempts that run.
-        expect_models: called once the shard volume holds a data set, and again for each new one.
+        meter: measures the worker's usage; `None` disables it.
+        metrics: receives measurements.
+        reports: has the number of the list of unused data sets; is notified of replica changes.
+        task_logs: logs of running attempts.
+        expect_models: called when the shard volume has a first data set, and for each new one.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Housekeeping:
         self._measured = -PAUSE_S
 
     def newest_usage(self) -> WorkerUsage | None:
-        """What was measured last, once."""
+        """Return the latest measurement once, then `None`."""
         with self._lock:
             found, self._newest = self._newest, None
         return found
 
     def run(self, finished: threading.Event, pause_s: float) -> None:
-        """Go on until `finished`, with pauses of so many seconds."""
+        """Repeat the duties every `pause_s` seconds until `finished`."""
         self._try(self._reclaimer.sweep)
         self._try(self._prepare)
         while not finished.wait(pause_s):
@@ -91,5 +91,5 @@ class Housekeeping:
         except RetryableError as error:
             log.warning("%s left for later: %s", duty.__name__.strip("_"), error)
         except Exception:
-            # Whatever it is: it concerns no task, and is tried again.
+            # Any error: no task is affected, and the duty is tried again.
             log.exception("%s left for later", duty.__name__.strip("_"))

@@ -1,4 +1,4 @@
-"""The attempt that runs now: whether it is still ours, and what it said of its progress."""
+"""The lease of the running attempt, and its unreported progress."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Name = tuple[str, str, int]
 
 
 def name_of(named: Named) -> Name:
-    """By which two messages are told to be of one attempt."""
+    """Return the key that identifies an attempt."""
     return named.experiment, named.task, named.attempt
 
 
 class Lease:
-    """Shared by the thread that runs the task and the one that reports.
+    """Lease shared by the task's thread and the reporting thread.
 
     Args:
-        report_soon: called when there is a savepoint to tell.
+        report_soon: called when a savepoint needs reporting.
     """
 
     def __init__(self, report_soon: Callable[[], None] = lambda: None) -> None:
@@ -37,7 +37,7 @@ class Lease:
         self._asked: dict[Name, str] = {}
         self._save: api.Save | None = None
         self.hinted: Name | None = None
-        """The next task that the child was told of; used by the slot's thread only."""
+        """Next task announced to the child; only for the slot's thread."""
 
     @property
     def item(self) -> InboxItem | None:
@@ -66,31 +66,30 @@ class Lease:
             self._asked = {name: why for name, why in self._asked.items() if name == name_of(item)}
 
     def end(self, named: Named) -> None:
-        """The attempt that `named` tells of has ended: no more renewals; its last points are still to be sent. Without
-        effect if another attempt runs."""
+        """End an attempt: stop renewals, but still send its last points. Ignore other attempts."""
         with self._lock:
             if self._is_running(named):
                 self._item = None
 
     def lose(self, named: Named) -> None:
-        """The attempt was taken back; without effect if another attempt runs by now."""
+        """Mark an attempt as revoked. Ignore other attempts."""
         with self._lock:
             if self._is_running(named):
                 self._lost = True
 
     def ask(self, item: InboxItem) -> None:
-        """The attempt that `item` names is to be given back at its next batch; without effect if another one runs."""
+        """Request release of an attempt at its next batch. Ignore other attempts."""
         with self._lock:
             self._asked[name_of(item)] = item.ask
 
     @property
     def asked(self) -> str:
-        """Why the running attempt is to be given back; empty if it is not."""
+        """Reason why the running attempt is preempted, or ""."""
         with self._lock:
             return self._asked.get(name_of(self._item), "") if self._item is not None else ""
 
     def save(self, savepoint: Savepoint) -> None:
-        """The running attempt has a savepoint: to be told to the store."""
+        """Record a savepoint of the running attempt, to be reported."""
         with self._lock:
             if self._item is not None:
                 experiment, task, attempt = name_of(self._item)
@@ -99,12 +98,12 @@ class Lease:
 
     @property
     def unsaved(self) -> api.Save | None:
-        """The newest savepoint, while the store does not know of it."""
+        """Newest savepoint that the store does not have."""
         with self._lock:
             return self._save
 
     def told(self, save: api.Save) -> None:
-        """The store has heard of this one."""
+        """Mark a savepoint as reported."""
         with self._lock:
             if self._save is save:
                 self._save = None

@@ -1,10 +1,10 @@
-"""The agent of a worker: what is there once, for all of its devices.
+"""A worker's agent: the threads and objects shared by its devices.
 
-Threads with one duty each. A `Slot` for each set of devices runs one task at a time in a child; *inbox* waits for what
-the controller assigns, and deals it to the slots; *reports* keeps all leases and says how far the tasks are; one
-enforces the deadline of a shutdown. The main thread ends what lies idle, and gives back what waits when the worker is
-asked to end. They meet in `Mailbox`, `Lease`, `ChildPool` and `Drain`, which are safe for that. One more does the
-`Housekeeping`, which no task waits for.
+Each thread has one duty. A `Slot` per set of devices runs one task at a time in a child. *inbox* receives
+assignments and passes them to the slots. *reports* renews leases and reports progress. One thread enforces
+the shutdown deadline. The main thread ends idle children and, during a drain, returns waiting tasks. They
+share the thread-safe `Mailbox`, `Lease`, `ChildPool` and `Drain`. `Housekeeping` has its own thread, and no
+task depends on it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LEAVING_TIMEOUT_S = 0.7
 
 
 class Agent:
-    """A worker. `run` returns when `stop` was called or the worker was superseded.
+    """A worker's agent. `run` returns after `stop` or after another process takes over.
 
     Args:
-        handlers: task kind -> module of its handler.
-        metrics: is told what ends here, and what is used.
-        endpoint: of this worker, for those that train with it; `None`: none does.
+        handlers: handler module by task kind.
+        metrics: receives outcomes and usage.
+        endpoint: this worker's endpoint for gangs; `None` without gangs.
     """
 
     def __init__(
@@ -115,18 +115,21 @@ class Agent:
         self._finished = threading.Event()
 
     def stop(self, why: str) -> None:
-        """End soon: what waits is given back now, running attempts at their next batch. Safe in a signal handler."""
+        """Drain: return waiting tasks now and running ones at their next batch. Safe in a signal handler."""
         self._drain.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
         self._wake()
 
     def unready(self) -> str:
-        """Why tasks cannot come: for readiness probes. Safe in any thread."""
+        """Return why the worker accepts no tasks, or "". For readiness probes; thread-safe."""
         if not self._threads:
             return f"{self._settings.worker} has not registered yet"
         return self._drain.why or self.unwell()
 
     def unwell(self) -> str:
-        """What a new start would mend: for liveness probes. A store that is away is none of it. Safe in any thread."""
+        """Return a problem that a restart fixes, or "". For liveness probes; thread-safe.
+
+        An unreachable store is no such problem.
+        """
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         return "" if self._drain.is_asked or not dead else f"{', '.join(dead)} has ended"
 
@@ -196,17 +199,17 @@ class Agent:
         finally:
             slot.has_ended = True
             self._changed.wake()
-        # With the thread the kernel would end the processes that it has started, of which others may have one by now.
+        # If this thread ended, the kernel would kill processes it started, which others may use now.
         self._finished.wait()
 
     def _free(self, devices: tuple[int, ...]) -> None:
-        """An attempt has left devices: others that wait for one of them look whether they may begin."""
+        """Wake slots that wait for these devices."""
         for slot in self._slots:
             if slot.devices != devices and overlap(slot.devices, devices):
                 slot.mailbox.wake()
 
     def _wake(self) -> None:
-        """Have every thread look up. Safe in a signal handler."""
+        """Wake every thread. Safe in a signal handler."""
         for slot in self._slots:
             slot.mailbox.wake()
         self._changed.wake()
@@ -221,9 +224,9 @@ class Agent:
         self._wake()
 
     def _leave(self) -> None:
-        """Give back what waits, so that others take it at once, and wait for what runs."""
+        """Return waiting tasks, so that other workers run them at once, and wait for running ones."""
         while True:
-            # First: what one that has ended by then left waiting is given back below.
+            # Check first: tasks that an ended slot left waiting are returned below.
             is_over = all(slot.has_ended for slot in self._slots)
             if not self._drain.is_superseded:
                 self._announce_leaving()
@@ -235,7 +238,7 @@ class Agent:
         failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why} before this task began")
         items = [item for slot in self._slots for item in slot.mailbox.take_all()]
         for part in (item for item in items if item.member and self._shared.endpoint is not None):
-            # To the store only the one that leads speaks, and it may take a while to reach.
+            # Only the leader reports to the store, and it may be slow to reach.
             threading.Thread(
                 target=decline,
                 args=(part, self._shared.endpoint, failure.message),
@@ -244,7 +247,7 @@ class Agent:
             ).start()
         steps = [api.Fail(**named(item), failure=failure) for item in items if not item.member]
         try:
-            # Also without steps: who is known to leave is given nothing more.
+            # Send even without steps: a worker known to leave gets no more tasks.
             self._reports.send(steps)
         except RetryableError as error:
             tasks = ", ".join(step.task for step in steps)
@@ -256,7 +259,7 @@ class Agent:
         """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
         self._drain.wait()
         if not self._threads:
-            os._exit(0)  # not registered yet: there is nothing to give back
+            os._exit(0)  # not registered yet, so no task is assigned
         if self._drain.is_superseded or self._finished.wait(self._drain.left_s + _LEAVING_TIMEOUT_S):
             return
         log.warning("not done in time; ending now")
@@ -295,7 +298,7 @@ class Agent:
                     slot.mailbox.wake()
 
     def _is_report_due(self) -> bool:
-        """Wait until it is; false at the end."""
+        """Wait until a report is due. Return False at shutdown."""
         self._has_news.wait(self._settings.report_s)
         self._has_news.clear()
         return not self._finished.is_set()
@@ -333,13 +336,13 @@ class Agent:
                 self._changed.wake()
 
     def _cancel(self, item: InboxItem) -> None:
-        """An attempt was taken back: it does not say from which devices."""
+        """Revoke an attempt. The item does not name its devices."""
         if not any(slot.mailbox.remove(item) for slot in self._slots):
             for slot in self._slots:
                 slot.lose(item)
 
     def _ask(self, item: InboxItem) -> None:
-        """An attempt is to be given back: it does not say from which devices."""
+        """Preempt an attempt. The item does not name its devices."""
         for slot in self._slots:
             slot.lease.ask(item)
             slot.mailbox.wake()

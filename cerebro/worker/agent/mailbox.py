@@ -1,4 +1,4 @@
-"""Tasks that wait on this worker, which of them may begin, and what tells a selector that there is one."""
+"""Queues of waiting tasks, their start order, and wake-ups for selectors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from cerebro.worker.agent.lease import Named, name_of
 
 
 class DeviceQueues:
-    """What this worker was given and has not ended, oldest first: an attempt begins when it is the first on each of its
-    devices.
+    """Unfinished attempts of this worker, oldest first. One starts when it is first on all its devices.
 
-    All attempts are in the one order of the inbox, and an attempt takes its devices all at once. So none waits for one
-    behind it, and of several only the younger waits.
+    All attempts follow the inbox's order, and each takes its devices at once. So only younger attempts wait
+    for older ones.
 
     Args:
-        on_leave: called with its devices after an attempt has left: others may begin now.
+        on_leave: called with an attempt's devices after it has left, so others may start.
     """
 
     def __init__(self, on_leave: Callable[[tuple[int, ...]], None]) -> None:
@@ -68,7 +67,7 @@ class Notification:
         os.set_blocking(self._write_end, False)
 
     def close(self) -> None:
-        """Give its descriptors back: whoever makes many needs that."""
+        """Close the descriptors, for callers that create many."""
         os.close(self._read_end)
         os.close(self._write_end)
 
@@ -77,7 +76,7 @@ class Notification:
         return self._read_end
 
     def wake(self) -> None:
-        """Make a waiting reader look up. Safe in a signal handler: takes no lock."""
+        """Wake a waiting reader. Safe in a signal handler: takes no lock."""
         try:
             os.write(self._write_end, b"!")
         except BlockingIOError:
@@ -94,17 +93,18 @@ class Notification:
 
     def pause(self, timeout_s: float | None) -> None:
         """Wait for a notification and take it off; no longer than `timeout_s`."""
-        # On the pipe, not on a condition: what a signal handler writes just before the wait is still read.
+        # A pipe rather than a condition: a signal handler's write just before the wait is still read.
         select.select([self._read_end], [], [], timeout_s)
         self.drain()
 
 
 class Mailbox(Notification):
-    """A queue of inbox items between threads, all for one set of devices. `fileno` becomes readable when something was
-    put or `wake` was called.
+    """A thread-safe queue of inbox items for one set of devices.
+
+    `fileno` becomes readable after an item arrives or `wake`.
 
     Args:
-        queues: say which item may begin; told of those that are taken back while they wait.
+        queues: decide which item may start; notified of items revoked while waiting.
     """
 
     def __init__(self, queues: DeviceQueues) -> None:
@@ -131,27 +131,27 @@ class Mailbox(Notification):
         return item is not None
 
     def next(self, behind: InboxItem | None = None) -> InboxItem | None:
-        """Take the oldest item if it may begin; else `None`.
+        """Take the oldest item if it may start; otherwise return `None`.
 
         Args:
-            behind: an attempt of the same devices, whose end is told to the store in the same request.
+            behind: attempt on the same devices that the same request will end.
         """
         with self._lock:
-            # What others lead is told nobody: what ends before it is told first.
+            # Ranks led by another worker send no start step, so report earlier ends first.
             is_apart = behind is not None and self._items and self._items[0].member > 0
             if self._items and not is_apart and self._queues.is_first(self._items[0], behind):
                 return self._items.popleft()
         return None
 
     def take_all(self) -> list[InboxItem]:
-        """Take what waits, whether it may begin or not: to be given back."""
+        """Take all waiting items, to return them to the controller."""
         with self._lock:
             items = list(self._items)
             self._items.clear()
         return items
 
     def peek(self) -> InboxItem | None:
-        """The oldest item, left where it is."""
+        """Return the oldest item without removing it."""
         with self._lock:
             return self._items[0] if self._items else None
 

@@ -1,4 +1,4 @@
-"""Which errors tell that memory ran out, and whose: by type, and by what the libraries below torch say."""
+"""Errors that indicate exhausted memory, and of which kind: by type and by library messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _OF_DEVICE = (
     "Cuda failure 2 'out of memory'",  # NCCL's own allocation
     "Cuda failure 'out of memory'",
 )
-"""What is said of lack of memory of a GPU by those that raise no `torch.OutOfMemoryError`."""
+"""Messages of exhausted GPU memory from libraries that do not raise `torch.OutOfMemoryError`."""
 _OF_HOST = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
     "Cannot allocate memory (12)",  # torch, of a file that it maps
 )
-"""And of the machine by those that raise no `MemoryError`."""
+"""Messages of exhausted host memory from libraries that do not raise `MemoryError`."""
 _OF_ONEDNN = "could not create a primitive"
-"""All that oneDNN says when it gets no memory for its code or its buffers. What it cannot compute it says with more
-words."""
+"""oneDNN's entire message if it gets no memory. Unsupported computations have longer messages."""
 _OF_THREADS = frozenset({"Resource temporarily unavailable", "can't start new thread", "std::bad_alloc"})
-"""All that a `RuntimeError` says where torch or Python gets no memory for a thread, as gloo's when ranks meet, or C++
-none at all. A thread is also refused where there are too many: then, too, less at a time helps."""
+"""Entire messages of a `RuntimeError` if a thread (as in gloo's rendezvous) or C++ gets no memory.
+
+A limit on threads has the same message; then, too, running less at a time helps.
+"""
 
 
 def whose_memory(error: BaseException) -> MemoryPlace | None:

@@ -1,6 +1,6 @@
-"""What a worker counts, for Prometheus.
+"""A worker's Prometheus metrics.
 
-Labels are kinds, outcomes and numbers of GPUs: what users name their experiments and models is in the log instead.
+Labels are kinds, outcomes and GPU numbers. Names of experiments and models are only in the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _COMMITTED = "committed"
 
 
 class Metrics:
-    """Counters of one worker. The agent's threads tell it; any thread may ask for the exposition.
+    """Counters of one worker. Thread-safe.
 
     Args:
-        volumes: name -> folder, of those whose free space is measured.
+        volumes: folders by name, to measure free space.
     """
 
     def __init__(self, volumes: Mapping[str, Path]) -> None:
@@ -59,8 +59,7 @@ class Metrics:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """In this block a task runs, but for where the thread is `waiting`. Idle is the time in which no task runs, on
-        whatever device."""
+        """Count the block as busy, except while `waiting`. Idle time is time without a task on any device."""
         self._idle.end()
         try:
             yield
@@ -77,18 +76,18 @@ class Metrics:
             self._idle.end()
 
     def ended(self, kind: str, answer: TaskResult | Failure, seconds: float) -> None:
-        """An attempt ended, after so many seconds."""
+        """Record the outcome and duration of an attempt."""
         outcome: str | FailureKind = answer.kind if isinstance(answer, Failure) else _COMMITTED
         self._attempts.labels(kind, outcome).inc()
         self._seconds.labels(kind).observe(seconds)
 
     def use(self, usage: WorkerUsage) -> None:
-        """What the worker uses was measured."""
+        """Record a measurement of usage."""
         self._used.newest = usage
 
 
 class _Idle:
-    """Seconds without a task, those of a wait that goes on included: it may take minutes."""
+    """Seconds without a task, including the current wait, which may take minutes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +118,7 @@ class _Idle:
 
 
 class _Used:
-    """What was measured last, as one: of a GPU that is not measured any more nothing is told."""
+    """The latest measurement as a unit: GPUs no longer measured disappear."""
 
     def __init__(self) -> None:
         self.newest: WorkerUsage | None = None

@@ -32,30 +32,29 @@ from cerebro.worker.agent.stacks import Asked
 _TAIL = 2000
 _GRACE_S = 2.0
 _CLAIM_S = 0.3
-"""How long after a kill by the kernel the agent knows at the latest that a process of its own has ended."""
+"""Seconds after a kernel kill until the agent knows that its process has ended."""
 _GUESS = ": killed, perhaps for lack of memory"
 _OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
-"""Kinds that a process killed for lack of memory shows as: its own death, or an error in the one that waited for it."""
+"""Failure kinds of a kernel kill for memory: the process's death, or an error in its waiting parent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """What a child is made for; a task that needs another setting needs another child. For other user code it forks
-    another process by itself."""
+    """Settings of a child. Other settings need another child; other user code only another fork."""
 
     handler: str
     python: str
     archive: str
     """Folder with the user's files, or empty."""
     share: Share
-    """What it may compute with."""
+    """Its compute resources."""
 
 
 class KernelKills:
-    """Which of the kernel's kills for lack of memory ended which attempt. The kernel counts those of all processes of
-    the worker, so of several attempts that fail about then not every one did for this reason: each kill explains one.
+    """Attribution of the kernel's out-of-memory kills to attempts. Thread-safe.
 
-    Safe for several threads.
+    The kernel counts the kills of all the worker's processes. Several attempts may fail at the same time for
+    other reasons, so each kill explains only one.
     """
 
     def __init__(self, memory: MemoryGroup) -> None:
@@ -65,15 +64,15 @@ class KernelKills:
         """Number of a kill -> whether it was the process of the attempt itself whose end it explains."""
 
     def count(self) -> int | None:
-        """How many there were; to be kept from the beginning of an attempt. `None`: nobody counts."""
+        """Return the number of kills, to be saved at an attempt's start; `None` if not counted."""
         return self._memory.kills()
 
     def claim(self, before: int | None, *, was_killed: bool) -> bool:
-        """Whether one after the first `before` explains the end of an attempt; if so, it explains no other one's.
+        """Attribute a kill after the first `before` to an attempt. Return True if one was available.
 
         Args:
-            was_killed: the attempt's process was ended by SIGKILL. Where it was not, but perhaps one that it started,
-                those go first whose process was.
+            was_killed: True if SIGKILL ended the attempt's process. Otherwise one of its descendants may have
+                been killed, and attempts with a killed process have priority.
         """
         now = self._memory.kills()
         if before is None or now is None:
@@ -107,20 +106,20 @@ class ChildProcess:
         self._memory, self._kills = memory, kills or KernelKills(memory)
         self._kills_before = self._kills.count()
         self.code = ""
-        """Hash of the user code of its newest task: it has this one, and perhaps no other any more."""
+        """Hash of the latest task's user code, the only code it is sure to have."""
         self._known: frozenset[str] = frozenset()
-        """Hashes of all user code that the process has in which that task runs."""
+        """Hashes of all user code in the process of that task."""
         self.is_sandboxed = settings.sandbox
         """Whether it forks another process for each experiment and data set, too."""
         self.tasks = 0
-        """How many it was given."""
+        """Number of started tasks."""
         self._task_log = Path()
         """Of its newest task."""
         self.is_resting = True
         self.used = time.monotonic()
         """When its newest task ended."""
         self.is_ready = False
-        """Whether it has imported what it needs and listens."""
+        """True after it has finished imports and listens."""
         ours, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment |= settings.volumes.as_environment()
@@ -157,8 +156,7 @@ class ChildProcess:
         self.channel = Channel(ours)
         self.pid = self._process.pid
         self.end = os.pidfd_open(self.pid)
-        """A descriptor that is readable once the process has ended, also while what it forked lives on and keeps the
-        channel open."""
+        """Descriptor that is readable once the process has ended, even if its forks keep the channel open."""
 
     def run(
         self,
@@ -184,11 +182,11 @@ class ChildProcess:
         self.channel.send(message | {"asked": asked})
 
     def renew(self) -> None:
-        """Its newest task was one after which it has forked another process: that one has no user code yet."""
+        """Forget known user code: the child has forked a new process after its latest task."""
         self.code, self._known = "", frozenset()
 
     def knows(self, codes: frozenset[str]) -> bool:
-        """Whether the process that does its next task, of the same user code, has all of this."""
+        """True if the process for the next task has all this user code."""
         return codes <= self._known
 
     def preload(self, body: Any) -> None:
@@ -196,20 +194,20 @@ class ChildProcess:
         self.channel.send({"do": "preload", "body": body})
 
     def rest(self) -> None:
-        """Have it let go of what it can make again; nothing if it was told already."""
+        """Make it free rebuildable objects, once."""
         if not self.is_resting:
             self.is_resting = True
-            with suppress(OSError):  # it has ended, and is found to have when it is needed
+            with suppress(OSError):  # it has ended, as the next user will notice
                 self.channel.send({"do": "rest"})
 
     @property
     def described(self) -> str:
-        """On which devices it is, for people."""
+        """Its devices, for people."""
         return f"device {', '.join(map(str, self.setting.share.devices))}"
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send it a message, if it is there."""
-        with suppress(OSError):  # it has ended: its end is told by `end`
+        with suppress(OSError):  # it has ended, as `end` shows
             self.channel.send(message)
 
     def is_stopped(self) -> bool:
@@ -226,29 +224,29 @@ class ChildProcess:
         self.tell({"do": "end", "why": why, "left_s": left_s})
 
     def stuck(self) -> tuple[str, int | None]:
-        """What became of it when it hung, for people; and which rank it was, which of one alone nobody asks."""
+        """Describe the outcome of its hang; a single process has no rank."""
         return "the process was ended", None
 
     def stacks(self) -> str:
-        """Where it is: see `stacks.written`."""
+        """Return its stacks; see `stacks.written`."""
         return stacks.written([self.asked])[0]
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """By which its processes are found."""
+        """Process ids for finding its processes."""
         return (self.pid,)
 
     def doing(self) -> str:
-        """What the kernel says of it, for people."""
+        """Describe its kernel state, for people."""
         return stacks.states(self.pid)
 
     @property
     def asked(self) -> Asked:
-        """Whom to ask where it is."""
+        """Process group and log for a stack dump."""
         return Asked(self.pid, self._task_log)
 
     def reap(self) -> Failure:
-        """How it ended by itself; nothing of it is left afterwards."""
+        """Explain how it ended, and clean up."""
         self.channel.close()
         message = self._exit_reason()
         failure = self.explained(
@@ -259,8 +257,7 @@ class ChildProcess:
         return failure
 
     def explained(self, failure: Failure, *, was_killed: bool = False) -> Failure:
-        """`failure`, or what is behind it: the kernel killed this process, or one that it started, for lack of memory
-        since the task began."""
+        """Return the failure, or its cause: a kernel kill for memory since the task began."""
         if failure.kind not in _OF_MEMORY or not self._kills.claim(self._kills_before, was_killed=was_killed):
             return failure
         limit = self._memory.limit_bytes()
@@ -292,17 +289,17 @@ class ChildProcess:
         return f"{how} before it could begin: {said.strip()}"
 
     def end_processes(self) -> None:
-        """End it and what it started, without waiting for that; `kill` is still to be called."""
+        """Kill it and its descendants without waiting; `kill` must follow."""
         if self.end >= 0:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End it and what it started, at once. Calling twice is safe."""
+        """Kill it and its descendants. Calling twice is safe."""
         if self.end < 0:
             return
         self.end_processes()
-        # Nor does the process that it had forked for user code write anything from now on, nor what that one started.
+        # Also end its fork for user code and all descendants, so that no process keeps writing.
         end_left(self.pid, self._mark)
         self._process.wait()
         self.channel.close()
@@ -332,12 +329,12 @@ def _command(setting: ChildSpec, settings: Settings, channel: int) -> list[str]:
 
 
 def _fewer(threads: str, most: int) -> int:
-    """What a variable says, but at most so many."""
+    """Return a variable's number, at most `most`."""
     return min(int(threads), most) if threads.isdecimal() and int(threads) else most
 
 
 def _suffix(devices: tuple[int, ...]) -> str:
-    """Of a log's name: children that run side by side write to different ones."""
+    """Return a log name's suffix: concurrent children write to different logs."""
     return "".join(f".{number}" for number in devices if devices != (0,))
 
 

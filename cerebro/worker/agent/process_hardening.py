@@ -1,9 +1,9 @@
-"""Keeps the agent's token from the user code that it runs, which has the same user id.
+"""Hide the agent's token from user code, which runs under the same user id.
 
-Owns the use of Linux' ``prctl(PR_SET_DUMPABLE)``: of a process that is not dumpable, ``/proc/PID/environ``, ``mem``
-and ``fd`` are closed to others of its user, and so is tracing it (proc(5), ptrace(2)). To remove the variable would not
-do: what a process was started with stays readable in ``environ``. It does not hold against who may trace any process
-(``CAP_SYS_PTRACE``), as root outside containers may.
+Uses Linux' ``prctl(PR_SET_DUMPABLE)``: for a process that is not dumpable, other processes of its user cannot
+read ``/proc/PID/environ``, ``mem`` and ``fd`` or trace it (proc(5), ptrace(2)). Removing the variable is not
+enough: ``environ`` keeps the initial values. This does not stop processes with ``CAP_SYS_PTRACE``, such as
+root outside containers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _PR_SET_DUMPABLE = 4
 
 
 def forget_secrets(environment: MutableMapping[str, str]) -> None:
-    """Remove what no process that is started from here may inherit: also pip runs code of the user's packages."""
+    """Remove variables that child processes must not inherit. Even pip runs code of user packages."""
     for name in SECRETS:
         environment.pop(name, None)
 
 
 def hide_process() -> None:
-    """Close this process to others of its user; what it starts by exec is open again. Linux only; elsewhere nothing.
+    """Hide this process from others of its user. Does not extend to executed programs; Linux only.
 
-    For containers. On a laptop the token lies in a file of the same user, and the supervisor finds a dead cluster's
-    processes by their ``environ``, and a worker's connections by its ``fd``.
+    For containers. On a laptop a file of the same user contains the token, and the supervisor finds a dead
+    cluster's processes by their ``environ``, and a worker's connections by its ``fd``.
 
     Raises:
         ClusterError: the kernel refused.

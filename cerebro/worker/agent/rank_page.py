@@ -1,13 +1,12 @@
-"""A page of memory that the ranks of an attempt and their agent share: how far each rank is, and at which batch all of
-them stop together.
+"""Shared memory of an attempt's ranks and their agent: each rank's progress and the batch to stop at.
 
-A rank that leaves its loop alone lets the others wait for it for ever. To ask at every batch whether all go on would
-cost a collective operation each. So rank 0, which alone hears the agent, announces a batch that no rank has reached
-yet. Each rank writes where it is before it looks for an announcement, and rank 0 writes the announcement before it
-looks where the ranks are. So either rank 0 sees that a rank is past that batch, and announces a later one, or the rank
-sees the announcement. One that arrives in between waits until rank 0 has confirmed it, some microseconds.
+A rank that leaves its loop alone blocks the others forever, and voting at each batch would cost a collective
+operation. So rank 0, the only one to hear the agent, announces a batch that no rank has reached. Each rank
+writes its position before it reads the announcement; rank 0 writes the announcement before it reads the
+positions. So either rank 0 sees that a rank has passed that batch, and announces a later one, or the rank
+sees the announcement. A rank that arrives in between waits some microseconds for rank 0's confirmation.
 
-A batch is counted at its boundary: the moment before it is handed out, in all passes over the data.
+A batch is counted at its boundary: just before it is returned, in all passes over the data.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PAGE = "page"
 
 _WORD = 8
 _HEAD = 1
-"""Words before those of the ranks: the announcement. Then come the batches of all ranks, then their operations."""
+"""Number of words before the ranks' batches and operations: the announcement."""
 _ACTIONS_BITS = 2
 _PAUSE_S = 20e-6
 
@@ -62,26 +61,26 @@ class RankPage:
         self._map.close()
 
     def clear(self) -> None:
-        """Another sub-epoch begins. To be called before any rank is told."""
+        """Reset for another sub-epoch, before any rank starts."""
         for number in range(_HEAD + 2 * self.size):
             self._words[number] = 0
 
     def batches(self) -> list[int]:
-        """By rank: how many batches it has begun."""
+        """Return the number of batches each rank has begun."""
         return [self._words[_HEAD + rank] for rank in range(self.size)]
 
     def operations(self) -> list[int]:
-        """By rank: how many operations of all ranks together it has begun, as it last noted; 0: it noted none."""
+        """Return the number of collective operations each rank has begun, as last noted; 0 if never."""
         return [self._words[_HEAD + self.size + rank] for rank in range(self.size)]
 
     def note(self, rank: int, operations: int) -> None:
-        """This rank has begun so many. Safe in any thread of it."""
+        """Record a rank's number of operations. Thread-safe within the rank."""
         self._words[_HEAD + self.size + rank] = operations
 
     def reach(self, rank: int, batch: int) -> None:
-        """This rank has come to the boundary of its `batch`-th batch, from 1."""
+        """Record that a rank has reached its `batch`-th boundary, from 1."""
         self._words[_HEAD + rank] = batch
-        with self._fence:  # what is written is seen by others before the announcement is read
+        with self._fence:  # makes the write visible before the announcement is read
             pass
 
     def announced(
@@ -104,11 +103,11 @@ class RankPage:
             time.sleep(_PAUSE_S)
             word = self._words[0]
             if word >> (_ACTIONS_BITS + 1) != batch:
-                return Action(0)  # somebody was past it
+                return Action(0)  # a rank had passed it
         return Action(word >> 1 & (1 << _ACTIONS_BITS) - 1)
 
     def announce(self, actions: Action) -> int:
-        """Of rank 0: choose a batch that nobody has reached.
+        """Choose a batch that no rank has reached and announce it; for rank 0.
 
         Returns:
             That batch.

@@ -1,9 +1,9 @@
-"""Freeing space on the shard volume: partitions and downloads of data sets that no experiment uses any more.
+"""Free space on the shard volume: remove partitions and downloads of unused data sets.
 
-The store names them (`cerebro.contract.records.Reclaim`), and takes a data set off that list in the step that starts a
-run on it. So what was listed when the worker asked may go, unless a task for it has come since. Folders are moved aside
-in one step and removed by a thread (`cerebro.runtime.trash`): a task that comes next finds all of a partition or
-nothing of it.
+The store lists them (`cerebro.contract.records.Reclaim`) and removes a data set from that list in the step
+that starts a run on it. So a listed data set may be removed unless a task for it has arrived since the
+request. Folders are moved aside in one step and removed by a thread (`cerebro.runtime.trash`): a later task
+finds a complete partition or no files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _KINDS = ("datasets", "downloads")
 
 
 class Reclaimer:
-    """`touch` may be called by any thread, the rest by one.
+    """Removes unused data sets. Any thread may call `touch`; one calls the rest.
 
     Attributes:
-        removal: removes what was moved aside.
+        removal: removes folders that were moved aside.
     """
 
     def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
@@ -44,10 +44,10 @@ class Reclaimer:
             self._touched[dataset] = time.monotonic()
 
     def act(self, seq: int) -> bool:
-        """Reclaim what may be reclaimed, if the list has changed: its number is `seq` by now.
+        """Remove unused data sets if the list has a new number, `seq`.
 
         Returns:
-            Whether the list had changed, so that the worker's replicas may have.
+            True if the list changed, so the worker's replicas may have changed.
 
         Raises:
             RetryableError: the store is away.
@@ -58,7 +58,7 @@ class Reclaimer:
         asked = time.monotonic()
         reclaim = self._kvs.reclaim()
         try:
-            # The list names whatever was ever deleted; most of it was never here.
+            # The list has every deleted data set; most were never on this worker.
             held = self.held().intersection(reclaim.datasets)
             kept = [dataset for dataset in held if not self._is_moved(dataset, asked)]
             self._seq = -1 if kept else reclaim.seq
@@ -75,7 +75,7 @@ class Reclaimer:
             log.warning("what ranks left behind stays for now: %s", error)
 
     def sweep(self) -> None:
-        """Have removed what was moved aside, now or by a process before this one."""
+        """Remove folders that this or an earlier process moved aside."""
         try:
             self.removal.sweep([self._trash])
         except OSError as error:
@@ -91,7 +91,7 @@ class Reclaimer:
         return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
 
     def _is_moved(self, dataset: str, asked: float) -> bool:
-        """Whether nothing of the data set is left where tasks look for it."""
+        """True if tasks can no longer find any files of the data set."""
         with self._lock:
             if self._touched.get(dataset, -1.0) >= asked:
                 return False

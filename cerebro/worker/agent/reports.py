@@ -1,6 +1,6 @@
-"""What a worker tells the store: that it is there, how far its task is, how tasks began and ended, that it leaves.
+"""A worker's reports to the store: heartbeats, progress, task starts and ends, and departure.
 
-Keeps the incarnation, by which the store tells this process from earlier ones of the same name.
+Keeps the incarnation, which distinguishes this process from earlier ones of the same name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cerebro.worker.agent.settings import Settings
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-"""What a report waits for a volume, where it has to tell of it: far less than a lease."""
+"""Maximum seconds that a report waits for a volume; far shorter than a lease."""
 
 
 def _arithmetic() -> tuple[str, ...]:
@@ -50,13 +50,13 @@ class SupersededError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What the machine offers."""
+    """Resources of the machine."""
 
     devices: WorkerDevices
     replicas: Callable[[], tuple[Replica, ...]]
     """Looks at the volume: complete training partitions found there."""
     meter: UsageMeter | None = None
-    """Of what the worker uses of it; `None`: it does not say."""
+    """Measures the worker's usage; `None` disables it."""
     host: str
     machine_cores: int = 0
     """Cores that it shares with other workers; 0: not known."""
@@ -69,7 +69,7 @@ class Resources:
 
 @dataclass(kw_only=True)
 class _Told:
-    """What one thread has to tell, and what the store answered."""
+    """One thread's report and the store's answer."""
 
     steps: tuple[api.Report, ...]
     usage: WorkerUsage | None
@@ -101,14 +101,14 @@ class Reports:
         self._leases, self._drain = leases, drain
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
-        """Number of the list of data sets that nobody uses, as last heard."""
+        """Latest number of the list of unused data sets."""
         self._replicas = BackgroundQuery("replicas", resources.replicas)
         self._told = 0
         """Number of the newest answer about replicas that the store has."""
         self._free_bytes = BackgroundQuery("checkpoints", self._query_free_bytes)
         self._queueing, self._sending = threading.Lock(), threading.Lock()
         self._waiting: list[_Told] = []
-        """What is to be told by the report after the one that is under way."""
+        """Reports for the next request, while one is being sent."""
 
     def register(self, kinds: Sequence[str]) -> None:
         """Make this process the worker of its name, for tasks of these kinds."""
@@ -222,10 +222,10 @@ class Reports:
         return dict(found)
 
     def _look(self, steps: Sequence[api.Report]) -> None:
-        """Have the volumes looked at, and wait a moment where a step is to be told together with what is found.
+        """Query the volumes, and wait briefly if a step needs the answer in the same report.
 
-        Not while a report is sent, which renews a lease: a file system may hang. What was not found in time is told by
-        a later report.
+        Not while a report is sent, which renews leases: a file system may hang. Later answers go into a later
+        report.
         """
         asked = self._free_bytes.ask()
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):

@@ -16,9 +16,11 @@ MEMORY_BYTES = 512 << 20
 
 
 def main() -> None:
-    """Answer one question: ``{"text", "patterns"}``. A line that says that it begins; then a JSON line for each pattern
-    until one is found: where the line of the text begins and ends in which it was found; null: it is not in it; false:
-    it is none."""
+    """Match patterns with a text, for one request ``{"text", "patterns"}`` on standard input.
+
+    Prints a start line, then one JSON line per pattern up to the first match: the start and end of the
+    matching line, null without a match, or false for an invalid pattern.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     question = json.load(sys.stdin)
     text = question["text"]

@@ -1,10 +1,10 @@
-"""The sandbox against accidents: which files a process with user code may touch, by the kernel's Landlock and seccomp.
+"""The sandbox against accidents: file access of user code, limited by Landlock and seccomp.
 
-Owns what belongs to whom: an experiment its checkpoints, predictions and logs; a data set its shards. Everybody has the
-temporary folders and the caches. All else may be read, but for what belongs to other experiments. It keeps users from
-each other's mistakes, not from malice: they share a user id, caches and the network.
+An experiment owns its checkpoints, predictions and logs; a data set owns its shards. Temporary folders and
+caches are shared. Other files are readable unless other experiments own them. The sandbox prevents mistakes,
+not attacks: users share a user id, caches and the network.
 
-`rights_of` is pure. `Sandbox` is what a process with user code has of it.
+`rights_of` is pure. `Sandbox` applies the rights in a process with user code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _CACHES = (".cache", ".nv", ".triton", ".keras")
 """In the user's home: what downloads and compilers keep."""
 _MADE = (".cache", ".triton")
-"""Those that are made where they are missing: a rule needs a folder, and who uses these fails without."""
+"""Folders created if missing: a rule needs a folder, and their users fail without it."""
 _CACHE_VARIABLES = (
     "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
     "KERAS_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
@@ -42,16 +42,16 @@ _LOCAL_CLUSTER = "CEREBRO_SERVICE_OF"
 _DEVICES = (Path("/dev"), Path("/proc"))
 _KINDS: Mapping[str, Literal["data", "search"]] = {"etl": "data", "fitting": "data", "search": "search"}
 _DENIED = re.compile(r"\[Errno (?:13|18)\] [^:\n]+: '([^'\n]+)'(?: -> '([^'\n]+)')?")
-"""How Python tells of EACCES and EXDEV, which Landlock refuses with."""
+"""Python's text for EACCES and EXDEV, Landlock's errors."""
 _MOST_MESSAGE = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What a process works for; another one needs another process.
+    """The purpose of a process. Another purpose needs another process.
 
     Attributes:
-        work: on a data set, on models, or for a search, which has no files.
+        work: kind of work: a data set, models, or a search, which has no files.
     """
 
     experiment: str
@@ -60,7 +60,7 @@ class Scope:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Scope:
-        """Of a task's body as it is sent."""
+        """Return the scope of a serialised task body."""
         return cls(
             experiment=body["experiment"],
             dataset=body["dataset"],
@@ -70,13 +70,13 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Rights:
-    """Resolved paths, each with all that is beneath it.
+    """Access rights to resolved paths and everything beneath them.
 
     Attributes:
-        own: folders of the experiment or data set, which are made where they are missing. Read and written.
-        common: temporary folders, caches, and what the administrator allows. Read and written.
-        closed: what holds others' files: neither read nor written, but for `own` and `opened` beneath it.
-        opened: read.
+        own: folders of the experiment or data set, created if missing. Read and write.
+        common: temporary folders, caches, and folders the administrator allows. Read and write.
+        closed: folders of others: no access, except to `own` and `opened` beneath.
+        opened: read only.
     """
 
     own: tuple[Path, ...]
@@ -97,11 +97,12 @@ class Rights:
 def common_folders(
     environment: Mapping[str, str], temporary: Path, further: Iterable[Path], volumes: Volumes
 ) -> tuple[Path, ...]:
-    """What everybody may write to: temporary folders, caches, `further`; without those that a volume lies in, which
-    would be opened with them.
+    """Return folders writable for everyone: temporary folders, caches and `further`.
+
+    Excludes folders that contain a volume, which would open it.
 
     Args:
-        temporary: where this process makes temporary files.
+        temporary: folder of this process's temporary files.
     """
     caches = [Path(environment[name]) for name in _CACHE_VARIABLES if environment.get(name)]
     if home := environment.get("HOME", ""):
@@ -113,10 +114,10 @@ def common_folders(
 
 
 def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
-    """What a process may touch that works for `scope`.
+    """Return the rights of a process that works for `scope`.
 
     Args:
-        common: as of `common_folders`.
+        common: see `common_folders`.
     """
     shards, shared, checkpoints = (
         path.resolve() for path in (volumes.shards, volumes.shared, volumes.checkpoints)
@@ -143,11 +144,11 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
 
 
 def outside(closed: Collection[Path], names: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:
-    """The largest files and folders that hold nothing of `closed`; together all that there is but that.
+    """Yield the largest files and folders that contain nothing `closed`, together everything else.
 
     Args:
         closed: absolute paths without links.
-        names: of a folder, what is in it, without links.
+        names: returns a folder's entries, without links.
     """
     ancestors = {parent for path in closed for parent in path.parents}
 
@@ -227,14 +228,17 @@ class Sandbox:
         self._folders: dict[Path, tuple[int, int] | None] = {}
 
     def admits(self, body: Mapping[str, Any]) -> bool:
-        """Whether this process may do a task, by what it may touch already. Folders that were removed and made again,
-        as those of an experiment that was deleted are, are others to the kernel."""
+        """True if this process may run a task with its present rights.
+
+        To the kernel, folders that were removed and recreated, as after an experiment's deletion, are
+        different.
+        """
         if self._scope is None:
             return True
         return self._scope == Scope.of(body) and self._folders == _identities(self._folders)
 
     def enter(self, body: Mapping[str, Any]) -> None:
-        """Give up all rights that the task does not need; nothing if that was done, or the sandbox is off.
+        """Drop all rights that the task does not need. Does nothing the second time or if off.
 
         Raises:
             RetryableError: the kernel refused.
@@ -288,12 +292,12 @@ class Sandbox:
         )
 
     def _refused(self, text: str) -> Path | None:
-        """The last path that a text of Python's tells of as denied, if it was not the file's own rights."""
+        """Return the last path that an error text reports as denied by the sandbox."""
         if self._rights is None:
             return None
         for found in reversed(_DENIED.findall(text)):
             for name in filter(None, reversed(found)):
-                # Whatever user code has put into its text: no path may be that long, or have such a character.
+                # User code may have written the text: ignore paths that are too long or invalid.
                 with suppress(OSError, ValueError):
                     path = Path(os.path.realpath(name))
                     if _is_denied(path, self._rights):

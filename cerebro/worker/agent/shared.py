@@ -1,4 +1,4 @@
-"""What is there once on a worker, and used by all of its slots. Each part is safe for several threads."""
+"""Objects that all slots of a worker share. Each is thread-safe."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from cerebro.worker.agent.task_logs import TaskLogs
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """The worker's parts, for a slot.
+    """The worker's shared objects, for a slot.
 
     Attributes:
-        handlers: task kind -> module of its handler.
-        metrics: is told what ends here, and what is used.
-        endpoint: of this worker, for those that train with it; `None`: none does.
-        gpu_share: of devices, how much those of them that are GPUs compute: the largest share; 1 where nobody knows.
-        report_soon: has the regular report sent at once.
+        handlers: handler module by task kind.
+        metrics: receives outcomes and usage.
+        endpoint: this worker's endpoint for gangs; `None` without gangs.
+        gpu_share: returns the largest GPU utilisation of some devices; 1 if unknown.
+        report_soon: sends the next report at once.
     """
 
     kvs: KvsClient

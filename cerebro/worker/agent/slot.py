@@ -1,8 +1,7 @@
-"""One set of devices of a worker, or the lane of the tasks that need none: one attempt after another, in a thread
-of its own.
+"""A device slot: one attempt after another in its own thread, on a set of devices or none.
 
-What one slot does touches no other: it has its own attempt, lease, mailbox and child process. Two slots whose sets have
-a device in common take turns, in the order of the inbox (`DeviceQueues`).
+Each slot has its own attempt, lease, mailbox and child process. Slots with a common device alternate in the
+inbox's order (`DeviceQueues`).
 """
 
 from __future__ import annotations
@@ -57,18 +56,17 @@ class Slot:
         self.mailbox.wake()
 
     def stacks(self, item: InboxItem) -> str | None:
-        """Where the processes of the attempt are that `item` names, which goes on; `None` if this slot does not run it.
-        Safe in any thread."""
+        """Return the stacks of the running attempt `item`, or `None` if not here. Thread-safe."""
         running = self.lease.item
         if running is None or name_of(running) != name_of(item):
             return None
         return self.execution.stacks()
 
     def work(self) -> None:
-        """Do what comes until the worker is asked to end, and tell of the last one.
+        """Run tasks until the worker drains, and report the last one.
 
         Raises:
-            SupersededError: the worker is another process by now.
+            SupersededError: another process has replaced this worker.
             RetryableError: the store was away for too long.
         """
         try:
@@ -104,7 +102,7 @@ class Slot:
                     self._has_left(item)
                 elif item is not None:
                     ended, steps = item, [step := self._run(item)]
-                    # Looked up before the commit: from then on others may write.
+                    # List files before the commit: after it other workers may write.
                     if isinstance(step, api.Commit):
                         outdated = outdated_by(self._shared.settings.volumes, item, step.result)
             self._tell(steps)
@@ -170,7 +168,7 @@ class Slot:
 
 
 def _logged(item: InboxItem) -> AbstractContextManager[None]:
-    """What is logged meanwhile is about this attempt."""
+    """Label log records of the block with this attempt."""
     key = TaskKey.parse(item.task)
     return logs.about(
         experiment=item.experiment, run=key.run, model=key.model, sub_epoch=item.task, attempt=item.attempt
@@ -178,5 +176,5 @@ def _logged(item: InboxItem) -> AbstractContextManager[None]:
 
 
 def named(item: InboxItem) -> dict[str, Any]:
-    """What names an attempt."""
+    """Return the fields that identify an attempt."""
     return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}

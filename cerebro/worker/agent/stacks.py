@@ -1,7 +1,7 @@
-"""Where a process of user code is: the stacks of its threads, which it writes into its task's log when it is asked.
+"""Stack dumps of user-code processes, written to the task's log on request.
 
-A process says so by itself, by Python's faulthandler, whatever it is busy with: no debugger is needed, and no right to
-look into it. One that a signal has stopped, or that waits for a disk, cannot answer.
+A process dumps its own stacks with Python's faulthandler, even when busy, without a debugger or special
+rights. A process stopped by a signal or waiting for a disk cannot respond.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from cerebro.worker.agent.forking import members
 _SIGNAL = signal.SIGUSR1
 _PAUSE_S = 0.02
 _QUIET_S = 0.1
-"""A log that has not grown for so long is at its end: on a busy machine a process may halt between two lines."""
+"""Seconds without growth after which a dump is complete. A busy machine may pause it between lines."""
 _MOST_BYTES = 16 << 10
 
 
 def offer() -> None:
-    """Have this process, and those that it forks, write their stacks at a signal: to descriptor 2, whatever that is by
-    then."""
+    """Make this process and its forks dump stacks at a signal, to the current descriptor 2."""
     faulthandler.register(_SIGNAL, file=2, all_threads=True, chain=False)
 
 
@@ -53,13 +52,13 @@ class Asked(NamedTuple):
 
 
 def written(groups: Sequence[Asked], *, within_s: float = 1.0) -> list[str]:
-    """Ask the processes of groups that have offered to, all at once; returns what came into the log of each.
+    """Request dumps from all groups at once, and return the new text in each log.
 
     Args:
-        within_s: so long is waited at most, for all of them together.
+        within_s: maximum seconds to wait for all.
 
     Returns:
-        By group: newest calls first, empty if none of its processes answers.
+        Text by group, newest calls first; "" without an answer.
     """
     logs = [_Log(asked.log) for asked in groups]
     told = [log if _signal(asked.group) else None for asked, log in zip(groups, logs, strict=True)]
@@ -81,7 +80,7 @@ _WORDS = {
 
 
 def states(group: int) -> str:
-    """What the kernel says of the processes of a group, for people."""
+    """Describe the kernel state of a group's processes, for people."""
     told = []
     for process in members(group):
         state = next((value for name, value in _status(process) if name == "State"), "")
@@ -90,7 +89,7 @@ def states(group: int) -> str:
 
 
 class _Log:
-    """What comes into a file from now on."""
+    """The text appended to a file after creation."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._begin = path, _size(path)
@@ -99,14 +98,14 @@ class _Log:
     def is_written(self) -> bool:
         """Whether something came, and nothing more for a while. To be asked again and again."""
         size, now = _size(self._path), time.monotonic()
-        if size < self._begin:  # its middle was left out meanwhile
+        if size < self._begin:  # its middle was removed in the meantime
             self._begin, self._end = max(0, size - _MOST_BYTES), 0
         if size > self._end:
             self._end, self._grew = size, now
         return self._end > self._begin and now - self._grew >= _QUIET_S
 
     def text(self) -> str:
-        """Of it, as much as a failure has room for."""
+        """Return the new text, limited to a failure's maximum."""
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._begin)
             return file.read(_MOST_BYTES).decode(errors="replace").strip()
@@ -114,7 +113,7 @@ class _Log:
 
 
 def _signal(group: int) -> bool:
-    """Whether there is somebody to answer."""
+    """Signal processes that can respond. Return True if there are any."""
     asked = [process for process in members(group) if _has_offered(process)]
     for process in asked:
         with suppress(ProcessLookupError):
@@ -123,7 +122,7 @@ def _signal(group: int) -> bool:
 
 
 def _has_offered(process: int) -> bool:
-    """Whether it catches the signal, which would end it otherwise."""
+    """True if it handles the signal, which would kill it otherwise."""
     for name, value in _status(process):
         if name == "SigCgt":
             return bool(int(value, 16) >> (_SIGNAL - 1) & 1)

@@ -1,8 +1,7 @@
-"""Keeps the logs of attempts within bounds: of one that grows too long the beginning and the end stay.
+"""Limit the size of attempts' logs by removing the middle of long ones.
 
-User code writes into its log itself, and is never held up: what is too much is taken out beside it, every few seconds.
-So a log may be longer than its limit for a moment. What is printed while the middle is taken out may be left out with
-it.
+User code writes to its log directly and never waits. Every few seconds the excess is removed, so a log may
+exceed its limit for a moment. Output written during the removal may be lost.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
 _MOST_ROUNDS = 100
-"""Times that what was printed meanwhile is copied; one that prints faster than that loses some of it."""
+"""Maximum rounds of copying output written during the removal; a faster writer loses some."""
 _LONGEST_LINE, _KEPT = 1 << 16, 30_000
 """Bytes of a line, and of each of its ends if it is longer."""
 
 
 class TaskLogs:
-    """Those of a worker. `begin` may be called by any thread, `keep_short` by one.
+    """Logs of a worker's attempts. Any thread may call `begin`; one calls `keep_short`.
 
     Args:
-        limit_bytes: of one log; 0: there is none.
+        limit_bytes: maximum of one log; 0 for no limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -37,17 +36,17 @@ class TaskLogs:
         """Log -> how often it has been looked at since its attempt was last seen to run."""
 
     def begin(self, paths: Iterable[Path]) -> None:
-        """An attempt writes into these from now on."""
+        """Watch the logs of a started attempt."""
         with self._lock:
             self._watched |= dict.fromkeys(paths, 0)
 
     def end(self, paths: Iterable[Path]) -> None:
-        """It has ended: they are looked at once more."""
+        """Process the logs of an ended attempt once more."""
         with self._lock:
             self._watched |= {path: 1 for path in paths if path in self._watched}
 
     def keep_short(self) -> None:
-        """Look at all of them."""
+        """Shorten all watched logs."""
         with self._lock:
             found = dict(self._watched)
         for path, has_ended in found.items():
@@ -140,8 +139,10 @@ class _Line:
 
 
 def shorten(path: Path, limit_bytes: int) -> int:
-    """Leave the middle of a log out if it is longer than that; returns how many bytes went. Half of the limit stays: a
-    quarter from the beginning, as much from the end, and a line between them that says so.
+    """Remove the middle of a log longer than the limit. Return the number of removed bytes.
+
+    Keeps half the limit: a quarter at the beginning, a quarter at the end, and a line between that reports
+    the removal.
 
     Raises:
         OSError: it cannot be read or written.
@@ -155,7 +156,7 @@ def shorten(path: Path, limit_bytes: int) -> int:
         head = _line_end(descriptor, kept)
         tail = _line_end(descriptor, size - kept)
         mark = f"[... {tail - head:,} bytes are left out here: a log keeps {limit_bytes:,} at most ...]\n".encode()
-        # In what is left out there is room for what stays, so nothing is lost if this process ends in between.
+        # The end is copied into the removed part, so nothing is lost if this process dies in between.
         end = head + os.pwrite(descriptor, mark, head)
         read = tail
         for _ in range(_MOST_ROUNDS):
@@ -164,7 +165,7 @@ def shorten(path: Path, limit_bytes: int) -> int:
                 read, end = read + len(piece), end + len(piece)
             if os.fstat(descriptor).st_size == read:
                 break
-        # Whoever writes appends: it goes on behind this.
+        # Writers append, so they continue after this position.
         os.ftruncate(descriptor, end)
         return tail - head
     finally:
@@ -172,6 +173,6 @@ def shorten(path: Path, limit_bytes: int) -> int:
 
 
 def _line_end(descriptor: int, offset: int) -> int:
-    """Behind the first line's end at `offset` or near it; `offset` where none is near."""
+    """Return the position after the first line end near `offset`, or `offset`."""
     found = os.pread(descriptor, 1 << 12, offset).find(b"\n")
     return offset + found + 1

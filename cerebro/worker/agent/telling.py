@@ -1,6 +1,6 @@
-"""Answers where the process of a task is, when somebody asks: the process goes on.
+"""Respond to requests for a task's stacks while its process continues.
 
-In a thread of its own, since a process may take a second to answer and the inbox must not wait.
+Has its own thread, because a process may take a second to respond and the inbox must not wait.
 """
 
 from __future__ import annotations

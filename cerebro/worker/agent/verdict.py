@@ -1,7 +1,7 @@
-"""Which of the ranks of an attempt failed first, and of what: pure.
+"""Find the root cause among the rank failures of an attempt. Pure.
 
-One rank that fails or dies takes the others with it: they find its connection gone, and say so, often sooner than the
-agent hears of its end. So what merely tells of a lost peer counts only if nobody tells of anything else.
+A rank that fails or dies takes the others with it: they report a lost connection, often before the agent
+notices the first. So a lost peer is a collateral failure unless all ranks report one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAY_BE_LOST_PEER = frozenset({FailureKind.USER_ERROR, FailureKind.CRASH, Failur
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnd:
-    """How one rank's part of an attempt ended without a result.
+    """A rank's end without a result.
 
     Attributes:
-        at: when it failed, or was seen to be gone, by the machine's monotonic clock.
-        failure: what it said; `None`: its process ended without a word.
+        at: monotonic time of its failure or disappearance.
+        failure: its report; `None` if its process died silently.
     """
 
     rank: int
@@ -50,10 +50,10 @@ def is_lost_peer(failure: Failure) -> bool:
 
 
 def decisive(ends: Iterable[RankEnd]) -> RankEnd:
-    """The end that explains all others: the earliest that is no lost peer, in whatever order they were heard of.
+    """Return the root cause: the earliest end other than a lost peer, in any order of arrival.
 
     Raises:
-        ValueError: there is none.
+        ValueError: `ends` has no items.
     """
     return min(ends, key=lambda end: (end.is_lost_peer, end.at, end.rank))
 
@@ -61,12 +61,12 @@ def decisive(ends: Iterable[RankEnd]) -> RankEnd:
 def who_is_behind(
     batches: Sequence[int], operations: Sequence[int] = (), done: Collection[int] = ()
 ) -> tuple[int | None, str]:
-    """Of ranks that all wait: the one that the others wait for, if it can be told; and where they are, for people.
+    """Find the rank that blocks the others, if known, and describe the positions for people.
 
     Args:
-        batches: by rank: how many it has begun.
-        operations: by rank: how many operations of all ranks together it has begun; 0: not known.
-        done: ranks that wait for nobody any more.
+        batches: number of batches begun, by rank.
+        operations: number of collective operations begun, by rank; 0 if unknown.
+        done: ranks that have finished.
     """
     waiting = [rank for rank in range(len(batches)) if rank not in done]
     behind = _least(waiting, batches)
