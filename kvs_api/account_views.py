@@ -1,5 +1,6 @@
-"""Views of callers, tokens and quotas, and the check of access to an experiment. Rules:
-`cerebro.contract.identity`.
+"""Views of callers, tokens and quotas, and the check of access to an experiment.
+
+Rules: `cerebro.contract.identity`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class AccountViews:
             self._store.note(who.name, what)
 
     def _to_steer(self, call: Call, name: str) -> ExperimentRecord | None:
-        """Return an experiment's record if the caller may change it; `None` if no check is needed.
+        """Return an experiment's record if the caller may change it.
+
+        `None` if no check is needed.
 
         Raises:
             ForbiddenError: the caller may not.

@@ -36,8 +36,9 @@ class Clock:
         """Offset of the store's clock to `elapsed`."""
 
     def now(self) -> int:
-        """Return this process's count in milliseconds. The store's clock is the maximum with the stored
-        value.
+        """Return this process's count in milliseconds.
+
+        The store's clock is the maximum with the stored value.
         """
         if self._ahead_ms is None:
             with self._joining:

@@ -99,7 +99,9 @@ class ClusterLogStore(StacksStore):
         return bool(answer["written"])
 
     def read_log(self, name: str, after: int, wait_s: float, *, is_checked: bool = False) -> list[str]:
-        """Return an experiment's log after a cursor, as JSON objects; waits up to `wait_s` seconds for news.
+        """Return an experiment's log after a cursor, as JSON objects.
+
+        Waits up to `wait_s` seconds for news.
 
         Args:
             is_checked: True to return damaged entries as events of unknown type, and to mark events of the
@@ -147,7 +149,9 @@ class ClusterLogStore(StacksStore):
         return found, notifications or 0
 
     def _positions(self, cursors: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """Return the number of cluster events before each cursor, and the number reserved in every
+        """Return two counts of cluster events.
+
+        For each experiment, the events before its cursor; and the events with a reserved number in every
         experiment.
         """
         if not cursors:
@@ -183,8 +187,7 @@ def _by_key(entries: Iterable[tuple[bytes, Entries]]) -> dict[str, Entries]:
 def _merged(
     after: int, own: Entries, cluster_log: Entries, *, has_more: bool, is_cut: bool, reserved: int
 ) -> list[Numbered]:
-    """Fill each gap in the experiment's ids from the cluster log, and return the numbered entries after
-    `after`.
+    """Merge the entries after `after`: the cluster log fills gaps in the experiment's ids.
 
     Args:
         own, cluster log: entries after the cursor, both read at the same moment.

@@ -38,7 +38,7 @@ _ANSWER_S = 15.0
 """A Redis that is silent for this many seconds counts as away."""
 
 _LEAST_FILE, _FILE_TIMES = 64 << 20, 4
-"""Rewrite the append-only file above this many bytes, if it exceeds this multiple of used memory."""
+"""Size in bytes, and multiple of used memory, above which to rewrite the append-only file."""
 
 _log = logging.getLogger(__name__)
 

@@ -52,7 +52,10 @@ class LogFiles:
     # --- index -----------------------------------------------------------------------------------
 
     def newest(self, log: str) -> Segment | None:
-        """Return the last segment of a log; `None` if the whole log is in the database."""
+        """Return the last segment of a log.
+
+        `None` if the whole log is in the database.
+        """
         with translated():
             found: Any = self._redis.lindex(f"{log}:segments", -1)
         return Segment.model_validate_json(found) if found else None
@@ -72,7 +75,9 @@ class LogFiles:
     # --- reading ---------------------------------------------------------------------------------
 
     def after(self, log: str, name: str, number: int) -> Entries:
-        """Return the entries after a number in the segment with the next one; [] if the database has it.
+        """Return the entries after a number in the segment with the next one.
+
+        Returns [] if the database has the next one.
 
         Raises:
             LostEventsError: the segment's file is missing or damaged.
@@ -84,7 +89,10 @@ class LogFiles:
         return [_as_read(entry) for entry in entries[bisect_right(entries, number, key=_number) :]]
 
     def until(self, log: str, name: str, number: int) -> Entries:
-        """Return the last entry up to a number as a list, or [] if it is not in a segment."""
+        """Return the last entry up to a number as a list.
+
+        Returns [] if it is not in a segment.
+        """
         newest = self.newest(log)
         if newest is None or number < self._first(log):
             return []

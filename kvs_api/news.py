@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """Waiting requests by stream. Thread-safe. The first `expect` starts the listening thread; `close` ends
-    it.
+    """Waiting requests by stream.
+
+    Thread-safe. The first `expect` starts the listening thread; `close` ends it.
 
     Args:
         listener: client for the messages; `close` disconnects it.

@@ -144,8 +144,9 @@ class RegistryStore(SegmentStore):
         return tuple(_model(name, fields) for name, fields in zip(names, answers, strict=True))
 
     def _pending(self, name: str, version: int) -> ModelVersion | None:
-        """Return a version; `None` if only another version of Cerebro can read it, so that later ones
-        proceed.
+        """Return a version.
+
+        `None` if only another version of Cerebro can read it, so that later ones proceed.
         """
         try:
             return self._version(name, version)[1]

@@ -1,4 +1,7 @@
-"""Moves the older part of logs into files on the controller's request, and keeps snapshots of folds."""
+"""Moves the older part of logs into files, and keeps snapshots of folds.
+
+The controller decides when.
+"""
 
 from __future__ import annotations
 

@@ -120,8 +120,9 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 
 
 def _packed(column: bytes) -> tuple[bytes, bool]:
-    """Return the packed column and whether it is text. Checksums take half the space as bytes, and do not
-    compress.
+    """Return the packed column and whether it is text.
+
+    Checksums take half the space as bytes, and do not compress.
     """
     values = column.split(b"\n")
     if len(values[0]) == 16 and all(len(value) == 16 for value in values):

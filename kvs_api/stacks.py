@@ -1,4 +1,7 @@
-"""Stack traces of tasks: a request goes into the worker's inbox, the answer waits for its reader."""
+"""Stack traces of tasks.
+
+A request goes into the worker's inbox, the answer waits for its reader.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ def stamped_record(record: ExperimentRecord, who: Principal | None) -> Experimen
 
 
 def stamped_event(event: ClientEvent, who: Principal | None, record: ExperimentRecord | None) -> ClientEvent:
-    """Set the author of a client's event, and for a run the project for fair share."""
+    """Set the author of a client's event.
+
+    A run also gets the project, for fair share.
+    """
     if who is None:
         return event
     if isinstance(event, RunRequested):

@@ -1,6 +1,7 @@
-"""Conversion of typed steps to the tables of ``steps.lua``, with keys and the event of each step.
+"""Conversion of typed steps to the tables of ``steps.lua``.
 
-Pure. Only this module creates a step's event, so a change of state and its event cannot differ.
+It adds keys and the event of each step. Pure. Only this module creates a step's event, so a change of state
+and its event cannot differ.
 """
 
 from __future__ import annotations

@@ -125,8 +125,9 @@ class Store(HistoryStore):
         return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
 
     def append(self, experiment: str, event: ClientEvent, *, once: str = "", is_unread: bool = False) -> int:
-        """Append a client's event and return its number; see `KvsClient.append`. Calls with equal `once`
-        count once.
+        """Append a client's event and return its number; see `KvsClient.append`.
+
+        Calls with equal `once` count once.
         """
         content = event.model_dump_json(exclude=steps.UNNUMBERED)
         call: dict[str, Any] = {

@@ -98,7 +98,10 @@ class TokenStore(AuditStore):
         return MadeToken(token=whole, record=record)
 
     def token(self, identity: str) -> StoredToken | None:
-        """Return a token by its id; `None` if it is revoked, long expired, unknown or unreadable."""
+        """Return a token by its id.
+
+        `None` if it is revoked, long expired, unknown or unreadable.
+        """
         with translated():
             found: Any = self._redis.hmget(keys.token(identity), "record", "sha", "used")
         stored = _stored(found)

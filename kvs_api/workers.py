@@ -40,8 +40,9 @@ _TOLD = ("record", "reported", "free", "running", "leaving", "usage")
 _NOTHING = '""'
 
 _TRIMMED = 32
-"""Minimum number of read entries to remove from an inbox at once; single removals would cost a write per
-task.
+"""Minimum number of read entries to remove from an inbox at once.
+
+Single removals would cost a write per task.
 """
 
 
@@ -201,8 +202,9 @@ class WorkerStore(QuotaStore):
         return None if content is None else SizeRequest.model_validate_json(content)
 
     def request_size(self, request: SizeRequest) -> None:
-        """Replace the size request. A request with a `problem` answers the pending one and replaces only
-        that.
+        """Replace the size request.
+
+        A request with a `problem` answers the pending one and replaces only that.
 
         Raises:
             ConflictError: the answered request is not pending; or 0 workers were requested while runs are

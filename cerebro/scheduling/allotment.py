@@ -39,7 +39,10 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
 
 
 def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
-    """Return the strategies of a schedule; the one with least GPU time where a model does not run."""
+    """Return the strategies of a schedule.
+
+    A model's entry on other workers is its strategy with least GPU time.
+    """
     table = _least_gpu_time(problem)
     for sub_epoch in reversed(schedule.sub_epochs):
         for s, parallel_plan in enumerate(problem.strategies[sub_epoch.model][sub_epoch.worker]):
@@ -76,7 +79,10 @@ def widths(problem: Problem, model: int) -> list[int]:
 
 
 def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
-    """Return the row with the fastest strategies of at most `gpus` GPUs, or else the narrowest ones."""
+    """Return the row with the fastest strategies of at most `gpus` GPUs.
+
+    On a worker without such a strategy, the narrowest one.
+    """
     size, row = problem.mean_size, []
     for parallel_plans in problem.strategies[model]:
         fitting = [s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.gpus <= gpus]
@@ -113,7 +119,10 @@ def has_choice(problem: Problem) -> bool:
 
 
 def at_least(problem: Problem, table: Allotment) -> float:
-    """Return the minimum seconds of an epoch with this table: the longest model or the fullest worker."""
+    """Return the minimum seconds of an epoch with this table.
+
+    The larger of the longest model and the fullest worker.
+    """
     rows, loads = _sums(problem, table)
     return max(*rows, *loads)
 
@@ -147,10 +156,11 @@ def _before(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]
 
 
 def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
-    """Give the longest model more GPUs, at the least cost per second saved, while the bound falls.
+    """Give the longest model more GPUs while the bound falls.
 
-    The bound is the open shop's: the longest model or the fullest worker. Few models need wide strategies,
-    many need efficient ones, and in between only the longest need width.
+    Each step takes the strategy with the least cost per second saved. The bound is the open shop's: the
+    longest model or the fullest worker. Few models need wide strategies, many need efficient ones, and in
+    between only the longest need width.
     """
     best = table = [list(row) for row in narrow]
     bound = math.inf

@@ -14,7 +14,10 @@ _SWEEPS = 12
 """Sweeps over all shared partitions; enough for chains of workers that share with neighbours only."""
 
 _STILL = 1e-3
-"""Largest change of a load in a sweep, relative to the largest load, at which the loads count as balanced."""
+"""Relative change of loads in a sweep below which the loads count as balanced.
+
+The largest change of any load, relative to the largest load.
+"""
 
 
 class Balance:

@@ -20,7 +20,10 @@ from typing import NamedTuple
 from cerebro.scheduling.problem import Problem, filled_s
 
 _MAX_SETS = 300
-"""Number of holder sets beyond which the column bound uses only the whole cluster and single workers."""
+"""Limit of holder sets in the column bound.
+
+Above it, only the whole cluster and single workers are tested.
+"""
 _MAX_THRESHOLDS = 16
 _EVALUATIONS = 200_000
 """Limit of parallel plans evaluated by the weighted bound: some 80 ms."""
@@ -31,7 +34,10 @@ _LEAST_STEP = 0.02
 _CLOSE = 1e-4
 """Relative distance to the relaxation's optimum at which the weighted bound stops."""
 _ROUNDING = 1e-12
-"""Upper limit of the relative rounding error; without it a bound could exceed an optimum it meets."""
+"""Upper limit of the relative rounding error.
+
+Without it a bound could exceed an optimum it meets.
+"""
 
 
 class _ParallelPlan(NamedTuple):
@@ -213,9 +219,10 @@ def _parallel_plans(
 
 
 def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[float]]) -> float:
-    """Return the latest end of any worker set: sub-epochs that fit nowhere else, on all its GPUs.
+    """Return the latest end of any worker set.
 
-    Tests the holder sets that occur, and all workers together.
+    The set must run all sub-epochs that fit nowhere else, on all its GPUs. Tests the holder sets that occur,
+    and all workers together.
 
     Args:
         ready: ready times of each worker's GPUs.
@@ -282,7 +289,7 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
 
 
 def _first_weights(problem: Problem, kinds: list[_Kind], best: float) -> list[float]:
-    """Weight workers by mean speed, and models by how close their own row is to the bound."""
+    """Return initial weights: workers by mean speed, models by closeness to the bound."""
     times: list[list[float]] = [[] for _ in range(problem.num_workers)]
     rows = [0.0] * problem.num_models
     for kind in kinds:

@@ -195,7 +195,10 @@ class Reality:
 
 
 def _factors(problem: Problem, conditions: Conditions, seed: int) -> list[float]:
-    """Return the factor of each sub-epoch, by epoch, model and partition; [] if all are 1."""
+    """Return the factor of each sub-epoch, by epoch, model and partition.
+
+    [] stands for factors of 1 everywhere.
+    """
     sigma, doubts = conditions.sigma, conditions.doubts
     if not sigma and not any(doubts):
         return []

@@ -73,8 +73,9 @@ class Decoder:
 
     @property
     def is_mixed(self) -> bool:
-        """True if sub-epochs on some worker need different numbers of GPUs, so that a wide one may have to
-        wait.
+        """True if sub-epochs on some worker need different numbers of GPUs.
+
+        Then a wide one may have to wait.
         """
         return any(
             len({need for need, mask in zip(needs, masks, strict=True) if mask}) > 1
@@ -82,7 +83,10 @@ class Decoder:
         )
 
     def seconds(self, model: int, worker: int) -> float:
-        """Return the seconds of the model's sub-epoch on the worker for size 1; 0 if it does not run there."""
+        """Return the seconds of the model's sub-epoch on the worker for size 1.
+
+        Returns 0 if the model does not run there.
+        """
         runs_here = self._masks[worker][model]
         return self._seconds[model][worker] + self._fixed[model][worker] if runs_here else 0.0
 
@@ -138,9 +142,10 @@ class Decoder:
         width: int = 1,
         is_patient: bool = False,
     ) -> Decoded | None:
-        """Serve the idle worker with most remaining work first, with the model of largest work plus priority.
+        """Serve idle workers by most remaining work, each with the model of highest priority.
 
-        Without priorities and with width 1 it is LRPTw.
+        A model's priority is its remaining work plus its entry in `priority`. Without entries and with width
+        1 this is LRPTw.
 
         Args:
             priority: ``priority[w][m]``, seconds to add to the remaining work of model `m` when worker `w`
@@ -277,7 +282,10 @@ def _pick(  # noqa: PLR0917 - keyword names cost a tenth of the time of the inne
     gpus: int,
     width: int,
 ) -> int:
-    """Return the position in `idle` of the best among the first `width` eligible models, or -1."""
+    """Return the position in `idle` of the best eligible model, or -1.
+
+    Compares only the first `width` eligible models.
+    """
     found, best = -1, -math.inf
     for at, (left, m) in enumerate(idle):
         if open_[m] & mask[m] and need[m] <= gpus:

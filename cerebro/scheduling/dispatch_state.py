@@ -1,9 +1,9 @@
-"""State of a run at one instant, the input of dispatch policies; updated by each event.
+"""State of a run at one instant, the input of dispatch policies.
 
 The controller, the planner's simulations and the dispatch engine share this class, so policies behave alike
-in all three. Updates are incremental: starting or finishing a sub-epoch takes a few operations for any number
-of models. As in the seed paper, sections 5.3 and 5.6, open sub-epochs are Q and running ones Q'; a released
-sub-epoch returns from Q' to Q.
+in all three. Each event updates it incrementally: starting or finishing a sub-epoch takes a few operations
+for any number of models. As in the seed paper, sections 5.3 and 5.6, open sub-epochs are Q and running ones
+Q'; a released sub-epoch returns from Q' to Q.
 
 Each model has at most one strategy on each worker (`Problem.is_single`). A plan chooses it.
 """
@@ -299,7 +299,13 @@ class DispatchState:
         self._had_priorities = self._had_priorities or priority != 0
 
     def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
-        """Set the model's number of epochs, its present epoch, and the mask `left` of open partitions."""
+        """Set the model's number of epochs and its present position.
+
+        Args:
+            epochs: number of epochs in all.
+            epoch: present epoch.
+            left: mask of the open partitions.
+        """
         for sign in (-1, +1):
             for partition in range(len(self.sizes)):
                 self._count(model, partition, sign * self._visits_left(model, partition))

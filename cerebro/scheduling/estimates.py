@@ -118,7 +118,7 @@ class Estimates:
         return not self.observations and not self._expected
 
     def knows(self, model: str, technique: str = "") -> bool:
-        """True if a sub-epoch or trial of the model was observed, or earlier runs had this model."""
+        """True if the model ran here, in a trial or in earlier runs."""
         subject = (model, technique)
         return subject in self._pairs or subject in self._seeds or self._is_expected(subject)
 
@@ -160,9 +160,10 @@ class Estimates:
         fixed_s: float = 0.0,
         technique: str = "",
     ) -> None:
-        """Add the result of a trial on the worker: seconds for `rows`, and the fixed part.
+        """Add the result of a trial on the worker.
 
-        It weighs `_SEED_WEIGHT` observations; sub-epochs correct it. A later trial replaces it.
+        The trial measured the seconds for `rows`, and the fixed part. It weighs `_SEED_WEIGHT` observations;
+        sub-epochs correct it. A later trial replaces it.
         """
         if rows > 0 and seconds > 0:
             subject = (model, technique)

@@ -25,7 +25,10 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.rotation import Rotation
 
 _HISTORY = 50
-"""Length of late acceptance's history: a step may be as bad as this many steps ago."""
+"""Length of late acceptance's history.
+
+A step may be as bad as this many steps ago.
+"""
 _OPENINGS = 30
 _MAX_STALLED_STEPS = 3000
 """Steps without improvement before the search restarts."""
@@ -40,7 +43,7 @@ _ENTRIES = 0.3
 
 
 class Candidate(NamedTuple):
-    """A schedule with its makespan in seconds, its sub-epochs, their strategies and its origin in words."""
+    """A schedule: makespan in seconds, sub-epochs, strategies and its origin in words."""
 
     makespan: float
     starts: list[Start]
@@ -110,7 +113,10 @@ class _Genes:
         return {m: row}
 
     def _widths(self) -> dict[int, list[int]]:
-        """Return rows of equal width on all workers for one model, or for two that may exchange GPUs."""
+        """Return rows of equal width on all workers, for one or two models.
+
+        Two models may exchange GPUs.
+        """
         rng = self._rng
         models = rng.sample(range(self._models), min(self._models, rng.choice((1, 1, 2))))
         return {m: self._row(m) for m in models}

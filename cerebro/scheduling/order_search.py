@@ -32,14 +32,18 @@ _MAX_STALLED_STEPS, _MAX_STALLED_PER_SUB_EPOCH = 1000, 20
 _MAX_KICKS = 8
 """Restarts in a row without a better schedule after which the search ends."""
 _WIDENED = (0.93, 0.99)
-"""Range of the target length of widened models, relative to the best makespan; chosen at random each time."""
+"""Range of the target length of widened models, relative to the best makespan.
+
+Chosen at random each time.
+"""
 _BACK = 0.7
 """Share of restarts from the best schedule; the others start from the present one."""
 _STEPS = 8
 """Decodings for each yielded item."""
 _OTHER_ROWS, _ALIKE, _SWAPS = 0.3, 0.5, 0.7
-"""Cumulative shares of moves: strategies of whole models, swaps within a model or worker, any swaps. The rest
-moves a sub-epoch.
+"""Cumulative shares of moves.
+
+Strategies of whole models, swaps within a model or worker, any swaps. The rest moves a sub-epoch.
 """
 _EVERYWHERE, _EACH = 0.3, 0.6
 """Cumulative shares of changes to models: equal width everywhere, on one worker. The rest changes entries."""
@@ -222,10 +226,9 @@ class _Orders:
         return items, {}
 
     def makespan(self, items: list[_Item], cutoff: float, starts: list[Start] | None = None) -> float:
-        """Return the seconds until the last sub-epoch ends; infinity above `cutoff` or if epochs are out of
-        order.
+        """Return the seconds until the last sub-epoch ends.
 
-        Appends the sub-epochs to `starts`.
+        Returns infinity above `cutoff` or if epochs are out of order. Appends the sub-epochs to `starts`.
         """
         problem, parallel_plans, longest = self._problem, self._parallel_plans, 0.0
         model_free = list(problem.model_ready)

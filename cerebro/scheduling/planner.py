@@ -1,9 +1,9 @@
-"""The planner: the best schedule of an epoch found within a time limit, on one core, in pure Python.
+"""The planner: searches for the best schedule of an epoch within a time limit.
 
-Runs heuristics, then local searches with restarts, until the makespan meets the lower bound (which proves it
-optimal) or time is up. Meant to run in parallel to training: it never blocks. A plan stays good while
-sub-epochs take about their estimated time. Must not use dispatch states, workers' health or noise;
-`cerebro.scheduling.advice` decides whether to follow a plan.
+Runs on one core, in pure Python: heuristics, then local searches with restarts, until the makespan meets the
+lower bound (which proves it optimal) or time is up. Meant to run in parallel to training: it never blocks. A
+plan stays good while sub-epochs take about their estimated time. Must not use dispatch states, workers'
+health or noise; `cerebro.scheduling.advice` decides whether to follow a plan.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from cerebro.scheduling.schedule import Schedule
 _TOLERANCE = 1e-9
 """Relative tolerance for float sums in different orders."""
 _MOST_SUB_EPOCHS = 10_000
-"""Above this size the policy LRPTw itself is not run: decoding its rule is ten times faster and differs only
-in ties.
+"""Maximum size for running the policy LRPTw itself.
+
+Decoding its rule is ten times faster and differs only in ties.
 """
 _FEW_SUB_EPOCHS = 24
 """Up to this size, orders are searched even without a choice of strategies.
@@ -37,7 +38,10 @@ _FEW_SUB_EPOCHS = 24
 Rotations and dispatch miss some of them: of 6,000 random 3 x 3 instances, 12 had a shorter schedule.
 """
 _FIRST_ROTATIONS = 768
-"""Rotations to try first; if longest model and fullest worker both meet the bound, some rotation soon does."""
+"""Number of rotations to try first.
+
+If longest model and fullest worker both meet the bound, some rotation soon does.
+"""
 _ROTATIONS, _DISPATCHES, _ORDERS = 128, 16, 64
 """Steps of each search before the next one continues.
 
@@ -167,8 +171,9 @@ def _in_turns(
 def _refined(
     problem: Problem, first: Sequence[Candidate], elite: list[Candidate], rng: random.Random
 ) -> Iterator[Candidate | None]:
-    """Search over orders, repeatedly: from each first candidate that may still improve, then from the best
-    one.
+    """Search over orders, repeatedly.
+
+    Starts from each first candidate that may still improve, then from the best one.
     """
     while True:
         promising = [c for c in first if at_least(problem, c.allotment) < elite[0].makespan]

@@ -42,7 +42,9 @@ class Strategy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStrategy:
-    """Parallel plan of a gang: one worker with a replica for each partition of a set.
+    """Parallel plan of a gang.
+
+    One worker with a replica for each partition of a set.
 
     Attributes:
         members: number of workers, and of partitions.
@@ -164,7 +166,10 @@ class Problem:
 
     @property
     def is_single(self) -> bool:
-        """True if each model has at most one strategy on each worker, so only the order is open."""
+        """True if each model has at most one strategy on each worker.
+
+        Then only the order is open.
+        """
         return all(len(parallel_plans) <= 1 for row in self.strategies for parallel_plans in row)
 
     def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
@@ -243,7 +248,9 @@ def open_shop(
 def multi_gpu(
     nodes: Sequence[int], runtimes: Mapping[str, Mapping[int, Mapping[int, float]]], *, epochs: int = 1
 ) -> Problem:
-    """Build the thesis's problem (section 4.3): each model trains once on each node, on some of its GPUs.
+    """Build the thesis's problem (section 4.3).
+
+    Each model trains once on each node, on some of its GPUs.
 
     Args:
         nodes: GPUs of each node (GPU_n of the thesis, table 4.1).
@@ -276,9 +283,10 @@ def multi_gpu(
 
 
 def undominated(problem: Problem) -> Problem:
-    """Remove dominated strategies: another one of the model and worker needs no more GPUs or time.
+    """Remove dominated strategies.
 
-    Some shortest schedule uses none of the removed ones.
+    A dominated strategy needs no fewer GPUs and no less time than another of the same model and worker. Some
+    shortest schedule does without them.
     """
     kept = tuple(tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.strategies)
     return problem if kept == problem.strategies else replace(problem, strategies=kept)
@@ -423,7 +431,7 @@ def filled_s(ready: Iterable[float], seconds: float) -> float:
 
 
 def shared_s(seconds: Iterable[float]) -> float:
-    """Return the seconds each holder spends per sub-epoch if holders share them and are busy equally long.
+    """Return the seconds each holder spends per sub-epoch if all are busy equally long.
 
     Args:
         seconds: seconds of the sub-epoch on each holder; at least one.

@@ -15,7 +15,7 @@ from cerebro.scheduling.decoder import Decoder, Start
 
 
 def is_open_shop(decoder: Decoder) -> bool:
-    """Return whether each partition has one worker, and each sub-epoch takes all GPUs of its worker."""
+    """Return whether partitions have one worker, and sub-epochs take all its GPUs."""
     problem = decoder.problem
     return decoder.is_fixed and all(
         w == home and decoder.need[w][m] == problem.gpus[w]

@@ -22,7 +22,10 @@ from cerebro.scheduling.problem import GangStrategy, Problem, filled_s
 from cerebro.scheduling.schedule import Schedule, SubEpoch
 
 _TOLERANCE = 1e-9
-"""Relative to the makespan (at least 1 s): starts and ends are float sums in different orders."""
+"""Tolerance relative to the makespan (at least 1 s).
+
+Starts and ends are float sums in different orders.
+"""
 _SHARE = 1e-3
 """Upper limit of the tolerance, relative to the shortest sub-epoch."""
 _NAMED = 3
@@ -45,7 +48,10 @@ class Report:
 
     @property
     def gap(self) -> float:
-        """Relative excess of the makespan over the lower bound; 0 proves optimality, or nothing to schedule."""
+        """Relative excess of the makespan over the lower bound.
+
+        0 proves optimality, or nothing to schedule.
+        """
         return self.makespan / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
     def check(self) -> Report:
@@ -162,7 +168,10 @@ def _readiness(problem: Problem, sub_epoch: SubEpoch, slack: float) -> Iterator[
 
 
 def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
-    """Check that each model trains on each partition exactly once per epoch, and in the first only if needed."""
+    """Check that each model trains on each partition once per epoch.
+
+    In the first epoch only where needed.
+    """
     counts = Counter(
         (sub_epoch.model, sub_epoch.epoch, partition)
         for sub_epoch in sub_epochs
@@ -182,7 +191,7 @@ def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
 
 
 def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -> Iterator[str]:
-    """Check that a model is in one place at a time and its epochs are in sequence."""
+    """Check that a model is in one place at a time, with epochs in sequence."""
     chains: dict[int, list[SubEpoch]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         chains[sub_epoch.model].append(sub_epoch)

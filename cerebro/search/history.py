@@ -44,10 +44,11 @@ def num_measured(history: Sequence[Past]) -> int:
 
 
 def observations(history: Sequence[Past], least: int) -> Observations | None:
-    """Return the scores after the last epoch that at least `least` models have; `None` if no epoch does.
+    """Return the scores after the last epoch that at least `least` models have.
 
-    Falkner et al., *BOHB*, ICML 2018, section 3.2: the largest resource with enough models to fit is the most
-    informative. A failed model gets the worst score. A model stopped before that epoch is omitted.
+    Returns `None` without such an epoch. Falkner et al., *BOHB*, ICML 2018, section 3.2: the largest resource
+    with enough models to fit is the most informative. A failed model gets the worst score. A model stopped
+    before that epoch is omitted.
     """
     counts = Counter(epoch for past in history if not past.is_failed for epoch in past.scores)
     level = max((epoch for epoch, count in counts.items() if count >= least), default=None)

@@ -1,7 +1,8 @@
-"""A user's own procedure: it runs on a worker; a stand-in in the controller replays its orders.
+"""A user's own procedure on a worker, and its stand-in in the controller.
 
-The worker replays the whole search for each request, so it keeps no state between requests. The orders must
-repeat: a procedure that depends on anything but its reports could not continue after a crash.
+The stand-in passes on the worker's orders. The worker replays the whole search for each request, so it keeps
+no state between requests. The orders must repeat: a procedure that depends on anything but its reports could
+not continue after a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _KINDS = (Draw, Add, Extend, Stop, Finish)
 
 
 class Answered:
-    """Stand-in for a procedure that runs elsewhere: returns the orders from `give` at the next report."""
+    """Stand-in for a procedure that runs on a worker.
+
+    Returns the orders from `give` at the next report.
+    """
 
     def __init__(self) -> None:
         self.orders: list[Order] = []

@@ -22,8 +22,9 @@ SEARCH = "search"
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """A model was added to the run. The search's models (`by` is `SEARCH`) arrive in the order of its `Add`
-    orders.
+    """A model was added to the run.
+
+    The search's models (`by` is `SEARCH`) arrive in the order of its `Add` orders.
 
     Attributes:
         is_warm: True if it started with another model's weights.
@@ -101,9 +102,9 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True)
 class Extended:
-    """A user changed a model's resource to `epochs`, at least the epochs trained, and resumed the model.
+    """A user changed a model's resource to `epochs` and resumed the model.
 
-    The search's own extensions cause no report.
+    `epochs` is at least the number of epochs trained. The search's own extensions cause no report.
     """
 
     model: str

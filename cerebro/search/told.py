@@ -1,4 +1,4 @@
-"""Wire format of reports and orders between the controller and a worker with a user's own procedure.
+"""Wire format of reports and orders, for a worker with a user's own procedure.
 
 The log of a search (its reports, and the orders after each) is one text: JSON lines, zlib-compressed because
 the lines are similar, then base64.

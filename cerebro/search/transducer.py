@@ -228,7 +228,10 @@ class Search:
         return [] if self.is_finished else list(self._passed(self._procedure.told(report)))
 
     def _passed(self, orders: Iterable[Order]) -> Iterable[Order]:
-        """Yield the procedure's orders, except those overruled by a user, a limit or the end of the search."""
+        """Yield the procedure's orders that remain allowed.
+
+        Users' commands, limits and the end of the search overrule orders.
+        """
         for order in orders:
             if self._is_own:
                 self._check(order)

@@ -68,8 +68,9 @@ class Forecast:
 
 
 class _Shape(NamedTuple):
-    """``x(t)`` of a curve; `end` is its value after all training, `goal` the share at which `GOAL` is
-    reached.
+    """``x(t)`` of a curve.
+
+    `end` is its value after all training, `goal` the share at which `GOAL` is reached.
     """
 
     is_power: bool

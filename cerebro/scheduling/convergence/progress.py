@@ -9,7 +9,10 @@ from itertools import chain
 from cerebro.scheduling.convergence.curves import Forecast, Sample, condensed, forecast
 
 _OF_A_QUANTUM, _OF_ALL = 6, 64
-"""Maximum number of samples for fits, of a quantum and in all; more cost time without more information."""
+"""Maximum number of samples for fits, of a quantum and in all.
+
+More samples cost time and add no information.
+"""
 
 _SOONEST = 0.01
 """Minimum remaining share of training to a goal that is not reached."""
@@ -17,7 +20,9 @@ _SOONEST = 0.01
 
 @dataclass(frozen=True)
 class Quantum:
-    """Losses of a model in one period on a device (Hermes, section 3.3: ``L_j(i)``), here a sub-epoch.
+    """Losses of a model in one period on a device, here a sub-epoch.
+
+    ``L_j(i)`` of Hermes, section 3.3.
 
     Attributes:
         samples: at least one, in order.
@@ -93,14 +98,15 @@ class Progress:
 
     @cached_property
     def paces(self) -> list[tuple[float, float, float]]:
-        """(weight, final loss, 1 / seconds to the goal) of predictions that have not reached their goal."""
+        """(weight, final loss, 1 / seconds to the goal) of predictions short of their goal."""
         found = self.forecast.predictions
         return [(w, final, 1 / (max(left, _SOONEST) * self.total_s)) for w, final, left in found if left > 0]
 
     @cached_property
     def worth_against(self) -> dict[tuple[float, float], float]:
-        """Cache: (typical opening, best final loss) -> score, newest only. Few models and references change
-        between decisions.
+        """Cache: (typical opening, best final loss) -> score, newest only.
+
+        Few models and references change between decisions.
         """
         return {}
 

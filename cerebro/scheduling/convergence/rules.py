@@ -58,10 +58,10 @@ def promising(models: Sequence[Progress]) -> list[float]:
 
 
 def _typical(seen: Sequence[Progress]) -> float:
-    """Return the typical opening loss: the median of the first models seen, or of all if few.
+    """Return the typical opening loss.
 
-    A new model hardly changes the median of many but would force a comparison of all; the sample therefore
-    grows in steps of an eighth.
+    The median of the first models seen, or of all if few. A new model hardly changes the median of many but
+    would force a comparison of all; the sample therefore grows in steps of an eighth.
     """
     count = len(seen)
     if count >= _ALL:
@@ -97,12 +97,11 @@ def _optimistic(model: Progress, typical: float, best: float) -> float:
 
 @_diverged_last
 def hermes(models: Sequence[Progress]) -> list[float]:
-    """Return the convergence ``C_j(i)`` of each model in its newest quantum, as printed (Hermes, section
-    3.3).
+    """Return the convergence ``C_j(i)`` of each model in its newest quantum (Hermes, section 3.3).
 
     From the second quantum on ``(loss_j(i - 1) - loss_j(i)) / |L_j(i)|``, in the first ``(max - min) /
-    |L_j(i)|``. Some copies of the paper lack the minus signs. The paper defines no value for a job that never
-    ran; here it goes first.
+    |L_j(i)|``, as printed. Some copies of the paper lack the minus signs. The paper defines no value for a
+    job that never ran; here it goes first.
     """
     return [_convergence(model) for model in models]
 
@@ -118,7 +117,7 @@ def _convergence(model: Progress) -> float:
 
 @_diverged_last
 def slaq(models: Sequence[Progress]) -> list[float]:
-    """Return the expected decrease of the loss in the next quantum, over the model's largest so far.
+    """Return the expected decrease of the loss, over the model's largest decrease.
 
     SLAQ divides by the largest decrease to compare models with different scales of loss (section 3). It
     predicts the next decrease by a curve through the newest losses (section 4); here the newest decrease is

@@ -65,7 +65,10 @@ class _Compact:
         self.seconds: dict[RequiredVisit, Linear] = {}
 
     def add_visit(self, visit: RequiredVisit) -> None:
-        """Take one option, after model and worker are ready, that ends before C (4.1 and 4.2)."""
+        """Take one option, after model and worker are ready (4.1 and 4.2).
+
+        C is at least its end.
+        """
         from gurobipy import quicksum
 
         model, problem, options = self.model, self.problem, visit.options
@@ -97,7 +100,10 @@ class _Compact:
         self.model.addConstr(self.S[other] >= self.S[one] + self.seconds[one] - self.U * unless)
 
     def add_model(self, m: int) -> None:
-        """Keep a model in one place at a time (4.10, 4.11, 4.14), epochs in sequence; bound C by its load."""
+        """Keep a model in one place at a time (4.10, 4.11, 4.14), epochs in sequence.
+
+        C is at least the model's load.
+        """
         mine = [visit for visit in self.wanted if visit.model == m]
         for one, other in combinations(mine, 2):
             if one.epoch < other.epoch:
@@ -110,7 +116,10 @@ class _Compact:
             self.model.addConstr(self.C >= self.problem.model_ready[m] + sum(self.seconds[v] for v in mine))
 
     def add_worker(self, worker: int) -> None:
-        """Keep sub-epochs that share a GPU apart (4.3 to 4.8); bound C by the worker's load."""
+        """Keep sub-epochs that share a GPU apart (4.3 to 4.8).
+
+        C is at least the worker's load.
+        """
         gpus = self.problem.gpus[worker]
         mine = {v: [o for o in v.options if o.worker == worker] for v in self.wanted}
         mine = {visit: options for visit, options in mine.items() if options}
@@ -143,7 +152,7 @@ class _Compact:
                 self.follows(other, one, A + elsewhere)
 
     def add_shared(self, worker: int, mine: list[RequiredVisit]) -> None:
-        """Order the pairs that share a GPU, on a worker where sub-epochs may run side by side."""
+        """Order the pairs that share a GPU, on a worker with room for several."""
         from gurobipy import quicksum
 
         P: dict[RequiredVisit, list[gurobipy.Var]] = defaultdict(list)

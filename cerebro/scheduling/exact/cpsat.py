@@ -136,9 +136,10 @@ class Programme:
         return any(all(use.option.worker == worker for use in uses) for uses in self.uses.values())
 
     def _add_counts(self, worker: int, uses: list[_Use]) -> None:
-        """Limit a GPU to k sub-epochs of some length if C has no room for k + 1 in sequence.
+        """Limit the number of long sub-epochs on a GPU by the makespan.
 
-        This constraint accounts for GPUs that stay partly unused, beyond GPU-seconds.
+        If C has no room for k + 1 sub-epochs of some length in sequence, a GPU runs at most k of them. This
+        accounts for GPUs that stay partly unused, beyond GPU-seconds.
         """
         gpus, ready = self.problem.gpus[worker], self.gpu_ready[worker][0]
         least = self.makespan.proto.domain[0]

@@ -119,9 +119,10 @@ def run(
 
 
 def _check_size(wanted: Sequence[RequiredVisit]) -> None:
-    """Refuse large problems: every formulation orders each pair of a model's and of a worker's sub-epochs.
+    """Refuse large problems.
 
-    With too many pairs, building the model alone takes minutes and gigabytes.
+    Every formulation orders each pair of a model's and of a worker's sub-epochs. With too many pairs,
+    building the model alone takes minutes and gigabytes.
     """
     models = Counter(visit.model for visit in wanted)
     workers = Counter(worker for visit in wanted for worker in {option.worker for option in visit.options})
@@ -142,8 +143,9 @@ def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
 
 
 def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
-    """Return an upper bound on the makespan of sensible schedules (U of the thesis): all sub-epochs in
-    sequence.
+    """Return an upper bound on the makespan of sensible schedules (U of the thesis).
+
+    Runs all sub-epochs in sequence.
     """
     longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest

@@ -15,7 +15,7 @@ CP-SAT is exact for times with at most three decimals.
 
 
 class SolverUnavailableError(PermanentError):
-    """A solver requested by name is not installed, has no licence, or does not accept this problem."""
+    """A named solver is not installed, has no licence, or does not accept this problem."""
 
 
 @dataclass(frozen=True, kw_only=True)

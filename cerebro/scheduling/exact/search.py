@@ -24,8 +24,10 @@ MAX_VISITS = 10_000
 _CHOICE_SHARE = 0.1
 """Share of the time limit for options without times."""
 _STARTS = ((False, True, 0.15), (False, False, 0.5), (True, False, 1.0))
-"""Runs in sequence: hinted or not; whether CP-SAT's strategies alternate if there is a choice of options
-(together they prove easy cases, one alone packs better); share of the remaining time.
+"""Runs in sequence: is hinted, alternates strategies, share of the remaining time.
+
+CP-SAT's strategies alternate only if there is a choice of options: together they prove easy cases, one alone
+packs better.
 """
 
 
@@ -80,8 +82,9 @@ class _Search:
         return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0, clock)
 
     def is_proven(self) -> bool:
-        """Return whether the best schedule is optimal: to the last tick if ticks are exact, else to
-        `TOLERANCE`.
+        """Return whether the best schedule is optimal.
+
+        To the last tick if ticks are exact, else to `TOLERANCE`.
         """
         tolerance = 1e-9 if self.ticks.is_exact else TOLERANCE
         return self.best.makespan - self.bound <= tolerance * self.best.makespan

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _FINEST = 2**40
-"""Maximum ticks in a horizon: far below 2^63, so sums over all sub-epochs of all workers fit."""
+"""Maximum ticks in a horizon.
+
+Far below 2^63, so sums over all sub-epochs of all workers fit.
+"""
 _COARSEST = 10**9
 """Ticks in a horizon for rounded times: a chain of 1,000 sub-epochs then loses `result.TOLERANCE`."""
 
@@ -47,17 +50,21 @@ class Ticks:
         return math.ceil(ticks) if self.is_exact else int(ticks)
 
     def length(self, seconds: float) -> int:
-        """Convert a duration to at least one tick: a sub-epoch of 0 ticks would have no position in an order."""
+        """Convert a duration to at least one tick.
+
+        A sub-epoch of 0 ticks would have no position in an order.
+        """
         return max(1, self.of(seconds))
 
     def bound(self, ticks: float, lengths: Iterable[float]) -> float:
-        """Convert a bound in ticks to safe seconds: subtract the ticks that `length` added to short
-        sub-epochs.
+        """Convert a bound in ticks to safe seconds.
+
+        Subtract the ticks that `length` added to short sub-epochs.
         """
         added = 0 if self.is_exact else sum(1 for seconds in lengths if self.of(seconds) < 1)
         return (ticks - added) / self.per_second
 
 
 def _is_whole(value: float) -> bool:
-    """Return whether the value is whole, up to rounding of a product with a power of ten."""
+    """Return whether the value is whole, up to rounding of one multiplication."""
     return abs(value - round(value)) <= 1e-12 * max(1.0, value)

@@ -1,4 +1,4 @@
-"""Common input of the exact solvers: required sub-epochs, their options, and the timing of an order.
+"""Common input of the exact solvers: required sub-epochs, their options, timing of orders.
 
 Solvers search for an order. This module computes its schedule in the problem's own seconds, free of integer
 rounding and solver tolerances.
@@ -25,7 +25,7 @@ class Option(NamedTuple):
 
 
 class RequiredVisit(NamedTuple):
-    """A required sub-epoch: a model on a partition in an epoch (from 1), by one of its options."""
+    """A model on a partition in an epoch (from 1), by one of its options."""
 
     model: int
     partition: int
@@ -52,7 +52,10 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
 
 
 def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
-    """Return a schedule's sub-epochs in the order of start, each with an option at least as good."""
+    """Return a schedule's sub-epochs in the order of start.
+
+    Each gets an option at least as good as in the schedule.
+    """
     find = {(v.model, v.partition, v.epoch): v for v in wanted}
     return [
         _place(find[sub_epoch.model, sub_epoch.partition, sub_epoch.epoch], sub_epoch)
@@ -61,7 +64,10 @@ def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
 
 
 def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
-    """Build the schedule that starts every sub-epoch as early as the order allows, in float seconds."""
+    """Build the schedule of an order, with every start as early as possible.
+
+    In floating-point seconds.
+    """
     begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
         SubEpoch(
@@ -107,12 +113,17 @@ def starts(
 
 
 def twins(problem: Problem) -> list[list[int]]:
-    """Return sets of models that differ only in name; a solver may fix the order of each set."""
+    """Return sets of models that differ only in name.
+
+    A solver may fix the order of each set.
+    """
     return [same for same in problem.twins() if len(same) > 1]
 
 
 def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> list[Placed]:
-    """Return the order with twins renamed so that their first sub-epochs start in the order of their numbers.
+    """Return the order with twins renamed.
+
+    Their first sub-epochs then start in the order of their numbers.
 
     Args:
         begins: start of each sub-epoch.
@@ -131,7 +142,10 @@ def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> l
 
 
 def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]:
-    """Return the options without dominated ones (no fewer GPUs and no less time on the same worker)."""
+    """Return the options without dominated ones.
+
+    A dominated option needs no fewer GPUs and no less time than another on the same worker.
+    """
     kept: list[Option] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
         size, fastest = problem.sizes[partition], float("inf")

@@ -26,7 +26,10 @@ DEFAULT_POLICY = "lrptw"
 
 
 def is_by_priority_score(name: str) -> bool:
-    """Return whether the policy of this name compares models by their losses; False for unknown names."""
+    """Return whether the policy of this name compares models by their losses.
+
+    Returns False for unknown names.
+    """
     return isinstance(POLICIES.get(name), ByPriorityScore)
 
 

@@ -43,7 +43,10 @@ class RoundRobin:
     """Gives the worker with most remaining work the model with the fewest completed sub-epochs."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """Return the sub-epoch of the least trained model, for the first worker with an eligible model."""
+        """Return a sub-epoch of the least trained model that some worker can take.
+
+        Workers with more remaining work choose first.
+        """
         size = len(state.sizes)
         visits = [
             epoch * size - mask.bit_count() for epoch, mask in zip(state.epoch, state.open, strict=True)

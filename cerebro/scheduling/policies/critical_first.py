@@ -1,4 +1,4 @@
-"""Critical first: the worker with most remaining work takes the model with most remaining work (LRPTw).
+"""Critical first: most remaining work, for both workers and models (LRPTw).
 
 Longest remaining processing time, the classical list rule of open shops, on both axes: the makespan depends
 on the model or worker that finishes last. With a fixed order of workers the rule is worse than a random order
@@ -17,7 +17,10 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies.pairing import pair
 
 _FEW = 8
-"""Number of idle workers above which sorting the models once is cheaper than a pass for each worker."""
+"""Limit of idle workers for a pass over all models each.
+
+Above it, sorting the models once is cheaper.
+"""
 
 TOLERANCE = 1e-9
 """Relative tolerance for sums of equal times in different orders; measured times differ by more."""
@@ -95,7 +98,10 @@ def most_left(state: DispatchState, worker: int) -> int | None:
 
 
 def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
-    """Return subject -> 0 for the most remaining work, 1 for the next, and so on; equals share a number."""
+    """Return subject -> level: 0 for the most remaining work, then 1, and so on.
+
+    Equals share a level.
+    """
     found: dict[int, int] = {}
     level, last = -1, 0.0
     for subject in sorted(subjects, key=left.__getitem__, reverse=True):

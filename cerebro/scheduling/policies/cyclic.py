@@ -1,4 +1,4 @@
-"""Sorted cyclic with waits: follows a Latin square, even if waiting for a model costs time.
+"""Sorted cyclic: follows a Latin square, even if waiting for a model costs time.
 
 Models, sorted by their work, and partitions are placed on a circle; each worker trains the models of its
 partition in the order of the circle. If models are as many as partitions and their times nearly equal
@@ -79,8 +79,9 @@ def _owners(state: DispatchState) -> list[int]:
 def _upcoming(
     state: DispatchState, circle: Sequence[int], earliest: int, worker: int, partition: int
 ) -> tuple[int, int, int, int] | None:
-    """Return (epoch, distance, model, partition) of the partition's next sub-epoch, even if its model is
-    busy.
+    """Return (epoch, distance, model, partition) of the partition's next sub-epoch.
+
+    The model may be busy.
 
     Args:
         state: the present state.
@@ -141,7 +142,7 @@ def _distance(state: DispatchState, model: int, partition: int) -> int:
 
 
 def _help(state: DispatchState, worker: int) -> Choice | None:
-    """Return the sub-epoch that its owner would reach last, among all that this worker could take."""
+    """Return the sub-epoch its owner would reach last, among those this worker could take."""
     found = [
         (_distance(state, model, partition), model, partition)
         for model, mask in state.eligible(worker)

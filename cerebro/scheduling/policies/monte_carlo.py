@@ -1,10 +1,9 @@
-"""Monte-Carlo simulation (thesis, section 4.2.2): simulate the rest of the run several ways, take the best
-first step.
+"""Monte-Carlo simulation: simulates the rest of the run and takes the best first step.
 
-The first simulation is critical first. The others add noise to the remaining work of models and workers,
-which changes the order of near-equals. A decision differs from critical first only if another first step
-ended sooner. Better than a random order (the thesis's); better than critical first if models are not many
-more than workers, at a hundred times the computation.
+Thesis, section 4.2.2. The first simulation is critical first. The others add noise to the remaining work of
+models and workers, which changes the order of near-equals. A decision differs from critical first only if
+another first step ended sooner. Better than a random order (the thesis's); better than critical first if
+models are not many more than workers, at a hundred times the computation.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ DRY_RUNS = 8
 """Maximum number of simulations for a decision."""
 
 MOST_SUB_EPOCHS = 2_000
-"""Maximum number of simulated sub-epochs for a decision. If fewer than two simulations fit, critical first
-decides.
+"""Maximum number of simulated sub-epochs for a decision.
+
+If fewer than two simulations fit, critical first decides.
 """
 
 _BLUR = 1.0
@@ -61,8 +61,9 @@ def _sub_epochs_left(state: DispatchState) -> int:
 
 
 def _remaining(state: DispatchState, model: int) -> float:
-    """Return the remaining seconds of the running sub-epoch. For a model that is not ready, `started` is its
-    ready time.
+    """Return the remaining seconds of the running sub-epoch.
+
+    For a model that is not ready, `started` is its ready time.
     """
     worker, partition, started, *_ = state.running[model]
     seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
@@ -70,9 +71,10 @@ def _remaining(state: DispatchState, model: int) -> float:
 
 
 def _bound(state: DispatchState) -> float:
-    """Return a lower bound on the remaining seconds: the longest work of a model or worker.
+    """Return a lower bound on the remaining seconds.
 
-    Workers are ignored if replicas or several GPUs let others share their work.
+    The longest work of a model or worker. Workers are ignored if replicas or several GPUs let others share
+    their work.
     """
     models, workers = list(state.model_left), list(state.worker_left)
     for model, (worker, partition, *_) in state.running.items():
@@ -85,7 +87,7 @@ def _bound(state: DispatchState) -> float:
 
 
 def _play(state: DispatchState, first: Choice) -> float:
-    """Simulate the rest on this state, critical first; return the seconds until the last sub-epoch ends.
+    """Simulate the rest on this state, critical first; return the remaining seconds.
 
     Sub-epochs on partitions without holders are omitted: no first step makes them end sooner.
     """

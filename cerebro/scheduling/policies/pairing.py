@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
-    """Return worker -> position of its model in a maximum matching that prefers critical workers, then
-    models.
+    """Return worker -> position of its model in a maximum matching.
+
+    Among maximum matchings, prefers critical workers, then critical models.
 
     Args:
         fits: worker -> mask of possible models by position; the most critical worker first.

@@ -1,5 +1,4 @@
-"""The interface of dispatch policies: they assign sub-epochs to workers, and decide again at every
-event.
+"""The interface of dispatch policies, which assign sub-epochs to workers at every event.
 
 A policy chooses among the results of `DispatchState.eligible`, so it cannot break an invariant. It is called
 at every event, so it needs no memory and tolerates the loss of a worker or of the controller.

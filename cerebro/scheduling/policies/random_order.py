@@ -9,11 +9,12 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class RandomOrder:
-    """For an idle worker j, chooses a random sub-epoch s(i, j') of Q with model i idle and partition j' at j.
+    """Chooses a random eligible sub-epoch for an idle worker.
 
-    The paper shuffles Q and takes the first eligible sub-epoch; one random choice among the eligible ones has
-    the same distribution. The dispatch state's masks are the availability map of line 10 (section 5.5). The
-    paper serves workers in ascending order; here the order is random, so that no worker is favoured.
+    For worker j, a sub-epoch s(i, j') of Q with model i idle and partition j' at j. The paper shuffles Q and
+    takes the first eligible sub-epoch; one random choice among the eligible ones has the same distribution.
+    The dispatch state's masks are the availability map of line 10 (section 5.5). The paper serves workers in
+    ascending order; here the order is random, so that no worker is favoured.
     """
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:

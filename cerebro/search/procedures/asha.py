@@ -1,9 +1,8 @@
-"""ASHA, asynchronous successive halving. Li et al., *A System for Massively Parallel Hyperparameter Tuning*,
-MLSys 2020.
+"""ASHA, asynchronous successive halving.
 
-The `promotion` rule is the paper's algorithm 2. The `stopping` rule decides once, when a model reaches a
-rung. It needs no checkpoints of paused models and found a good model as soon in the simulation of
-docs/search.md.
+Li et al., *A System for Massively Parallel Hyperparameter Tuning*, MLSys 2020. The `promotion` rule is the
+paper's algorithm 2. The `stopping` rule decides once, when a model reaches a rung. It needs no checkpoints of
+paused models and found a good model as soon in the simulation of docs/search.md.
 """
 
 from __future__ import annotations
@@ -81,7 +80,10 @@ class AshaSearch(Steady):
         return [Stop(model=model.id, why=f"{value} is not among the best {places} of {len(rung)}")]
 
     def go_on(self, count: int) -> list[Order]:
-        """Under the `promotion` rule, extend models in the best 1/eta of a rung, highest rungs first."""
+        """Under the `promotion` rule, extend models in the best 1/eta of a rung.
+
+        The highest rungs come first.
+        """
         if self._choice.rule == "stopping":
             return []
         height = max(len(bracket) for bracket in self._brackets)

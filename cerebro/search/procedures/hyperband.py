@@ -46,8 +46,9 @@ class Bracket:
         return is_whole and not any(model.is_active and level not in model.values for model in self.members)
 
     def decide(self, facts: Facts, eta: int) -> list[Order]:
-        """At a complete rung, extend the best 1/eta (at least one) and stop the others; ended models rank
-        last.
+        """At a complete rung, extend the best 1/eta (at least one) and stop the others.
+
+        Ended models rank last.
         """
         level = self.levels[self.rung]
         present = [model for model in self.members if not model.has_ended and level in model.values]
@@ -84,7 +85,10 @@ class HyperbandSearch(Steady):
         self._of_model: dict[str, Bracket] = {}
 
     def prepare(self) -> None:
-        """Lay out each bracket once; with a number of samples, repeat them while the next one fits."""
+        """Lay out each bracket once.
+
+        With a number of samples, repeat them while the next one fits.
+        """
         levels = rung_epochs(self._choice.first, self._choice.eta, self.facts.epochs)
         sizes = bracket_sizes(len(levels), self._choice.eta)[: self._choice.brackets]
         left = self.facts.samples

@@ -1,4 +1,4 @@
-"""Base of procedures that keep a fixed number of models active and replace each one that ends."""
+"""Base of procedures that keep a fixed number of models active."""
 
 from __future__ import annotations
 

@@ -111,7 +111,10 @@ def _trial(
 
 
 def _axis(among: Distribution) -> BaseDistribution:
-    """Represent a choice by its index: values may have any type, and 1, 1.0 and True are equal."""
+    """Represent a choice by its index.
+
+    Values may have any type, and 1, 1.0 and True are equal.
+    """
     if isinstance(among, ChoiceOf):
         return CategoricalDistribution(range(len(among.values)))
     if isinstance(among, RandInt):
