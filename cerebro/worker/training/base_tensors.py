@@ -16,13 +16,13 @@ from cerebro.worker.training.rows import content
 
 @dataclass(kw_only=True)
 class BaseTensor:
-    """A tensor that is in the base.
+    """A tensor in the base.
 
     Attributes:
-        rows, first: what this process has of it, from which row on.
-        size: bytes of all of it. at: where they are in the base.
-        digest: of its bytes; the same however many processes have it.
-        placeholder: stands for it where the state is written; memory that is not touched.
+        rows, first: this rank's rows, and the first row's number.
+        size: bytes of the entire tensor. at: offset in the base.
+        digest: of its bytes; independent of the number of ranks.
+        placeholder: replaces it in the written state; untouched memory.
     """
 
     name: str
@@ -36,28 +36,28 @@ class BaseTensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this process has all of it."""
+        """True if this rank has the entire tensor."""
         return self.rows.shape == self.shape
 
     @property
     def content(self) -> memoryview:
-        """Its bytes, where this process has all of it."""
+        """The tensor's bytes, if this rank has the entire tensor."""
         return content(self.rows)
 
     def make_placeholder(self) -> torch.Tensor:
-        """Its placeholder; always the same."""
+        """Return its placeholder; always the same."""
         if self.placeholder is None:
             self.placeholder = torch.empty(self.shape, dtype=self.rows.dtype, device="cpu")
         return self.placeholder
 
 
 class BaseTensors:
-    """Frozen weights that a file leaves to a base.
+    """Frozen weights that a file stores in a base.
 
     Attributes:
-        base: its name.
-        changing: names that proved not to stay as they are.
-        is_new: it was made for this file.
+        base: the base's name.
+        changing: names of weights that have changed.
+        is_new: True if the base was created for this file.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class BaseTensors:
 
     @property
     def num_bytes(self) -> int:
-        """Of all of them."""
+        """Total bytes of all tensors."""
         return sum(weight.size for weight in self)
 
     def placeholder_of(self, rows: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """What stands for a tensor of which this process has these rows; `None`: it is not in the base."""
+        """Return the placeholder of the tensor with these rows; `None` if not in the base."""
         weight = self._weights.get(key_of(rows, shape))
         return None if weight is None else weight.make_placeholder()
 
@@ -102,7 +102,7 @@ class BaseTensors:
         return weight.make_placeholder().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def discard(self) -> None:
-        """Remove the base, if it was made for a file that then could not be written."""
+        """Remove the base if it was created for a file that could not be written."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def with_tensors(value: Any, replaced: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are those of its storage, as a file has them."""
+    """True if the tensor's bytes equal its storage, as in a file."""
     if not is_dense(tensor) or not tensor.is_contiguous():
         return False
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -1,8 +1,8 @@
-"""A checkpoint's file, checked once and read later: what is read is what was checked.
+"""A checkpoint file that is verified once and read later, with the guarantee that both see the same bytes.
 
-The file may be damaged, replaced or removed between the two. Mapped, it would hand that on in silence; a copy in memory
-would take as much room as the model for as long as it waits for its sub-epoch. So the check notes a digest of each
-block, and reading compares each block once more, while it is in the processor's cache.
+The file may be damaged, replaced or removed in between. A mapping would pass that on silently; a copy in
+memory would take as much space as the model until its sub-epoch. So the verification keeps a digest per
+block, and reading compares each block again while it is in the processor's cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 
 class CheckedFile:
-    """A file whose bytes, with those of its base, had the right sum when this was made. Holds 16 bytes for each MiB of
-    it, and no descriptor.
+    """A file that was verified on creation, with its base. Holds 16 bytes per MiB and no descriptor.
 
     Attributes:
-        layout: how it is put together, where it has a base.
+        layout: the file's layout if it has a base.
 
     Raises:
-        CheckpointCorruptError: the file is missing, has another size or another checksum.
+        CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
     """
 
     def __init__(self, path: Path, reference: CheckpointRef) -> None:
@@ -46,7 +45,7 @@ class CheckedFile:
 
 
 def require_saved(path: Path, reference: CheckpointRef, found: Written, layout: Layout | None) -> None:
-    """Raise CheckpointCorruptError unless a file, with its base, is what was saved."""
+    """Raise CheckpointCorruptError unless a file, with its base, is the saved one."""
     if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
         base = f" with its base {layout.base}" if layout else ""
         raise CheckpointCorruptError(
@@ -56,13 +55,13 @@ def require_saved(path: Path, reference: CheckpointRef, found: Written, layout: 
 
 
 class CheckedReader(SeekableReader):
-    """Reads a `CheckedFile`, and hands out no byte that differs from what was checked.
+    """Reads a `CheckedFile` and returns only verified bytes.
 
     Attributes:
-        problem: what was found, if anything was; raised by every reading from then on.
+        problem: first error; all later reads raise it.
 
     Raises:
-        CheckpointCorruptError: when it is made, the file is missing; when it is read, the file cannot be or differs.
+        CheckpointCorruptError: on creation, the file is missing; on reading, it is unreadable or differs.
     """
 
     def __init__(self, checked: CheckedFile) -> None:
@@ -83,11 +82,11 @@ class CheckedReader(SeekableReader):
 
     @property
     def size(self) -> int:
-        """Bytes of the file, with those of its base."""
+        """Bytes of the file, including its base."""
         return self._checked.num_bytes
 
     def readinto(self, into: Any) -> int:
-        """Fill `into`, or as much of it as the file has bytes for."""
+        """Fill `into` with the file's next bytes, up to its end."""
         try:
             return self._readinto(memoryview(into).cast("B"))
         except (CheckpointCorruptError, VolumeError) as error:
@@ -100,7 +99,7 @@ class CheckedReader(SeekableReader):
         while done < count:
             number, offset = divmod(self._position, BLOCK_BYTES)
             if offset == 0 and count - done >= BLOCK_BYTES:
-                # A whole block needs no copy: what is checked is what was handed out.
+                # A complete block needs no copy: verify it in the caller's buffer.
                 part = self.block(number, target[done : done + BLOCK_BYTES])
             else:
                 part = self._kept_block(number)[offset : offset + count - done]

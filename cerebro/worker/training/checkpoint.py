@@ -1,7 +1,7 @@
-"""Checkpoints: written aside, hashed on the way, flushed to disk, renamed; checked when read (`checked.py`).
+"""Checkpoints: written to a temporary file, hashed, flushed and renamed; verified when read (`checked.py`).
 
-A file's name carries the attempt that wrote it and the file never changes, so a reader needs no lock and a superseded
-writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no code.
+The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded
+writer does no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ State = dict[str, Any]
 read from a file with a base has `LAYOUT`.
 """
 
-# As they are before user code is imported: what that puts in their place is not what checkpoints are written with.
+# Saved before user code is imported, which may replace them.
 _save, _load = torch.save, torch.load
 
 LAYOUT = "layout"
-"""Key of what is in no file: how that is put together."""
+"""Key of the file's layout in a loaded state; never saved."""
 
 
 def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> CheckpointRef:
-    """Write a state durably under ``root / name``, into a folder that is there.
+    """Write a state durably under ``root / name``, into an existing folder.
 
     Args:
-        in_base: what of it is in a base (`frozen.move_to_base`).
+        in_base: tensors stored in a base (`frozen.move_to_base`).
 
     Returns:
-        What identifies the file: with this reference its bytes can be checked.
+        Reference for verifying the file's bytes.
 
     Raises:
-        FileNotFoundError: the folder is gone: the experiment was deleted meanwhile.
-        SpecError: the user's `checkpoint`, or the extra state of a module, holds something that cannot be read again.
-        StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
+        FileNotFoundError: the folder is missing: the experiment was deleted.
+        SpecError: the user's `checkpoint`, or a module's extra state, contains an object that cannot be
+            loaded.
+        StorageFullError: the volume is full; earlier files are unchanged, and the new one is removed.
     """
     state = storable_state(state)
     with opened(root, name, state, in_base) as file:
@@ -64,7 +65,7 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
 
 @contextmanager
 def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> Iterator[DurableFile]:
-    """A file for a state, of which nothing stays without `commit`. Raises as `save`."""
+    """Open a file for a state, removed without `commit`. Raises as `save`."""
     with needs_named(state, in_base):
         file = DurableFile(root / name, makes_folder=False)
         try:
@@ -75,31 +76,31 @@ def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = No
 
 @contextmanager
 def needs_named(state: State, in_base: BaseTensors | None = None) -> Iterator[None]:
-    """Have a full volume tell how much room the state needs."""
+    """Add the state's required space to a `StorageFullError`."""
     try:
         yield
     except StorageFullError as full:
-        # A base that was made for this file is gone with it: the next attempt writes one anew.
+        # A base created for this file is removed with it, and the next attempt writes one again.
         own = state_bytes(state) - (in_base.num_bytes if in_base and not in_base.is_new else 0)
         full.needs_bytes = 2 * max(0, own) + (1 << 20)  # type: ignore[attr-defined]
         raise
 
 
 class Sink(Protocol):
-    """What a state is written into."""
+    """Destination of a state."""
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; returns how many bytes."""
+        """Append, and return the number of bytes."""
 
 
 def put(state: State, into: Sink) -> None:
-    """Write a state that is storable into a file. Raises as `save`."""
+    """Write a storable state to a file. Raises as `save`."""
     sink = _Sink(into)
     try:
         with _without_crc():
             _save(state, cast(Any, sink))
     except RuntimeError:
-        # torch's writer puts an error of its own, about positions, in the place of the sink's.
+        # torch's writer replaces the sink's error with one about positions.
         if sink.problem is None:
             raise
         raise sink.problem from None
@@ -132,9 +133,9 @@ class _Sink:
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Spare torch its checksum per tensor, a third of the time of saving: ours covers every byte of the file.
+    """Disable torch's checksum per tensor, a third of the saving time: ours covers the file.
 
-    The switch is torch's, for the whole process: it is put back, because user code may save files of its own.
+    torch's switch is global, so it is restored: user code may save its own files.
     """
     before = get_crc32_options()
     set_crc32_options(False)
@@ -145,10 +146,10 @@ def _without_crc() -> Iterator[None]:
 
 
 def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> State:
-    """Read a state and check every byte of it.
+    """Read a state and verify every byte.
 
     Raises:
-        CheckpointCorruptError: the file is missing, has another size or another checksum.
+        CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
     """
     state = read(check(root, reference), device)
     state.pop(LAYOUT, None)
@@ -156,20 +157,19 @@ def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> St
 
 
 def check(root: Path, reference: CheckpointRef) -> CheckedFile:
-    """The first half of `load`, for whoever has time before the state is needed: it takes no room of its own, and what
-    it has read waits in the page cache.
+    """Verify a file in advance: the first half of `load`. The content stays in the page cache.
 
     Raises:
-        CheckpointCorruptError: the file is missing, has another size or another checksum.
+        CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
     """
     return CheckedFile(root / reference.name, reference)
 
 
 def read(checked: CheckedFile, device: torch.device | str) -> State:
-    """The second half of `load`: the state, in memory that is the caller's alone.
+    """Load a verified file into private memory: the second half of `load`.
 
     Raises:
-        CheckpointCorruptError: the file is not what was checked any more.
+        CheckpointCorruptError: the file has changed since its verification.
     """
     allow_empty_bytes()
     with CheckedReader(checked) as file:
@@ -177,12 +177,12 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
             state = _load(cast(Any, file), map_location=device, weights_only=True)
             return with_layout(state, checked.layout)
         except Exception:
-            # torch's reader puts an error of its own in the place of the file's.
+            # torch's reader replaces the file's error with its own.
             if file.problem is not None:
                 raise file.problem from None
             raise
 
 
 def with_layout(state: Any, layout: Layout | None) -> State:
-    """What was read, with how its file is put together, if it has a base."""
+    """Add the file's layout to a loaded state if it has a base."""
     return cast(State, state if layout is None else {**state, LAYOUT: layout})

@@ -1,7 +1,7 @@
-"""What is known of a model without training it: sizes, repeated blocks, and a signature that like models share.
+"""Facts about a model without training: sizes, repeated blocks, and a signature shared by equal models.
 
-Models are made on torch's device ``meta``, where weights take no memory. User code that cannot be run so, because it
-looks at values, makes them on the CPU.
+Models are created on torch's ``meta`` device, without memory for weights. User code that reads values fails
+there and runs on the CPU.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ HARMLESS = (
 
 
 def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str) -> Trainee:
-    """The modules of a model, without memory for their weights if that can be.
+    """Create a model's modules, without memory for weights if possible.
 
     Raises:
-        SpecError: `create_models` did not return a list of modules. Whatever else it raises on the CPU is user code's.
+        SpecError: `create_models` did not return a list of modules. Other exceptions on the CPU are user
+            code's.
     """
     device = torch.device("meta")
     try:
         with device:
             return create(spec, hyperparams, seed=seed, model=model, device=device)
-    except Exception as error:  # noqa: BLE001 - whatever user code makes of values that are not there
+    except Exception as error:  # noqa: BLE001 - user code may fail in any way on missing values
         log.info("%s cannot be made on meta (%s: %s): made on the CPU", model, type(error).__name__, error)
         return create(spec, hyperparams, seed=seed, model=model, device=torch.device("cpu"))
 
 
 def hints_of(spec: SubEpochSpec, modules: list[nn.Module], hyperparams: Mapping[str, Any]) -> Hints:
-    """What the user says of a model.
+    """Return the user's hints for a model.
 
     Raises:
-        SpecError: it is nothing of the kind.
+        SpecError: the result is not `Hints`.
     """
     given: object = spec.hints(modules, dict(hyperparams))
     if not isinstance(given, Hints):
@@ -75,10 +76,10 @@ def facts_of(
     *,
     hints: Hints | None = None,
 ) -> ModelFacts:
-    """What there is to know of a model's modules.
+    """Collect the facts about a model's modules.
 
     Args:
-        hints: where they name blocks, those are looked at: see `cerebro.techniques.facts.blocks`.
+        hints: may name blocks; see `cerebro.techniques.facts.blocks`.
     """
     parameters = list(distinct(parameter for module in modules for parameter in module.parameters()))
     trained = [module for module in modules if any(True for _ in module.parameters())]
@@ -107,7 +108,7 @@ def _stages(modules: Sequence[nn.Module], hints: Hints) -> int:
 
 
 def _splits(modules: Sequence[nn.Module], hints: Hints) -> tuple[int, ...]:
-    with suppress(ValueError):  # what the plan says cannot be: the technique says so
+    with suppress(ValueError):  # the plan is impossible; the technique reports that
         return tuple(size for _, _, _, size in planned(modules[0], hints)) if len(modules) == 1 else ()
     return ()
 
@@ -143,7 +144,7 @@ def mattering(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
 
 def _modules(module: nn.Module) -> Iterator[list[str]]:
     for name, each in module.named_modules():
-        # How much is dropped is harmless, and what a Dropout would tell of itself.
+        # The dropout rate, the only extra of a Dropout, does not matter.
         is_dropout = isinstance(each, nn.modules.dropout._DropoutNd)
         yield [name, type(each).__qualname__, "" if is_dropout else each.extra_repr()]
 

@@ -1,9 +1,7 @@
-"""Frozen weights: written once into a *base* beside the checkpoints, which name it from then on.
+"""Frozen weights: stored once in a *base* file that later checkpoints reference.
 
-A parameter counts as frozen where it needs no gradient when its state is saved. That is only a guess at what stays as
-it is: whether it has is told by its bytes, which are compared with those of the base at each save. What differs,
-whoever has changed it and by whatever means, is written with the checkpoint. So a wrong guess costs time and nothing
-else.
+A parameter that needs no gradient when its state is saved is assumed to be frozen. Each save compares its
+bytes with the base and writes changed parameters with the checkpoint. So a wrong assumption costs only time.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ _WORD = (1 << 64) - 1
 
 @dataclass(kw_only=True)
 class Frozen:
-    """What is known of a model's frozen weights.
+    """A model's frozen weights.
 
     Attributes:
-        is_wanted: True if checkpoints may leave them to a file of their own.
-        layout: of the file that the model was restored from, where it has a base.
+        is_wanted: True if checkpoints may store them in a separate file.
+        layout: layout of the restored file if it has a base.
     """
 
     is_wanted: bool = False
@@ -48,30 +46,31 @@ class Frozen:
 
 
 class Holder(Protocol):
-    """Who has the model, or a part of it: a `Trainee`."""
+    """Holder of a model or of one rank's part: a `Trainee`."""
 
     modules: list[torch.nn.Module]
     frozen: Frozen
 
     @property
     def rank(self) -> int:
-        """Number of this process among those that have it."""
+        """Rank of this process."""
 
     def of_ranks(self, value: Any) -> list[Any]:
-        """What each of these processes gave."""
+        """Return the values of all ranks."""
 
     def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
-        """What this process has of a tensor, and which row that begins with; `None`: not rows."""
+        """Return this rank's rows of a tensor and the first row's number; `None` if not rows."""
 
 
 def move_to_base(
     holder: Holder, path: Path, state: Mapping[str, Any], *, makes_base: bool
 ) -> BaseTensors | None:
-    """Have frozen weights of a state be in a base: what the file at `path` need not hold; `None`: nothing. Collective.
+    """Store a state's frozen weights in a base, and return them; `None` if there are no such weights.
+    Collective.
 
     Args:
-        state: what this process has of it.
-        makes_base: whether a base may be written for what is in none.
+        state: this rank's part.
+        makes_base: True if a base may be written for weights outside the current one.
 
     Raises:
         StorageFullError, OSError: a base cannot be written: on all ranks.
@@ -119,8 +118,9 @@ def move_to_base(
 
 
 def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor]:
-    """Parameters that need no gradient, each once, that are large enough and lie as they are written. As many as a
-    layout may have, with those that have left it."""
+    """Yield unique, large, contiguous parameters without gradients, up to a layout's maximum with changed
+    ones.
+    """
     changing = set(holder.frozen.layout.changing) if holder.frozen.layout else set()
     seen: set[tuple[Any, ...]] = set()
     for number, (module, saved) in enumerate(zip(holder.modules, state["models"], strict=True)):
@@ -143,7 +143,7 @@ def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor
 
 
 def digest(rows: torch.Tensor, first: int) -> int:
-    """Of rows of a tensor, from that one on. Those of its parts add up to that of the whole."""
+    """Return a digest of rows starting at `first`. Digests of a tensor's parts add up to its digest."""
     if not rows.numel():
         return 0
     flat = content(rows)
@@ -158,7 +158,7 @@ def digest(rows: torch.Tensor, first: int) -> int:
 
 
 def _agree(weight: BaseTensor, reports: list[tuple[int, bool] | None]) -> bool:
-    """Whether all ranks tell of a tensor, and those that have all of it the same; notes its digest."""
+    """Store a tensor's digest. Return False if ranks lack it or differ."""
     known = [each for each in reports if each is not None]
     if len(known) < len(reports):
         return False

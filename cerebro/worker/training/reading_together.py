@@ -1,9 +1,7 @@
-"""A checkpoint that the ranks of a sub-epoch read together: each a share of its blocks, into memory that all of them
-map.
+"""Read a checkpoint jointly: each rank reads a share of its blocks into memory that all map.
 
-So a file is read once, and a host holds it once, however many ranks there are. What is mapped is not the file, which
-may be damaged meanwhile, but what was read of it and compared. A rank that takes its rows of a tensor
-touches no others; what it changes is its own.
+So a file is read once, and a host holds it once for all ranks. The mapping is a verified copy rather than the
+file, which may be damaged later. A rank touches only its rows of a tensor, and its changes are private.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ from cerebro.worker.training.storable import allow_empty_bytes
 _T = TypeVar("_T")
 
 _load = torch.load
-"""As it is before user code is imported, as in `checkpoint`."""
+"""Saved before user code is imported, as in `checkpoint`."""
 
 _LEAST_BYTES = 16 << 20
 """Of a file that is read together; to agree takes longer than to read a smaller one."""
 
 
 class Unchecked(NamedTuple):
-    """A file that nobody has looked at yet."""
+    """A file that has not been verified."""
 
     path: Path
     reference: CheckpointRef
@@ -50,15 +48,16 @@ def load_together(
     *,
     is_optional: bool = False,
 ) -> State:
-    """The state in a checkpoint, which rank 0 checks for all of them. Collective.
+    """Read the state of a checkpoint that rank 0 verifies for all ranks. Collective.
 
     Args:
         find: called on rank 0.
-        is_optional: the sub-epoch goes on without it. Then all ranks have to know of one that could not read it.
+        is_optional: True if the sub-epoch can continue without it. Then all ranks learn of any rank's
+            failure.
 
     Raises:
-        CheckpointCorruptError: it is not what it should be: on all ranks. Where that was found when each rank read
-            the file, and it is not optional, on the rank that found it.
+        CheckpointCorruptError: the file is damaged; on all ranks. If each rank read the file and it is
+            required, only on the rank that found it.
     """
     source, problem = group.gathered(_tried(lambda: _found(find())) if group.rank == 0 else (None, ""))[0]
     state = None
@@ -80,7 +79,7 @@ def _found(source: CheckedFile | Unchecked) -> CheckedFile | Unchecked:
 
 
 def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:
-    """What it returns, or why the checkpoint cannot be read."""
+    """Return the action's result, or the reason why the checkpoint is unreadable."""
     try:
         return action(), ""
     except CheckpointCorruptError as error:
@@ -88,11 +87,11 @@ def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:
 
 
 def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.device | str) -> State:
-    """What `checkpoint.read` returns. Collective.
+    """Return the same as `checkpoint.read`. Collective.
 
     Raises:
-        CheckpointCorruptError: the file is not what was saved, or not any more what was checked. On all ranks where
-            they read together, and else on those that found it.
+        CheckpointCorruptError: the file differs from the saved or verified one. On all ranks after a joint
+            read, otherwise on the ranks that found it.
     """
     size = source.num_bytes if isinstance(source, CheckedFile) else source.reference.size
     with ExitStack() as stack:
@@ -124,15 +123,15 @@ def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
 
 
 def _raise_told(problem: str, group: Group) -> None:
-    """Raise what one of the ranks has found on all of them. Collective."""
+    """Raise a problem found by any rank on all ranks. Collective."""
     if told := next(filter(None, group.gathered(problem)), ""):
         raise CheckpointCorruptError(told)
 
 
 def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None:
-    """A descriptor of memory that all ranks have; `None` on all where this cannot be.
+    """Return a descriptor of memory shared by all ranks; `None` on all if impossible.
 
-    Not a file below /dev/shm, which has 64 MiB in a container and may be left over: this memory ends with who uses it.
+    Not a file in /dev/shm, which has 64 MiB in a container and may remain: this memory ends with its users.
     """
     place = ""
     with suppress(OSError):
@@ -157,7 +156,7 @@ def _share(num_bytes: int, group: Group) -> range:
 
 
 def _filled(memory: int, checked: CheckedFile, group: Group) -> str:
-    """Read this rank's share of the blocks into the memory; what is wrong with one of them, empty if nothing is."""
+    """Read this rank's share of the blocks into the memory. Return the problem, or ""."""
     try:
         with CheckedReader(checked) as file:
             buffer = memoryview(bytearray(BLOCK_BYTES))
@@ -169,11 +168,12 @@ def _filled(memory: int, checked: CheckedFile, group: Group) -> str:
 
 
 def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | None:
-    """Have each rank read its share of the blocks into the memory, and rank 0 compare what is there: so a file that
-    nobody has checked ahead is read once. Returns how it is put together. Collective.
+    """Read an unverified file once: each rank reads its share, and rank 0 verifies the result.
+
+    Returns the file's layout. Collective.
 
     Raises:
-        CheckpointCorruptError: it is not what was saved: on all ranks.
+        CheckpointCorruptError: it differs from the saved file: on all ranks.
     """
     size, digest = source.reference.size, xxhash.xxh3_64()
     share, buffer = _share(size, group), memoryview(bytearray(BLOCK_BYTES))
@@ -195,7 +195,7 @@ def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | 
 
     def compared() -> None:
         if group.rank == 0:
-            # Unmapped when the last view of it is gone.
+            # Unmapped when its last view is deleted.
             digest.update(memoryview(mmap.mmap(memory, size))[share.stop * BLOCK_BYTES :])
             written = Written(num_bytes=found, checksum=f"xxh3_64:{digest.hexdigest()}")
             require_saved(source.path, source.reference, written, layout)

@@ -1,12 +1,11 @@
-"""Savepoints: the state of a sub-epoch between two of its batches, from which another attempt goes on to the same bits.
+"""Savepoints: the state of a sub-epoch between two batches, from which another attempt continues bit for bit.
 
-A savepoint is a file like a checkpoint, with the place in the sub-epoch in the same record. So no row is trained twice
-or left out, whichever of the two an attempt starts from. It holds the modules with their gradients and modes, the
-user's `checkpoint` with what it tracks, the user's `progress`, and the generators' states. On resume user code's
-`train` is called as ever. Code before the loop sees the same state as the first time; the savepoint is restored when
-the next batch is handed out.
+A savepoint is a file like a checkpoint and records the position in the sub-epoch, so no row is trained twice
+or skipped. It contains the modules with gradients and modes, the user's `checkpoint` with tracked objects,
+the user's `progress`, and the generators' states. On resume, user code's `train` starts as usual. Code before
+the loop sees the initial state; the savepoint is restored when the next batch is returned.
 
-Opt-in: see `docs/decisions/0030-savepoints.md` for what makes a sub-epoch resumable.
+Opt-in: `docs/decisions/0030-savepoints.md` explains what makes a sub-epoch resumable.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from cerebro.worker.training.variables import Variables
 log = logging.getLogger(__name__)
 
 Write = Callable[[State, int, int], None]
-"""Writes durably what this process has of a state, given the batch and the rows before it. Collective."""
+"""Writes this rank's state durably, with the batch number and earlier rows. Collective."""
 
 _SHORTEST_S, _LONGEST_S = 60.0, 900.0
 _INTERVAL_PER_COST = 50.0
-"""The interval is at least so many times what one savepoint takes: they cost 2 % of a sub-epoch at most."""
+"""Minimum interval as a multiple of a savepoint's duration: limits overhead to 2 %."""
 _SHORT_SUB_EPOCH_S = 120.0
 """A sub-epoch that takes less is done again as quickly."""
 _BETWEEN_LOSSES_S = 20 * 3600.0
-"""Mean time between two losses of a worker, while nothing is known of it."""
+"""Default mean time between losses of a worker."""
 _SPARE_S = 2.0
-"""Beside the savepoint, for telling the store and ending."""
+"""Seconds to notify the store and end, in addition to the savepoint."""
 
 _EARLY = "call it before the loop over dataloader"
 _SAY = (
@@ -50,13 +49,13 @@ _SAY = (
 
 
 class Savepoints:
-    """Of one sub-epoch. Takes part in the data loader that user code iterates over (`InstrumentedLoader`).
+    """Savepoints of one sub-epoch, driven by user code's data loader (`InstrumentedLoader`).
 
     Args:
-        trainee: the model, as the sub-epoch starts; `None`: nothing is saved or restored, calls are only checked.
-        write: of a savepoint; `None`: none is ever taken.
+        trainee: model at the start of the sub-epoch; `None` only checks calls, without saving or restoring.
+        write: writes a savepoint; `None` disables them.
         resumed: ``state["savepoint"]`` of the file that `trainee` was restored from.
-        validation: metrics for `train`. A resumed sub-epoch takes its savepoint's metrics instead.
+        validation: metrics for `train`. A resumed sub-epoch uses its savepoint's metrics instead.
     """
 
     def __init__(
@@ -80,9 +79,9 @@ class Savepoints:
         self._variables: Variables | None = None
         self.validation = validation if resumed is None else _validation_of(resumed)
         self._kept: dict[str, Any] = {}
-        """What the mapping `checkpoint` had when the savepoint was taken."""
+        """Content of `checkpoint` at the savepoint."""
         self._opening: dict[str, Any] = {}
-        """What the mapping has now, before user code changes it."""
+        """Content of `checkpoint` before user code changes it."""
         if trainee is not None:
             self._kept = dict(trainee.checkpoint)
             if resumed:
@@ -96,7 +95,7 @@ class Savepoints:
     # --- what user code says ---------------------------------------------------------------------
 
     def declare(self, hook: Callable[[], object] | None, every: int) -> None:
-        """Take what user code asks for by `cerebro.spec.DataLoader.savepoint`: a hook, and every how many batches."""
+        """Accept the arguments of `cerebro.spec.DataLoader.savepoint`: a hook and a number of batches."""
         if self._every:
             raise SpecError("dataloader.savepoint() was called before: call it once in a sub-epoch")
         self._require_start("dataloader.savepoint()")
@@ -128,7 +127,7 @@ class Savepoints:
         if self._has_begun:
             raise SpecError(f"{what} was called after the first batch was handed out: {_EARLY}")
 
-    # --- what the data loader says ---------------------------------------------------------------
+    # --- calls of the data loader -----------------------------------------------------------------
 
     def begin_pass(self) -> None:
         """User code begins a loop."""
@@ -137,12 +136,12 @@ class Savepoints:
             self._switch_off("train() passes over its data a second time, which has no savepoints")
 
     def hand_over(self) -> None:
-        """A library loops over the batches, in whose variables nobody looks."""
+        """Switch savepoints off: a library runs the loop, and its variables are not checked."""
         if self._write is not None and self._is_wanted() and not self._every:
             self._switch_off(f"train() hands its batches to a library. {_SAY}")
 
     def begin_loop(self, loader: Iterable[object]) -> None:
-        """The sub-epoch's first batch of this attempt is about to be handed out by ``loader.__iter__``, a generator."""
+        """Prepare the attempt's first batch, which the generator ``loader.__iter__`` will return."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -184,20 +183,19 @@ class Savepoints:
     # --- taking one ------------------------------------------------------------------------------
 
     def take(self, batch: int, rows: int) -> bool:
-        """Save the sub-epoch's state before this batch is handed out, if that is possible; whether it was. Ranks do so
-        at the same batch, and write it together.
+        """Save the state before this batch is returned, if possible. Return True if saved. Collective.
 
-        A savepoint never fails a sub-epoch: what keeps it from being written is told in the attempt's log, once.
+        A savepoint never fails a sub-epoch: an obstacle is reported in the attempt's log, once.
 
         Args:
             batch: number of the batch in the sub-epoch.
-            rows: of the batches before it.
+            rows: number of rows before it.
         """
         if self._write is None or self._trainee is None:
             return False
         if not all(self._trainee.of_ranks(self._may_take(batch))):
             return False
-        # What user code's function draws, or torch does to save, is not drawn by a sub-epoch that never stops.
+        # Random draws by the user's hook or by torch must not affect the sub-epoch's own draws.
         before = generators()
         if self._hook is not None:
             self._hook()
@@ -207,7 +205,7 @@ class Savepoints:
             self._tell(str(error))
             return False
         except Exception as error:  # noqa: BLE001
-            # Whatever it is: a sub-epoch can do without.
+            # Any error: the sub-epoch can continue without savepoints.
             self._switch_off(line_of(error))
             return False
         finally:
@@ -235,7 +233,7 @@ class Savepoints:
         assert self._trainee is not None
         modules = self._modules()
         progress = storable(self._progress or {}, "dataloader.progress()")
-        # Of its own rows: what each rank has drawn and counted.
+        # Each rank has its own generators and progress for its own rows.
         ranks = self._trainee.of_ranks({"generators": dict(before), "progress": progress})
         place = {
             "batch": batch,
@@ -275,7 +273,7 @@ class Savepoints:
         self._has_told = True
 
     def _modules(self) -> list[torch.nn.Module]:
-        """The model's, and those that are tracked beside."""
+        """Return the model's modules and further tracked ones."""
         assert self._trainee is not None
         beside = sorted(self._trainee.checkpoint.tracked.items())
         return [*self._trainee.modules, *(each for _, each in beside if isinstance(each, torch.nn.Module))]
@@ -285,7 +283,7 @@ class Savepoints:
         return [tensor._version for module in self._trainee.modules for tensor in _tensors(module)]
 
     def _held(self, loader: object) -> set[int]:
-        """Identities of what a variable may hold: the platform has it in every savepoint, or by itself."""
+        """Return identities of objects that every savepoint contains or that the platform recreates."""
         assert self._trainee is not None
         checkpoint = self._trainee.checkpoint
         found = {id(loader), id(checkpoint), id(self._progress), *map(id, checkpoint.tracked.values())}
@@ -295,7 +293,7 @@ class Savepoints:
 
 
 def is_for(resumed: Mapping[str, Any], ranks: int) -> bool:
-    """Whether so many processes can go on from a savepoint: each needs what one of as many has drawn and counted."""
+    """True if this number of ranks can continue from a savepoint, which stores a state per rank."""
     return len(resumed.get("ranks", [resumed])) == ranks
 
 
@@ -305,7 +303,7 @@ def _validation_of(resumed: Mapping[str, Any]) -> Validation | None:
 
 
 def _own(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """What a rank has left of its own."""
+    """Return the state that one rank saved."""
     ranks = resumed.get("ranks", [resumed])
     found: Mapping[str, Any] = ranks[rank]
     return found
@@ -317,16 +315,14 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 class Timer:
-    """When a savepoint is taken although nothing happens; the same for all sub-epochs of a process. Pure, but for what
-    it
-    is told: times are the monotonic clock's.
+    """Schedule of savepoints, shared by all sub-epochs of a process. Pure; times are monotonic.
 
-    Every sqrt(2 d M) seconds, where d is what taking one costs and M the mean time between losses of a worker: what is
-    lost at a loss and what savepoints cost are least together (J. W. Young, "A first order approximation to the optimum
+    Takes one every sqrt(2 d M) seconds for a savepoint's duration d and a mean time M between losses of a
+    worker, which minimizes lost work plus overhead (J. W. Young, "A first order approximation to the optimum
     checkpoint interval", CACM 17(9), 1974, equation 1).
 
     Args:
-        interval_s: instead of that, for tests and for who knows better; 0: never.
+        interval_s: fixed interval instead; 0 disables savepoints.
         between_losses_s: M.
     """
 
@@ -335,7 +331,7 @@ class Timer:
     ) -> None:
         self._given_s, self._between_losses_s = interval_s, between_losses_s
         self.cost_s = 0.0
-        """What the newest one took, in seconds, or what it is guessed to take; 0 while that is not known."""
+        """Measured or estimated seconds of the latest savepoint; 0 if unknown."""
         self.began = self._newest = 0.0
 
     def begin(self, now: float) -> None:
@@ -349,19 +345,14 @@ class Timer:
             self.cost_s = now - began
 
     def interval_s(self) -> float:
-        """Seconds between two of them; infinite if there are none."""
+        """Seconds between two savepoints; infinite without any."""
         if self._given_s is not None:
             return self._given_s or math.inf
         best_s = math.sqrt(2 * self.cost_s * self._between_losses_s)
         return max(min(max(best_s, _SHORTEST_S), _LONGEST_S), _INTERVAL_PER_COST * self.cost_s)
 
     def is_due(self, now: float, *, share: float, batch_s: float = 0.0) -> bool:
-        """Whether it is time: a batch later, more than an interval would be lost.
-
-        Args:
-            share: of the sub-epoch, that was done since `begin`; above 0.
-            batch_s: seconds that a batch takes.
-        """
+        """True if waiting for another batch would risk more than an interval."""
         since = now - self._newest
         if since + batch_s < self.interval_s():
             return False
@@ -370,5 +361,5 @@ class Timer:
         return since >= _INTERVAL_PER_COST * self.cost_s and (now - self.began) / share >= _SHORT_SUB_EPOCH_S
 
     def fits(self, left_s: float) -> bool:
-        """Whether so many seconds are enough to take one before the end."""
+        """True if a savepoint fits into the remaining seconds."""
         return left_s >= _SPARE_S + 2 * self.cost_s

@@ -41,21 +41,21 @@ class Trainee:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hyperparams: Hyperparameters = field(default_factory=dict)
     is_new: bool = True
-    """Whether its weights are those that `create_models` drew."""
+    """True if its weights are still the initial ones from `create_models`."""
     frozen: Frozen = field(default_factory=Frozen)
     warnings: list[str] = field(default_factory=list)
     """Warnings of the newest sub-epoch for the user."""
 
     def state(self) -> State:
-        """What is saved of it."""
+        """Return the complete state to save."""
         return self.whole(self.local_state())
 
     def save(self, root: Path, name: str, part: State | None = None) -> CheckpointRef | None:
-        """Write it as `checkpoint.save` does; what identifies the file, where it was written.
+        """Save the state as `checkpoint.save` does. Return the reference if this process wrote the file.
 
         Args:
-            part: what of it this process gives, or more than that; left out: `local_state`. Then frozen weights may be
-                written apart, into a base; else only one that is there is used.
+            part: this process's state, possibly extended; default `local_state`, which may create a base for
+                frozen weights. Otherwise only an existing base is used.
         """
         state = self.local_state() if part is None else part
         with needs_named(state):
@@ -68,11 +68,11 @@ class Trainee:
             raise
 
     def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
-        """Write a state but for what is in a base."""
+        """Write a state without tensors stored in a base."""
         return save(root, name, state, in_base)
 
     def local_state(self) -> State:
-        """What this process has of it."""
+        """Return this process's part of the state."""
         return {
             "models": [module.state_dict() for module in self.modules],
             "checkpoint": self.checkpoint.newest(),
@@ -80,7 +80,7 @@ class Trainee:
             "made": self.checkpoint.made,
         }
 
-    # --- what is otherwise where several processes train it together (`grouped`) ---------------------
+    # --- overridden by rank groups (`grouped`) ------------------------------------------------------
 
     rank = 0
     """Number of this process among them."""
@@ -92,41 +92,40 @@ class Trainee:
 
     @property
     def share(self) -> tuple[int, int]:
-        """(which, of so many) of the rows of each batch it is trained on here; what `PartitionLoader` takes."""
+        """Index and number of row shares of each batch, for `PartitionLoader`."""
         return 0, 1
 
     @property
     def device(self) -> str:
-        """Where it takes its batches; empty: where it was created."""
+        """Device for its batches; "" for its own device."""
         return ""
 
     def whole(self, state: State) -> State:
-        """What is saved of a state of this process."""
+        """Return the complete state to save, from this process's part."""
         return state
 
     def of_ranks(self, value: Any) -> list[Any]:
-        """What each of these processes gave."""
+        """Return the values of all ranks."""
         return [value]
 
     def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
-        """What this process has of a tensor, and which row that begins with; `None`: it is nothing that can be read as
-        rows."""
+        """Return this rank's rows of a tensor and the first row's number; `None` if not rows."""
         return (tensor, 0) if is_plain(tensor) else None
 
     def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
-        """What this process has of a saved tensor that belongs to a parameter."""
+        """Return this rank's part of a parameter's saved tensor."""
         return tensor
 
     def cut_kept(self) -> None:
-        """Have what was put into `checkpoint` fit the parameters of this process."""
+        """Reduce the content of `checkpoint` to this rank's parts of parameters."""
 
     @contextmanager
     def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
-        """Around the user's `train`: nothing, unless ranks train it together."""
+        """Wrap the user's `train`. Does nothing without a rank group."""
         yield
 
     def agreed(self, metrics: Measured, feed: DataLoader) -> Measured:
-        """Metrics of the sub-epoch from what `train` returned here."""
+        """Return the sub-epoch's metrics from this rank's result of `train`."""
         return dict(metrics)
 
 
@@ -191,7 +190,7 @@ def create(
 
 
 def restore(trainee: Trainee, state: State) -> None:
-    """Put a loaded state into a freshly created model, which takes over what the user keeps in it."""
+    """Load a state into a newly created model, and use the state's `checkpoint`."""
     if len(state["models"]) != len(trainee.modules):
         raise SpecError(
             f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
@@ -211,8 +210,7 @@ def restore(trainee: Trainee, state: State) -> None:
             ) from error
     trainee.is_new = False
     trainee.frozen.layout = state.get(LAYOUT)
-    # What is in it is not copied: where an optimizer's state is most of a model's, that would be most of its memory
-    # once more.
+    # The content is not copied: an optimizer's state may be most of a model's memory.
     trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
 
 
@@ -240,8 +238,8 @@ def train_sub_epoch(
     """Train on one partition; changes `trainee` in place.
 
     Raises:
-        MetricError, NonFiniteMetricError: of what `train` returned.
-        SpecError: a hyper-parameter was changed without effect: see `tracking`.
+        MetricError, NonFiniteMetricError: invalid result of `train`.
+        SpecError: a hyper-parameter was changed without effect; see `tracking`.
     """
     drawn = sub_epoch_seed(seed, model, epoch, partition)
     seed_everything(drawn)
@@ -283,7 +281,7 @@ def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition
 def evaluate(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Measured:
-    """What the user's `test` returns, in evaluation mode without gradients."""
+    """Return the result of the user's `test`, in evaluation mode without gradients."""
     with evaluating(trainee, "test", seed=seed):
         returned = hopped(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
@@ -293,7 +291,7 @@ def evaluate(
 def predicting(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Iterator[object]:
-    """What the user's `predict` returns, while the model is in evaluation mode: it may yield batch by batch."""
+    """Yield the result of the user's `predict` in evaluation mode; it may be a generator of batches."""
     with evaluating(trainee, "predict", seed=seed):
         yield hopped(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
 

@@ -1,13 +1,13 @@
-"""The mapping `checkpoint` that user code is given, and what it tracks: objects that are restored and saved for it.
+"""User code's `checkpoint` mapping and its tracked objects, saved and restored automatically.
 
-A *tracked* object's state lies in the mapping under the object's name, where user code that saves it by itself puts
-it: so files are the same, and code may change from one way to the other between two sub-epochs.
+A *tracked* object's state is in the mapping under its name, where user code would save it manually. So both
+ways produce the same files, and code may switch between sub-epochs.
 
-The learning-rate trap: an optimizer that is made with a new learning rate and then loads its saved state has the old
-one again, in silence. So the plain numbers that a tracked object was made with are noted beside its state. Where
-hyper-parameters of the model have changed, and the object is made with other numbers than before, the new ones stay
-(`_with_changes`). Of an optimizer that is not tracked nobody knows what it was made with: there the values under the
-names of the hyper-parameters are looked at, after the sub-epoch (`stale`).
+The learning-rate trap: an optimizer created with a new learning rate silently gets the old one back when it
+loads its saved state. So the initial plain numbers of a tracked object are saved with its state. If the
+model's hyper-parameters change and the object is created with other numbers, the new ones are kept
+(`_with_changes`). The initial numbers of an untracked optimizer are unknown: after the sub-epoch its values
+named like hyper-parameters are checked (`stale`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from cerebro.worker.training.storable import storable
 log = logging.getLogger(__name__)
 
 Made = dict[str, dict[str, Any]]
-"""Name of a tracked object -> path in its state -> the plain value that was there when it was made."""
+"""Initial plain values of tracked objects, by name and then by path in the state."""
 
 _UNLISTED = "params"
 """Of an optimizer's groups: numbers of its parameters, one for each, which no hyper-parameter is behind."""
 
 
 class Checkpoint(dict[str, Any], spec.Checkpoint):
-    """A `cerebro.spec.Checkpoint`: a dict, with what it was told to track. Copies of it are plain dicts.
+    """A `cerebro.spec.Checkpoint`: a dict with tracked objects. Copies are plain dicts.
 
     Args:
-        kept: what the sub-epochs before left in it.
-        made: what tracked objects were made with, when they were last.
-        changes: hyper-parameters that have changed since: name -> (before, now).
+        kept: content from earlier sub-epochs.
+        made: latest initial values of tracked objects.
+        changes: hyper-parameters changed since: name -> (before, now).
     """
 
     def __init__(
@@ -232,20 +232,20 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         }
 
     def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What an object that was not tracked was made with, as far as names tell: the changed hyper-parameters."""
+        """Guess an untracked object's initial values by name: the changed hyper-parameters."""
         found = _numbers(saved)
         names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in made}
         return {path: found[path] for path, name in names.items() if name in self.changes and path in found}
 
     def newest(self) -> dict[str, Any]:
-        """All that is saved, with the present state of what is tracked: a plain dict."""
+        """Return everything to save, with current states of tracked objects, as a plain dict."""
         return {**self, **{name: value.state_dict() for name, value in self._tracked.items()}}
 
     def settle(self) -> None:
-        """The sub-epoch is done: take over the state of what it tracked, and let go of the objects.
+        """End the sub-epoch: store the states of tracked objects and drop the objects.
 
         Raises:
-            SpecError: a hyper-parameter was changed, and what user code keeps still has the old value.
+            SpecError: a hyper-parameter was changed, but user code's content has the old value.
         """
         for name, (before, now) in self.changes.items():
             kept = {key: value for key, value in self.items() if key not in self._tracked}
@@ -265,7 +265,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
 
 def changes(before: Mapping[str, Any] | None, now: Hyperparameters) -> dict[str, tuple[Any, Any]]:
-    """Hyper-parameters with another value: name -> (before, now). None where it is not known what they were."""
+    """Return changed hyper-parameters: name -> (before, now). Unknown earlier values are ignored."""
     return {
         name: (value, now[name])
         for name, value in (before or {}).items()
@@ -274,7 +274,7 @@ def changes(before: Mapping[str, Any] | None, now: Hyperparameters) -> dict[str,
 
 
 def _numbers(state: Any) -> dict[str, Any]:
-    """The plain values of a state, by their path in it. Of tensors those that are one number of a parameter group."""
+    """Return a state's plain values by path, including parameter groups' tensors with one number."""
     return dict(_leaves(state, ""))
 
 
@@ -293,10 +293,9 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _with_changes(saved: Any, before: Mapping[str, Any], made: Mapping[str, Any], path: str = "") -> Any:
-    """A saved state with the new numbers in the place of those that an object was made with `before`; nothing that is
-    shared with `saved` is changed.
+    """Return a saved state with new initial numbers instead of `before`. Does not change `saved`.
 
-    A number that has moved since, as a learning rate by its schedule, moves on from the new one: by the same factor.
+    A number that has moved since, such as a scheduled learning rate, changes by the same factor.
     """
     if isinstance(saved, Mapping):
         pairs = {key: _with_changes(item, before, made, f"{path}/{key}") for key, item in saved.items()}
