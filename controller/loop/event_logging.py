@@ -1,7 +1,7 @@
-"""What the log says of events and steps: what they are about, and a line of bounded length.
+"""Service-log lines for events and steps: their subject, and text of bounded length.
 
-All of it is in the event log anyway. Left out are parts that grow with the work, as a plan of thousands of models, and
-tracebacks, which may quote what user code holds.
+The event log has everything. These lines omit parts that grow with the work, such as a plan of thousands of
+models, and tracebacks, which may quote data of user code.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from controller.decisions.decide import Step
 _LEFT_OUT: dict[str, Any] = dict.fromkeys(("body", "replicas", "order", "plan", "request"), True)
 _LEFT_OUT["failure"] = {"traceback": True}
 _LONGEST = 2000
-"""Characters of a line: a message of user code may be of any length."""
+"""Maximum characters of a line: a message of user code has any length."""
 
 
 def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
-    """What an event is about, as fields of a log line (`cerebro.runtime.logs.FIELDS`)."""
+    """Return the subject of an event as fields of a log line (`cerebro.runtime.logs.FIELDS`)."""
     task = getattr(event, "task", "")
     key = TaskKey.parse(task) if task else None
     found = {
@@ -34,6 +34,6 @@ def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
 
 
 def line(what: Event | Step) -> str:
-    """An event or a step as JSON, without what is long or secret; cut off where it is long all the same."""
+    """Return an event or a step as JSON without long or secret parts, truncated if needed."""
     text = what.model_dump_json(exclude={**_LEFT_OUT, "event": _LEFT_OUT})
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"

@@ -1,7 +1,7 @@
-"""The folded logs of experiments that nobody works on just now, so that their next run does not read them again.
+"""Folds of inactive experiments, kept so that their next run need not read the log again.
 
-A log only grows, so what was folded stays right: the next run reads on from there. What is kept is bounded by the
-number of events, some 300 bytes each; an experiment whose fold was given up is read again from its beginning.
+A log only grows, so the next run continues from the fold. The cache is limited by the number of events, about
+300 bytes each. An evicted experiment is read from its beginning.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from controller.decisions.core import Core
 from controller.sources.search import EVERYWHERE
 
 MOST_EVENTS = 600_000
-"""Of all experiments together that nobody works on: less than 200 MB."""
+"""Maximum events of all inactive experiments together: less than 200 MB."""
 
 
 class FoldCache:
-    """Cores by experiment, the one used longest ago first. Belongs to the loop; not thread-safe.
+    """Cores by experiment, the least recently used first. Owned by the loop; not thread-safe.
 
     Args:
-        most_events: of all logs together.
-        drawable: as `Core` has it.
+        most_events: maximum events of all logs together.
+        drawable: as for `Core`.
     """
 
     def __init__(self, most_events: int = MOST_EVENTS, *, drawable: Collection[str] = EVERYWHERE) -> None:
@@ -32,22 +32,20 @@ class FoldCache:
     def take(
         self, record: ExperimentRecord, restored: Callable[[str], ExperimentState] | None = None
     ) -> Core:
-        """The core of an experiment, as far as its log was folded before, or a new one; to be worked on, and given back
-        by `keep`. One that a fault may have torn is not to be given back.
+        """Return an experiment's core, cached or new. Return it with `keep`, except after a fault.
 
         Args:
-            restored: the newest fold of a log that is kept elsewhere, for one that is not here.
+            restored: returns the newest stored fold of a log that is not cached.
         """
         core = self._cores.pop(record.name, None)
         if core is None or core.record.created != record.created:
-            # An experiment that was deleted may have left its name to another one. (Its locators may change: the log
-            # tells.)
+            # A deleted experiment's name may be in use again. (Changed locators are in the log.)
             state = restored(record.name) if restored is not None else None
             core = Core(record, drawable=self._drawable, state=state)
         return core
 
     def keep(self, core: Core) -> None:
-        """Nobody works on it for now."""
+        """Put back the core of an inactive experiment."""
         self._cores[core.record.name] = core
         while sum(kept.state.seq for kept in self._cores.values()) > self._most:
             del self._cores[next(iter(self._cores))]

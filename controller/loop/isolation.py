@@ -1,4 +1,4 @@
-"""What goes wrong with one experiment must not stop the others: it is quarantined, or left alone for a while."""
+"""Isolation of faults: a failing experiment is quarantined or paused, and the others continue."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _T = TypeVar("_T")
 
 
 class Isolation:
-    """Does things for one experiment at a time. Belongs to the loop; not thread-safe.
+    """Runs actions for one experiment at a time. Owned by the loop; not thread-safe.
 
     Args:
-        term: the leadership; renewed by the call if it is about to end, 0 without it.
-        leave_out: told of an experiment that is not worked on any more.
+        term: returns the term, renewing the leadership if needed; 0 without it.
+        leave_out: called with an experiment that is no longer active.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Isolation:
         self._holder, self._term, self._leave_out = holder, term, leave_out
 
     def attempt(self, experiment: str, act: Callable[[], _T], otherwise: _T) -> _T:
-        """Do something for an experiment. One that cannot be read is quarantined, one with a fault is left alone for a
-        while; then `otherwise` is the answer.
+        """Run an action for an experiment; return `otherwise` if the experiment fails.
+
+        An unreadable experiment is quarantined; one with a fault is paused for a while.
 
         Raises:
-            RetryableError, ConflictError, UnreadableClusterLogError, MemoryError: what is wrong is not the
-                experiment's.
+            RetryableError, ConflictError, UnreadableClusterLogError, MemoryError: not caused by the
+                experiment.
         """
         try:
             return act()
@@ -68,7 +69,7 @@ class Isolation:
         return otherwise
 
     def quarantine(self, experiment: str, error: UnreadableError) -> None:
-        """An experiment cannot be read: its workers are wanted elsewhere."""
+        """Quarantine an unreadable experiment and free its workers."""
         log.exception("experiment %s is quarantined: %s", experiment, error)
         each = self._experiments.opened.pop(experiment, None)
         self._leave_out(experiment)
@@ -86,15 +87,15 @@ class Isolation:
         log.warning("experiment %s is left alone for %g s; other experiments go on", experiment, delay_s)
 
     def _events(self, experiment: str, after: int) -> tuple[Event, ...]:
-        """What may take many calls: the leadership is kept meanwhile."""
+        """Read events, which may take many calls, and keep the leadership."""
         self._term()
         return self._kvs.events(experiment, after)
 
     def _take_back(self, state: ExperimentState) -> None:
-        """Take every attempt back that is known to be open."""
+        """Revoke every attempt known to be open."""
         tasks = [task for run in state.runs.values() if run.is_open for task in run.open.values()]
         steps = [revoke_task(task, _QUARANTINED, force=True) for task in tasks]
         if steps:
             request = api.DecideRequest(term=self._term(), after=state.seq, steps=tuple(steps))
-            with contextlib.suppress(UnreadableError):  # that is in the answer, too
+            with contextlib.suppress(UnreadableError):  # the answer has it too
                 self._kvs.decide(state.name, request)

@@ -1,4 +1,4 @@
-"""Giving the leadership back at the end of a process, so that a standby need not wait for the lease to run out."""
+"""Resignation at the end of a process, so that a standby need not wait for the lease."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from cerebro.errors import CerebroError
 from cerebro.runtime.kvs import KvsClient
 
 SOON_S = 0.001
-"""The lease that is left: the shortest there is."""
+"""Remaining lease in seconds: the shortest possible."""
 
 _LIMIT_S = 1.0
-"""A store that is slow or away is not waited for: the lease runs out by itself."""
+"""Maximum seconds to wait for the store; otherwise the lease expires by itself."""
 
 
 def fence(term: int) -> dict[str, str]:
-    """Headers of a write in this term, 0 for none: the store refuses it once another term has begun."""
+    """Return headers that fence a write by this term; {} for 0. The store refuses them in a later term."""
     return {api.TERM: str(term)} if term else {}
 
 
 def resign(server: str, token: str, holder: str, process: str) -> None:
-    """End the leadership of this process now; changes nothing while another one leads. Returns within a second or so.
+    """End the leadership of this process; no effect while another one leads.
 
-    Safe in a signal handler: connection and thread are its own, so no lock that the interrupted code may hold is
-    waited for.
+    Returns within about a second. Safe in a signal handler: it has its own connection and thread, so it waits
+    for no lock of the interrupted code.
 
     Args:
         server, token: as for `KvsClient`.

@@ -1,13 +1,12 @@
-"""Keeps logs short: has folds of them kept as snapshots, and what is in a snapshot moved out of the database.
+"""Snapshots of logs, and moving old entries out of the database.
 
-`Rule` says when. While a log grows a snapshot is made each so many events, so that a controller that starts
-again folds no more than these; once it rests one is made of all of it. What is cut off a log is in a snapshot by then:
-to go on after a crash nobody needs a segment.
+`Rule` says when. A growing log gets a snapshot every `every` events, so a restarted controller folds no more
+than these; an inactive log gets one of all events. Entries are cut only after a snapshot has them, so
+recovery needs no segment. A snapshot contains only events that TensorBoard's files have too, because a reader
+that starts there shows them nothing earlier.
 
-Nothing is in a snapshot that is not in TensorBoard's files yet: whoever starts from it shows them nothing of before.
-
-A thread of its own, because a snapshot takes seconds and a volume may be slow. It may be killed anywhere: what it has
-not done is found undone, and done the next time. What fails is tried again later, and disturbs nobody.
+It has its own thread, because a snapshot takes seconds and a volume may be slow. It may be killed anywhere:
+unfinished work is found and done the next time. Failed work is retried later and delays nothing else.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 5.0
 _SWEEP_S = 600.0
-"""Between two looks at experiments that nobody works on."""
+"""Seconds between two scans for inactive experiments."""
 _TRY_AGAIN_S, _LONGEST_S = 60.0, 3600.0
-"""After a failure, and after many."""
+"""Seconds to wait after a failure, and the maximum after many."""
 _SETTLED_S = 60.0
-"""After the controller has begun to lead: processes of kvs_api of the version before, which know no segments, are
-replaced by then."""
+"""Seconds after the start of the term until old processes of kvs_api, which know no segments, are replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a log is folded.
+    """The folded part of a log.
 
     Attributes:
         seq: number of the newest event.
-        created: of the experiment: another one may have its name later, seconds.
-        grows: whether somebody works on the experiment.
-        live_before: live points from before then are in TensorBoard's files once `seq` is, seconds; 0: not known.
+        created: creation time of the experiment in seconds; another one may get its name later.
+        grows: True for an active experiment.
+        live_before: time in seconds before which all live points are in TensorBoard's files once `seq` is; 0
+            if unknown.
     """
 
     seq: int
@@ -55,21 +54,21 @@ class Progress:
 
 
 class _Kept(NamedTuple):
-    """The newest snapshot of a log: of which event; and live points from before when are in TensorBoard's files."""
+    """Event number of a log's newest snapshot, and its `live_before`."""
 
     seq: int
     live_before: float = 0.0
 
 
 class KeepingStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments."""
+        """Return all experiments."""
         ...
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """What of a log is in files."""
+        """Return the segments of a log."""
         ...
 
     def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
@@ -79,13 +78,13 @@ class KeepingStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When which of a log is kept where.
+    """Thresholds for snapshots and segments.
 
     Attributes:
-        every: events between two snapshots of a log that grows: some seconds of folding.
-        resting: a log that rests is left as it is, if fewer are new.
-        keep: entries of a log that grows which stay in the database: whoever follows it reads these.
-        segment: entries that are cut off a log that grows, at least: many small files compress badly.
+        every: events between two snapshots of a growing log: some seconds of folding.
+        resting: minimum new events for a snapshot of an inactive log.
+        keep: entries of a growing log that stay in the database for its followers.
+        segment: minimum entries to cut off a growing log: small files compress badly.
     """
 
     every: int = 30_000
@@ -94,13 +93,13 @@ class Rule:
     segment: int = 10_000
 
     def least(self, progress: Progress) -> int:
-        """New events of which a snapshot is made."""
+        """Return the minimum new events for a snapshot."""
         return self.every if progress.grows else self.resting
 
     def cut(
         self, progress: Progress, snapshot: int, term: int, *, live_before: float = 0.0
     ) -> SegmentRequest:
-        """What is to be cut off a log, as far as it is in a snapshot."""
+        """Return the request to cut the entries that a snapshot has."""
         keep, least = (self.keep, self.segment) if progress.grows else (1, self.resting)
         return SegmentRequest(
             term=term,
@@ -114,16 +113,16 @@ class Rule:
 
 @dataclass
 class LogKeeper:
-    """Told by the loop how far logs are; `start` begins.
+    """Keeps logs short in a background thread. The loop reports their progress.
 
     Args:
         kvs: the store.
-        make: makes a snapshot, and says which event is its newest (`controller.loop.snapshot_process.made`).
-        leadership: the term in which this controller leads for certain, 0 if it does not; safe in any thread.
-        is_settled: whether all of a log up to an event is in TensorBoard's files.
-        show: reads a log that rests for these files: another controller may have led while it grew.
-        question: server and token of kvs_api, to be filled in.
-        rule: when which of a log is kept where.
+        make: makes a snapshot and returns its newest event number (`controller.loop.snapshot_process.made`).
+        leadership: returns the term in which this controller certainly leads, else 0; thread-safe.
+        is_settled: True if TensorBoard's files have a log up to an event.
+        show: reads an inactive log for these files, because another controller may have led while it grew.
+        question: server and token of kvs_api, to be completed.
+        rule: thresholds.
     """
 
     kvs: KeepingStore
@@ -135,32 +134,32 @@ class LogKeeper:
     rule: Rule = Rule()
     _told: dict[str, Progress] = field(default_factory=dict)
     _snapshots: dict[tuple[str, float], _Kept] = field(default_factory=dict)
-    """By experiment and when that was created."""
+    """By experiment and its creation time."""
     _cut: dict[tuple[str, float], Progress] = field(default_factory=dict)
-    """Of logs that are cut as far as they may be: what they were then."""
+    """Progress of logs at their last complete cut."""
     _shown: dict[str, int] = field(default_factory=dict)
     _rests: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Log -> until when it is left alone after a failure, and for how long that is."""
+    """Log -> end and length of its pause after a failure."""
     _swept: float = float("-inf")
     _led: tuple[int, float] = 0, 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Begin, in a thread that lives as long as the process."""
+        """Start the thread, which lives as long as the process."""
         threading.Thread(target=self._run, name="log-keeper", daemon=True).start()
 
     def tell(self, experiment: str, progress: Progress) -> None:
-        """How far a log is; the cluster's has no name. Returns at once; safe in any thread."""
+        """Report a log's progress; the cluster log has the name "". Returns at once; thread-safe."""
         with self._lock:
             self._told[experiment] = progress
 
     def known(self, experiment: str) -> int:
-        """The number of the newest event of a log that this was told of; less than none, if it was told of none."""
+        """Return the newest reported event number of a log; negative without a report."""
         told = self._told.get(experiment)
         return told.seq if told is not None else -self.rule.every
 
     def forget(self, experiment: str) -> None:
-        """The experiment is deleted, and its name may be given to another one."""
+        """Forget a deleted experiment; its name may be used again."""
         with self._lock:
             self._told.pop(experiment, None)
 
@@ -170,11 +169,11 @@ class LogKeeper:
             try:
                 self.tend(time.monotonic())
             except Exception:
-                # Whatever it is that we did not foresee: logs are longer for it, and all else goes on.
+                # An unexpected error only leaves logs longer.
                 log.exception("logs are not kept short just now")
 
     def tend(self, now: float) -> None:
-        """Do what is due. Blocks; `now` is on a clock that only grows, seconds."""
+        """Do the work that is due. Blocks; `now` is monotonic seconds."""
         term = self.leadership()
         if term != self._led[0]:
             self._led = term, now
@@ -185,13 +184,13 @@ class LogKeeper:
             self._sweep()
         with self._lock:
             told = dict(self._told)
-        # Those that grow first: of those that rest there may be thousands, after an upgrade.
+        # Growing logs first: after an upgrade there may be thousands of inactive ones.
         for name, progress in sorted(told.items(), key=lambda each: not each[1].grows):
             if now >= self._rests.get(name, (now, 0.0))[0] and self.leadership() == term:
                 self._keep(name, progress, term, now)
 
     def _sweep(self) -> None:
-        """Those that nobody works on: their logs rest."""
+        """Process the logs of inactive experiments."""
         for summary in self.kvs.experiments():
             if not summary.open_runs and not summary.is_deleting and summary.unreadable is None:
                 self.tell(
@@ -220,7 +219,7 @@ class LogKeeper:
             log.warning("the log of %s stays as long as it is for now: %s", name or "the cluster", error)
             return
         except Exception:
-            # Whatever it is that we did not foresee: this log is longer for it, and the others are kept.
+            # An unexpected error only leaves this log longer; the others continue.
             self._rest(name, now)
             log.exception("the log of %s stays as long as it is for now", name or "the cluster")
             return
@@ -235,7 +234,7 @@ class LogKeeper:
         self._rests[name] = now + pause_s, pause_s
 
     def _kept(self, name: str, progress: Progress, term: int) -> _Kept:
-        """The newest snapshot of a log, made now if it is due."""
+        """Return the newest snapshot of a log, making one if due."""
         known = self._snapshots.get((name, progress.created))
         if known is None:
             found = [each for each in self.kvs.segments(name).snapshots if each.format == snapshot_format()]

@@ -1,4 +1,4 @@
-"""Events taken into the folds of experiments, and told: to whoever observes, to metrics, to the service's log."""
+"""Events applied to the folds of experiments, and passed to observers, metrics and the service log."""
 
 from __future__ import annotations
 
@@ -26,41 +26,44 @@ log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Is shown each event; must return at once."""
+    """Receives each event; must return at once."""
 
     def observe(self, state: ExperimentState, event: Event) -> None:
-        """`event` was applied to `state`."""
+        """Receive `event` after it was applied to `state`."""
         ...
 
     def begin(self, state: ExperimentState) -> None:
-        """A log is read on from here: what came before was shown to an observer of an earlier life."""
+        """Continue a log from here; an observer of an earlier process saw the events before."""
         ...
 
     def forget(self, experiment: str) -> None:
-        """The experiment is being deleted: nothing is to be written for it any more, until one of its name is new."""
+        """Stop writing for a deleted experiment until a new one has its name."""
         ...
 
 
 class LogReading:
-    """Belongs to the loop; not thread-safe."""
+    """Applies events. Owned by the loop; not thread-safe."""
 
     def __init__(self, observers: Sequence[Observer], metrics: Metrics) -> None:
         self._observers, self._metrics = observers, metrics
         self._store_ahead_s = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """The time that an event would have now, as far as the newest one tells: for when a sub-epoch is expected to
-        end. Whether a worker is there is told by `WorkerStatus.silent_s`, which counts elapsed time."""
+        """Return the time of a new event, estimated from the newest one.
+
+        For expected ends of sub-epochs. A worker's presence depends on `WorkerStatus.silent_s`, which is
+        elapsed time.
+        """
         return time.monotonic() + self._store_ahead_s
 
     def apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
-        """Take events in.
+        """Apply events.
 
         Args:
-            is_news: they happened just now; else they are read of the past.
+            is_news: False for events read from the past.
 
         Raises:
-            UnreadableError: one does not fit the log before it.
+            UnreadableError: an event does not fit the log before it.
         """
         for event in events:
             try:
@@ -68,10 +71,10 @@ class LogReading:
             except Exception as cause:
                 if core.state.seq < event.seq:
                     if isinstance(cause, IllegalEventError):
-                        # It will be so the next time, for every controller that starts.
+                        # Every controller would fail at this event.
                         raise UnreadableError.for_event(core.state.name, event.seq, str(cause)) from cause
                     raise
-                # The log is sound: the error is ours.
+                # The log is valid: the fault is in this code.
                 log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)
                 core.start_over()
             if is_news:
@@ -79,13 +82,13 @@ class LogReading:
             for observer in self._observers:
                 observer.observe(core.state, event)
         if events and not is_news:
-            # After the wall clock was set back, the log's times are ahead of it.
+            # After the wall clock was set back, the log's times are ahead.
             self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())
 
     def _tell(self, core: Core, event: Event) -> None:
         self._store_ahead_s = event.time - time.monotonic()
         if isinstance(event, WorkerJoined | WorkerLost | WorkerRemoved | ReplicasChanged):
-            return  # of the cluster: it was told when it was written (`controller.scaling.cluster_log`), once
+            return  # cluster events are reported once, when written (`controller.scaling.cluster_log`)
         self._metrics.happened(event)
         log.info("%s", line(event), extra=fields(core.state, event))
         if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:

@@ -1,10 +1,10 @@
-"""The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
+"""The thin loop around the pure cores: read the logs, let each core decide, write the steps.
 
-Each round first records what has changed of the workers in the cluster's log (`controller.scaling.cluster_log`); every
-experiment reads that before it decides. The loop owns no state that matters: it holds folds of logs, which are rebuilt
-after a crash. It works on as many runs at a time as `Settings.open_runs` says, the oldest of the queue; the others wait
-there. Each experiment has a core of its own, asked in the order of the arbiter (`controller.sharing.rounds`). An
-experiment that cannot be read, or has a fault, disturbs no other.
+Each round first records changes of the workers in the cluster log (`controller.scaling.cluster_log`), which
+every experiment reads before it decides. The loop holds only folds of logs, which are rebuilt after a crash.
+It works on `Settings.open_runs` runs at a time, the oldest in the queue; the others wait. Each experiment has
+its own core, called in the arbiter's order (`controller.sharing.rounds`). An unreadable or faulty experiment
+affects no other.
 """
 
 from __future__ import annotations
@@ -60,22 +60,24 @@ from controller.storage.pruned_files import PrunedFiles
 log = logging.getLogger(__name__)
 
 _LEADERSHIP_S = 5.0
-"""Of the controller's own lease. A restarted controller has its predecessor's name and takes over at once; another one
-waits at most this long."""
+"""Lease of the leadership in seconds.
+
+A restarted controller has its predecessor's name and takes over at once; another one waits at most this long.
+"""
 
 _DECISION_INTERVAL_S = 0.025
-"""Between two decisions while every worker has work. Workers are a sub-epoch ahead, so nobody waits for it."""
+"""Seconds between two decisions while every worker has work. Workers have a queued sub-epoch, so none waits."""
 
 _STAND_BY_S = 10.0
-"""A controller that cannot read the cluster's log leaves the leadership to others for so long."""
+"""Seconds for which a controller that cannot read the cluster log leaves the leadership to others."""
 
 _NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
 
 _TOLD_EVERY = 1_000
-"""Events after which the keeper of logs is told how far one is."""
+"""Events between two progress reports to the log keeper."""
 
 _READING_S = 0.1
-"""So long a log is read on before the others have their turn: a long one takes minutes."""
+"""Seconds of reading before other work continues: a long log takes minutes."""
 
 
 class Controller:
@@ -105,7 +107,7 @@ class Controller:
         self._cluster = 0
         self._term = 0
         self._told: dict[str, tuple[str, ...]] | None = None
-        """Runs that were admitted, as the store was told; `None` before this controller has admitted any."""
+        """Admitted runs as published; `None` before the first admission."""
         self._told_before = api.Attended()
         self._waiting: tuple[api.QueueEntry, ...] = ()
         """Runs that wait for another one of their experiment."""
@@ -113,7 +115,7 @@ class Controller:
         self._decided = 0.0
         self._queue_read = -settings.tick_s
         self._queued: int | None = None
-        """Runs in the queue, when it was read last; `None` before."""
+        """Runs in the queue at the last read; `None` before."""
         self._observer = observer
         self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
@@ -145,10 +147,10 @@ class Controller:
         )
         self.stop = threading.Event()
         self.turned = time.monotonic()
-        """When the loop last turned, whether it leads and whether the store answers or not."""
+        """Time of the loop's last turn, regardless of leadership and store."""
 
     def run(self) -> None:
-        """Work until `stop` is set. A store that is away is waited for."""
+        """Work until `stop` is set. An unavailable store is retried."""
         while not self.stop.is_set():
             try:
                 if not self._lead():
@@ -163,7 +165,7 @@ class Controller:
                 self._metrics.leading.set(0)
                 log.warning("store away: %s", error)
                 self._begin_anew()
-                # An error of the store's own comes at once, and may stay.
+                # An error from the store itself comes at once and may persist.
                 self.stop.wait(self._settings.tick_s)
             except ConflictError as error:
                 self._metrics.leading.set(0)
@@ -179,7 +181,7 @@ class Controller:
         self._pruned.close()
 
     def _stand_by(self) -> None:
-        """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""
+        """Let a controller of a suitable version lead; the cluster log is read again afterwards."""
         with contextlib.suppress(RetryableError):
             self._kvs.lead(self._settings.holder, SOON_S, process=self._settings.process)
         self._led_until = 0.0
@@ -188,7 +190,7 @@ class Controller:
         self.stop.wait(_STAND_BY_S)
 
     def _begin_anew(self) -> None:
-        """What is known may be out of date, and another controller may have led."""
+        """Mark all data as outdated: another controller may have led."""
         self._experiments.look_again()
         self._cluster_log.look_again()
         self._look_ahead_no_more()
@@ -197,7 +199,7 @@ class Controller:
     # --- which experiments -----------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Look into the queue, where it may have changed."""
+        """Read the queue if it may have changed."""
         now = time.monotonic()
         if now - self._queue_read < self._settings.tick_s:
             return
@@ -224,13 +226,13 @@ class Controller:
             each = opened[name]
             each.runs = each.core.attended = runs
             known = each.core.state.runs
-            # The queue may be ahead of the log; or a command that came too late has put a run there.
+            # The queue may be ahead of the log, or a late command has queued a run.
             each.is_behind |= not all(run in known and known[run].is_open for run in runs)
         self._plans.keep(self._experiments.unplanned())
         attended = self._experiments.attended()
         self._pruned.keep({RunRef(name, run) for name, runs in attended.items() for run in runs})
         if attended != self._told:
-            # Before one is begun: whoever leads after a crash is to work on it, too.
+            # Publish first: the next leader must continue these runs after a crash.
             self._told = attended
             self._renew()
 
@@ -244,7 +246,7 @@ class Controller:
         return state
 
     def _read_on(self) -> bool:
-        """Read on in logs that are not read to their end, for a moment; whether one is left."""
+        """Read logs on for a moment; return True if some are incomplete."""
         is_left = False
         for name, each in self._experiments.behind():
             began = time.monotonic()
@@ -257,7 +259,7 @@ class Controller:
         return is_left
 
     def _read_page(self, each: Opened) -> bool:
-        """Whether there is more."""
+        """Read one page of a log; return True if there is more."""
         core = each.core
         if events := self._kvs.events(core.state.name, core.state.seq):
             self._reading.apply(core, events, is_news=not each.is_new)
@@ -268,15 +270,15 @@ class Controller:
                 why = f"{run} is in the queue, but not in the log"
                 raise UnreadableError.for_event(core.state.name, core.state.seq, why)
             if not core.state.runs[run].is_open:
-                # A command that came too late had put it there.
+                # A late command had queued it.
                 self._perform(core, [api.Dequeue(run=run)])
         return False
 
     # --- a round of decisions --------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Let every open run decide; if there was nothing to do, wait for news."""
-        self._cluster_log.read_on()  # first: what is wrong with it is not to be taken for that of an experiment
+        """Let every open run decide; if nothing changed, wait for news."""
+        self._cluster_log.read_on()  # first, so that its errors are not attributed to an experiment
         is_reading = self._read_on()
         overviews = self._look_over()
         snapshot = self._look(overviews)
@@ -307,21 +309,21 @@ class Controller:
         self._watch(cores, 0.0 if is_reading else wait_s)
 
     def _running(self) -> list[tuple[Core, Run]]:
-        """Runs that are worked on, have begun, and are not paused."""
+        """Return the active runs that have started and are not paused."""
         return [(core, run) for core, run in self._experiments.open_runs() if run.state is RunState.RUNNING]
 
     def _is_running(self) -> bool:
-        """Whether a run may be under way: one is, or its log is yet to be read."""
+        """True if a run may be in progress, including runs with unread logs."""
         is_known = self._queued is not None and not any(
             each.is_behind for each in self._experiments.opened.values()
         )
         return bool(self._running()) or not is_known
 
     def _rest(self, *, is_known: bool) -> None:
-        """Have as many workers as the use of the cluster asks for, and pause runs if none of them is to have any.
+        """Adapt the number of workers to the use of the cluster; pause runs before scaling to zero.
 
         Args:
-            is_known: whether the logs of all experiments that are worked on are read.
+            is_known: True if the logs of all active experiments are read.
         """
         if self._membership.is_pausing:
             for core, run in self._running():
@@ -338,7 +340,7 @@ class Controller:
         self._membership.rest(use, bounds=(least, max(least, most)))
 
     def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
-        """Do what is to be done about broken and slow machines; whether what is known of them is out of date."""
+        """Act on broken and slow machines; return True if their known state is outdated."""
         statuses, health = self._membership.statuses, self._membership.health
         self._machines.label(self._term, statuses, health, self._slowness, self._reading.now())
         return self._machines.tend(
@@ -351,12 +353,12 @@ class Controller:
         )
 
     def _slowness(self) -> list[dict[str, tuple[float, int]]]:
-        """What each experiment's sub-epochs have shown of workers."""
+        """Return each experiment's slowness of workers."""
         ready = self._experiments.ready()
         return [self._isolation.attempt(name, core.slowness, {}) for name, core in ready.items()]
 
     def _look_over(self) -> list[Overview]:
-        """Overview of each experiment whose log is read. A fault in one shows here, and is kept from the others."""
+        """Return the overview of each loaded experiment, isolating faults."""
         for name, core in self._experiments.ready().items():
             overview = self._isolation.attempt(name, partial(Overview.of, core), None)
             if overview is not None:
@@ -367,10 +369,10 @@ class Controller:
         return [overviews[name] for name in ready]
 
     def _round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
-        """Let the runs decide in their order; whether anything has changed.
+        """Let the runs decide in order; return True if anything changed.
 
         Args:
-            is_whole: whether the logs of all experiments that are worked on are read.
+            is_whole: True if the logs of all active experiments are read.
         """
         has_changed = False
         taken = self._experiments.taken(snapshot.workers, time.monotonic())
@@ -387,7 +389,7 @@ class Controller:
         return has_changed
 
     def _tell_keeper(self, core: Core, *, grows: bool) -> None:
-        """How far a log is folded, each so many events."""
+        """Report a log's progress every `_TOLD_EVERY` events."""
         state, created = core.state, core.record.created
         if self._keeper is not None and (
             not grows or state.seq >= self._keeper.known(state.name) + _TOLD_EVERY
@@ -419,7 +421,7 @@ class Controller:
         with self._metrics.deciding():
             steps = core.decide(asked.on(snapshot), run)
         if self._pruned.is_busy(core.state.name, run.id):
-            # Nobody looks after a run that has ended.
+            # An ended run gets no further attention, so its end waits.
             steps = [step for step in steps if not _is_end(step)]
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         self._membership.limits.grow(core.to_grow(snapshot, run))
@@ -438,7 +440,7 @@ class Controller:
         return has_changed
 
     def _look_ahead(self, core: Core) -> ForecastMade | None:
-        """What is to be noted of when the run will end; asks for another number of workers, if it is to have one."""
+        """Return a forecast event, if any; request another number of workers if advised."""
         if self._autoscaler is None:
             return None
         ahead = self._autoscaler.look(core, self._reading.now(), self._membership.seen)
@@ -454,12 +456,12 @@ class Controller:
             self._autoscaler.forget()
 
     def _pace(self) -> None:
-        """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
+        """Let news accumulate briefly while all workers are busy: several commits then cost one decision."""
         if is_busy(self._look_over()):
             self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
-        """Write steps and take in what the log says then; false when nothing has changed, so that the caller waits."""
+        """Write steps and apply the resulting events; return False if nothing changed."""
         request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
         answer = self._kvs.decide(core.state.name, request)
         self._decided = time.monotonic()
@@ -468,12 +470,12 @@ class Controller:
                 log.info("refused %s: %s", line(step), outcome.reason)
                 self._membership.look_again()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
-                # Whether there is free space again is to be asked of the workers: their last reports are old.
+                # The workers' reports of free space are old: read them again.
                 self._membership.look_again()
             if _is_end(step):
-                self._queue_read = -self._settings.tick_s  # there may be room for another one
+                self._queue_read = -self._settings.tick_s  # another run may start
         self._reading.apply(core, answer.events)
-        # With news there is something to decide on, also if they are why a step was refused.
+        # Events allow a new decision, even if they are the reason for a refusal.
         return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)
 
     # --- the snapshot -------------------------------------------------------------------------------
@@ -486,7 +488,7 @@ class Controller:
         return snapshot
 
     def _watch(self, cores: Mapping[str, Core], wait_s: float) -> None:
-        """Wait for news, and take them in."""
+        """Wait for news and apply them."""
         try:
             answer = self._kvs.watch(
                 {name: core.state.seq for name, core in cores.items()}, self._cluster, wait_s
@@ -505,22 +507,22 @@ class Controller:
             self._isolation.attempt(name, partial(self._reading.apply, cores[name], events), None)
 
     def _lead(self) -> bool:
-        """Keep the leadership; asks the store only when a third of the lease has passed."""
+        """Keep the leadership; calls the store only after a third of the lease."""
         self.turned = time.monotonic()
         return self.turned < self._led_until or bool(self._renew())
 
     @property
     def term(self) -> int:
-        """In which it leads for certain, 0 if it may not; safe in any thread."""
+        """Return the term in which it certainly leads, else 0. Thread-safe."""
         term = self._term
         return term if self._leads_for_certain(term) else 0
 
     def is_told(self, experiment: str, seq: int) -> bool:
-        """Whether what sub-epochs of the first `seq` events of a log have shown is kept for runs to come."""
+        """True if the history has the sub-epochs of a log's first `seq` events."""
         return self._history.is_told(experiment, seq)
 
     def _leads_for_certain(self, term: int) -> bool:
-        """Whether nobody else can have led since that term began; safe in any thread."""
+        """True if no other controller can have led since that term began. Thread-safe."""
         return term == self._term and time.monotonic() < self._led_until + _LEADERSHIP_S / 3
 
     def _forget(self, experiment: str) -> None:
@@ -531,7 +533,7 @@ class Controller:
         self._pruned.forget(experiment)
 
     def _renew(self) -> int:
-        """Renew the leadership's lease now; its term, 0 if another controller leads."""
+        """Renew the lease; return the term, or 0 if another controller leads."""
         now = self.turned = time.monotonic()
         attended = None
         if self._told is not None:
@@ -577,7 +579,7 @@ class Controller:
 
     @property
     def newest_term(self) -> int:
-        """Newest term of this process, which may have ended; 0 if it has not led. Safe in any thread."""
+        """Return the newest term of this process, even an ended one; 0 if it never led. Thread-safe."""
         return self._term
 
 

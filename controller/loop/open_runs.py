@@ -1,8 +1,7 @@
-"""Which runs are worked on: those that were begun and the first others in the queue; and how far their experiments'
-logs are read.
+"""Active runs: those already begun, then the first in the queue; and the progress of log reading.
 
-An experiment with a fault (an error that nobody foresaw) is left alone for a while and then read anew: it must not stop
-the others, and a fault of the moment must not stop it for good.
+An experiment with a fault (an unexpected error) is paused for a while and then read again: it must not stop
+the others, and a temporary fault must not stop it forever.
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ from controller.sharing import claims
 from controller.sharing.arbiter import Place, RunRef
 
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-"""How long an experiment is left alone after a fault: at first, and after many."""
+"""Seconds of the pause after a fault: the first, and the maximum after many."""
 
 _REPORTED_S = 10.0
-"""By then a worker has said that it runs what it was given."""
+"""Seconds after which a worker has reported a new task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """What the loop has to know of an experiment whose log is read to its end, asked once in a turn: whatever its core
-    raises is raised here, and does not stop the others.
+    """The loop's view of a loaded experiment, computed once per turn, so that a core's faults show here.
 
     Attributes:
-        runs: those that are worked on.
-        held: places where they have tasks.
-        used: places where they have their work done.
-        to_train: devices of workers that train, as far as the experiment knows.
-        ending: workers that gave a task back because they end.
+        runs: the active runs.
+        held: device slots with their tasks.
+        used: device slots where their tasks can run.
+        to_train: known devices of training workers.
+        ending: workers that released a task because they are ending.
         busy: workers with open tasks.
-        ended: how attempts ended at workers where one failed.
-        gap: of the newest epoch of a fit that is open; 0 without one.
+        ended: results of attempts by worker, if one failed there.
+        gap: gap of the newest epoch of an open fit; 0 without one.
     """
 
     runs: tuple[Run, ...]
@@ -53,7 +51,7 @@ class Overview:
 
     @classmethod
     def of(cls, core: Core) -> Overview:
-        """As it is now."""
+        """Return the present overview."""
         state, runs = core.state, core.open_runs()
         return cls(
             runs=tuple(runs),
@@ -68,7 +66,7 @@ class Overview:
 
 
 def ended(state: ExperimentState) -> dict[str, Collection[Ended]]:
-    """How attempts ended at workers where one failed."""
+    """Return the results of attempts by worker, if one failed there."""
     return {
         worker.name: [each._replace(experiment=state.name) for each in worker.ended]
         for worker in state.workers.values()
@@ -81,7 +79,7 @@ def _gap(run: Run) -> float:
 
 
 def is_busy(overviews: Iterable[Overview]) -> bool:
-    """Whether each place where open runs have their work done has a task; not where there is no such place."""
+    """True if every slot where open runs can work has a task; False without slots."""
     used, held = set[Place](), set[Place]()
     for each in overviews:
         used |= each.used
@@ -91,13 +89,13 @@ def is_busy(overviews: Iterable[Overview]) -> bool:
 
 @dataclass(kw_only=True)
 class Opened:
-    """An experiment that is worked on.
+    """An active experiment.
 
     Attributes:
-        runs: those of its runs in the queue that are worked on.
-        is_behind: its log is to be read to the end before anything is decided.
-        is_new: that has not been done yet.
-        overview: as it was when its log was last read to the end; `None` before.
+        runs: its active runs in the queue.
+        is_behind: True if its log must be read before a decision.
+        is_new: True before the first complete read.
+        overview: overview at the last complete read; `None` before.
     """
 
     core: Core
@@ -109,14 +107,14 @@ class Opened:
 
 @dataclass(kw_only=True)
 class _Fault:
-    """An experiment that is left alone.
+    """A paused experiment.
 
     Attributes:
-        until: when it is tried again.
-        delay_s: how long it is left alone after the next fault.
-        held: where it had tasks when its log was last read to the end.
-        known: when that was, at the latest.
-        runs: those of its runs that were worked on.
+        until: time of the next try.
+        delay_s: pause after the next fault.
+        held: its slots at the last complete read of its log.
+        known: latest possible time of that read.
+        runs: its active runs.
     """
 
     until: float
@@ -128,29 +126,30 @@ class _Fault:
 
 @dataclass
 class Experiments:
-    """Those that are worked on, by name. Belongs to the loop; not thread-safe.
+    """The active experiments by name. Owned by the loop; not thread-safe.
 
     Args:
-        most_open: so many runs at once.
+        most_open: maximum number of active runs.
     """
 
     most_open: int
     opened: dict[str, Opened] = field(default_factory=dict)
     _faults: dict[str, _Fault] = field(default_factory=dict)
     _admitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Experiment -> its runs that are worked on, as last reported."""
+    """Experiment -> its active runs, as last reported."""
 
     def admitted(
         self, queue: api.QueueAnswer, now: float, waiting: Collection[RunRef] = ()
     ) -> dict[str, tuple[str, ...]]:
-        """Experiments to work on, each with those of its runs in the queue that are: those that are worked on already
-        stay, also if they are too many by now, and the first of the others take the places that are left. One that
-        waits for another run of its experiment takes none.
+        """Return the experiments to work on, each with its active runs.
+
+        Active runs stay, even above the limit; the first others in the queue fill it. A run that waits for
+        another one of its experiment needs no place.
 
         Args:
-            queue: open runs, and those of them that this or an earlier controller worked on.
-            now: seconds, of a clock that does not go back.
-            waiting: runs that wait for another one of their experiment, as far as their logs are read.
+            queue: open runs, marked if this or an earlier controller worked on them.
+            now: monotonic seconds.
+            waiting: runs that wait for another one of their experiment, as known.
         """
         queued = {entry.experiment for entry in queue.runs}
         self._faults = {name: fault for name, fault in self._faults.items() if name in queued}
@@ -171,34 +170,34 @@ class Experiments:
         return found
 
     def attended(self) -> dict[str, tuple[str, ...]]:
-        """Runs that are worked on, by experiment; those with a fault as well, which go on in a while."""
+        """Return the active runs by experiment, including paused experiments."""
         aside = {name: fault.runs for name, fault in self._faults.items() if fault.runs}
         return aside | {name: each.runs for name, each in self.opened.items()}
 
     def ready(self) -> dict[str, Core]:
-        """Cores whose log is read to its end."""
+        """Return cores with a completely read log."""
         return {name: each.core for name, each in self.opened.items() if not each.is_behind}
 
     def behind(self) -> Iterator[tuple[str, Opened]]:
-        """Those whose log is to be read on."""
+        """Return experiments with an incompletely read log."""
         return ((name, each) for name, each in list(self.opened.items()) if each.is_behind)
 
     def look_again(self) -> None:
-        """Somebody else may have written logs meanwhile: they are read to the end before anything is decided."""
+        """Mark all logs as incomplete: another controller may have written."""
         for each in self.opened.values():
             each.is_behind = True
 
     def overviews(self) -> dict[str, Overview]:
-        """Of all that are worked on, as far as their logs were read to the end."""
+        """Return the overviews of active experiments, as known."""
         return {name: each.overview for name, each in self.opened.items() if each.overview is not None}
 
     def open_runs(self) -> list[tuple[Core, Run]]:
-        """Runs that are worked on, of experiments whose logs are read to the end."""
+        """Return active runs of completely read experiments."""
         ready, overviews = self.ready(), self.overviews()
         return [(core, run) for name, core in ready.items() for run in overviews[name].runs if run.is_open]
 
     def set_aside(self, name: str, now: float) -> float:
-        """Leave an experiment alone after a fault; how long, in seconds. Asks its core nothing."""
+        """Pause an experiment after a fault; return the seconds. Does not call its core."""
         held, known = self._last_held(name, now)
         each, fault = self.opened.pop(name, None), self._faults.get(name)
         delay_s = fault.delay_s if fault is not None else _FIRST_S
@@ -209,7 +208,7 @@ class Experiments:
         return delay_s
 
     def unplanned(self) -> set[RunRef]:
-        """Runs that may have to be planned, as far as logs are read."""
+        """Return runs that may need a plan, as known."""
         named = ((each.core.state, run) for each in self.opened.values() for run in each.runs)
         return {
             RunRef(state.name, run)
@@ -218,14 +217,14 @@ class Experiments:
         }
 
     def unready(self) -> set[str]:
-        """Experiments that are worked on, but decide nothing now: their log is read, or they are left alone."""
+        """Return active experiments that decide nothing now: unread or paused."""
         return set(self.attended()) - set(self.ready())
 
     def taken(self, workers: Mapping[str, WorkerView], now: float) -> frozenset[Place]:
-        """Places where these may have tasks.
+        """Return slots where these experiments may have tasks.
 
-        The places where they last had some, as long as the workers say that they run something of it there. Of one
-        whose log this controller has not read yet, all places of such a worker that its tasks may take.
+        Their last known slots, while the workers report their tasks there. For an unread log, all slots of
+        such a worker that these tasks may take.
         """
         found: set[Place] = set()
         for name in self.unready():
@@ -238,7 +237,7 @@ class Experiments:
         return frozenset(found)
 
     def _last_held(self, name: str, now: float) -> tuple[frozenset[Place], float]:
-        """Where an experiment had tasks when its log was last read to the end, and when that was, at the latest."""
+        """Return the experiment's last known slots, and their latest possible time."""
         each, fault = self.opened.get(name), self._faults.get(name)
         if each is not None and each.overview is not None:
             return each.overview.held, now
@@ -247,16 +246,16 @@ class Experiments:
     def _may_be_tried(self, name: str, now: float) -> bool:
         fault = self._faults.get(name)
         if fault is not None and now > fault.until + _LONGEST_S:
-            del self._faults[name]  # it has gone well since
+            del self._faults[name]  # no fault since
         return fault is None or now >= fault.until
 
 
 def _said_to_run(experiment: str, worker: str, seen: WorkerView) -> set[Place]:
-    """Places that tasks of an experiment may take at a worker, by what it says."""
+    """Return slots that an experiment's tasks may take on a worker, by the worker's report."""
     found: set[Place] = set()
     for name, _, key in (task.partition("/") for task in seen.tasks):
         if name == experiment:
-            # It is text of the worker's, perhaps of another version.
+            # The text comes from a worker of possibly another version.
             takes_none = key.split("/")[1:2] in (["etl"], ["search"], ["fitting"])
             lanes = (NO_DEVICE,) if takes_none else range(seen.devices)
             found.update(Place(worker, lane) for lane in lanes)

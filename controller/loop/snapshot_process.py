@@ -1,9 +1,8 @@
-"""Makes a snapshot of a log's fold, in a process of its own: ``python -m controller.loop.snapshot_process``.
+"""Snapshots of folds, in a separate process: ``python -m controller.loop.snapshot_process``.
 
-It folds the log by itself, from the snapshot before on: the controller's own fold changes all the time, and to pack it
-would keep the loop from deciding for seconds. What this one takes of memory and processor time ends with it.
-
-A question in (JSON on standard input), an answer out (JSON on standard output).
+It folds the log from the previous snapshot, because packing the controller's changing fold would block the
+loop for seconds. Its memory and processor time end with it. A request is JSON on standard input, the answer
+JSON on standard output.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.state.snapshots import packed, restored, restored_cluster, snapshot_format
 
 _NICE = 10
-"""Whoever decides and trains goes first."""
+"""Decisions and training have precedence."""
 
 
 class SnapshotQuestion(Contract):
-    """What is to be made.
+    """A request for a snapshot.
 
     Attributes:
         server, token: of kvs_api.
-        experiment: whose log; empty: the cluster's.
-        created: of the experiment that is meant, seconds.
-        until: number of the last event in it. What comes later may not be in TensorBoard's files yet.
-        least: nothing is made of fewer new events.
-        term: of the controller's leadership.
+        experiment: name of the experiment; "" for the cluster log.
+        created: creation time of the experiment, in seconds.
+        until: number of its last event. Later ones may not be in TensorBoard's files.
+        least: minimum number of new events.
+        term: term of the controller.
     """
 
     server: str
@@ -52,12 +51,12 @@ class _Answer(Contract):
 
 
 def made(question: SnapshotQuestion) -> int:
-    """Have a snapshot made; the number of the newest event in the newest one that there is now, 0: there is none.
+    """Make a snapshot; return the event number of the newest one, or 0 without any.
 
     Blocks: for a thread that lives as long as this process.
 
     Raises:
-        ConflictError: it could not be; the reason is in it.
+        ConflictError: it failed, with the reason.
     """
     command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.loop.snapshot_process"])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -92,9 +91,9 @@ def _made(question: SnapshotQuestion) -> _Answer:
 
 
 def main() -> None:
-    """Answer the one question."""
+    """Answer one request."""
     os.nice(_NICE)
-    gc.disable()  # what is folded forms no cycles, and this process ends soon
+    gc.disable()  # folds have no cycles, and this process ends soon
     question = SnapshotQuestion.model_validate_json(sys.stdin.buffer.read())
     try:
         answer = _made(question)

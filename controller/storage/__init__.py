@@ -1,1 +1,1 @@
-"""Files on volumes that the controller removes, copies or measures."""
+"""Files that the controller removes, copies or measures on volumes."""

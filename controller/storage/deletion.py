@@ -1,14 +1,14 @@
-"""Deleting experiments: what they left on the volumes, and what the store knows of them.
+"""Deletion of experiments from volumes and store.
 
-Level-triggered: an experiment that is to be deleted is found in the store, at take-over and after each notification,
-until the store has forgotten it; so a deletion that was cut short anywhere goes on. Its folders are moved aside,
-a rename each; then the store forgets it, which frees its name, and says in the same step which data sets nobody uses
-any more: those are moved aside, too, while workers do the same with their shards.
+Level-triggered: the store lists experiments to delete at take-over and after each notification until it has
+forgotten them, so an interrupted deletion continues. An experiment's folders are renamed into the trash. Then
+the store forgets it, which frees its name, and returns in the same step the data sets without users. These
+are moved aside too, and workers do the same with their shards.
 
-What was moved aside is removed by a thread (`cerebro.runtime.trash`), because a big folder takes minutes and the
-controller has to lead meanwhile. Everything else is the loop's: so no run is started on a data set between the look and
-the move. The lease is renewed between the two, and nothing is moved if anybody else has led since the look: who has
-lost the leadership removes nothing that a new experiment of the same name has made.
+A thread (`cerebro.runtime.trash`) removes the trash, because a large folder takes minutes. The loop does the
+rest, so no run starts on a data set between check and move. It renews the lease between the two and moves
+nothing if another controller has led: a former leader never removes files of a new experiment with the same
+name.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from cerebro.runtime.volumes import Volumes
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 10.0
-"""After something could not be moved aside."""
+"""Seconds before a failed move is retried."""
 
 _LOOK_S = 1.0
-"""Between two looks while something is being removed, or is stuck."""
+"""Seconds between two checks while a removal runs or fails."""
 
 
 class Deletion:
-    """Belongs to the loop; not thread-safe.
+    """Deletes experiments. Owned by the loop; not thread-safe.
 
     Args:
-        forget: is told that nothing is to be written for an experiment any more.
-        renew: renews the lease of the leadership now; returns its term, 0 if another controller leads.
+        forget: called before deletion to stop all writing for an experiment.
+        renew: renews the lease; returns the term, or 0 if another controller leads.
 
     Attributes:
-        removal: removes what was moved aside.
+        removal: removes the trash.
     """
 
     def __init__(
@@ -51,24 +51,24 @@ class Deletion:
         self._is_due = True
         self._rests_until = 0.0
         self._stuck: dict[str, float] = {}
-        """What could not be moved aside -> when to try again. The rest goes on meanwhile."""
+        """Failed moves -> time of the next try. The others continue."""
         self.removal = Removal()
 
     def look_again(self) -> None:
-        """Somebody may have asked for a deletion, or another controller may have begun one."""
+        """Check again: there may be a new request, or one begun by another controller."""
         self._is_due = True
 
     def tend(self, term: int) -> None:
-        """Delete one experiment that is to be deleted; once there is none, the data sets that nobody uses any more.
+        """Delete one experiment; without any, the unused data sets.
 
-        To be called by the leader, and not while a plan is being made.
+        For the leader only, and not while a plan is being made.
 
         Args:
-            term: of the leadership.
+            term: term of the leadership.
 
         Raises:
-            RetryableError: the store is away.
-            ConflictError: another controller leads, or has led.
+            RetryableError: the store is unavailable.
+            ConflictError: another controller leads or has led.
         """
         if not self._is_due or time.monotonic() < self._rests_until:
             return
@@ -89,7 +89,7 @@ class Deletion:
 
     @contextmanager
     def _or_later(self, what: str) -> Iterator[None]:
-        """Somebody has to mend the volume: until then this is left as it is, and nothing else waits for it."""
+        """Postpone this item after a volume error; an administrator must repair the volume."""
         try:
             yield
         except OSError as error:
@@ -108,14 +108,14 @@ class Deletion:
         try:
             self._kvs.delete_experiment(name, term)
         except NotFoundError:
-            pass  # asked twice: the answer was lost
+            pass  # a repeated request: the first answer was lost
         log.info("deleted experiment %s", name)
 
     def _reclaim(self, term: int) -> None:
-        """Move aside the data sets that nobody uses any more."""
+        """Move unused data sets aside."""
         folder = self._volumes.shared / "datasets"
         with self._or_later("data sets that nobody uses"):
-            # The list names whatever was ever deleted; most of it is gone.
+            # The list has all data sets ever deleted; most are gone.
             held = {path.name for path in folder.iterdir()} if folder.exists() else set()
             for dataset in held.intersection(self._kvs.reclaim().datasets).difference(self._stuck):
                 with self._or_later(dataset):
@@ -123,7 +123,7 @@ class Deletion:
                     self._move_aside(self._volumes.shared, "datasets", dataset)
 
     def _require_term(self, term: int) -> None:
-        """Nobody else may have led since the store was asked what is to go: it may be there anew."""
+        """Raise unless this controller has led since the check: the files may be new."""
         if self._renew() != term:
             raise ConflictError(
                 f"leadership term {term} has ended: the list of what is to be deleted is read again"

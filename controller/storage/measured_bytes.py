@@ -1,9 +1,8 @@
-"""Measures what experiments have on volumes, in checkpoints and predictions, and tells the store, which holds it
-against quotas.
+"""Bytes of experiments' checkpoints and predictions, measured for quotas.
 
-By the sizes of files and not by the log: a log tells what was written, while pruning, discarding and deleting go on
-beside it. Level-triggered, in a thread of its own, without leadership: two controllers measure the same. Experiments
-with open runs are measured at each look; of the others, which change rarely, as many as there is time for, in turns.
+Measured by file sizes, because a log shows what was written while pruning and deletion go on.
+Level-triggered, in its own thread, without leadership: two controllers get the same result. Each pass
+measures experiments with open runs, and as many of the others as time permits, in rotation.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ log = logging.getLogger(__name__)
 
 _NAME = TypeAdapter(Name)
 MOST_MEASURED = 5_000
-"""Experiments that one look tells of."""
+"""Maximum experiments reported in one pass."""
 LOOK_S = 30.0
-"""Between two looks, at least."""
+"""Minimum seconds between two passes."""
 _PAUSES = 20
-"""So many times as long as a look took nothing is looked at."""
+"""Pause after a pass, as a multiple of its duration."""
 BUSY_S = 2.0
-"""That a look may take for experiments without open runs: a network volume is not kept busy by it."""
+"""Seconds per pass for experiments without open runs, to spare network volumes."""
 
 
 class MeasuredBytes:
     """Measures in the background.
 
     Args:
-        monotonic: the clock by which a look ends.
+        monotonic: clock for the time limit of a pass.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class MeasuredBytes:
     ) -> None:
         self._kvs, self._volumes, self._monotonic = kvs, volumes, monotonic
         self._last = ""
-        """Of the experiments without open runs, the one that was measured last."""
+        """The last measured experiment without open runs."""
         self.stop = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="measured-bytes", daemon=True).start()
 
     def _run(self) -> None:
@@ -67,10 +66,10 @@ class MeasuredBytes:
             self.stop.wait(max(LOOK_S, _PAUSES * (self._monotonic() - began)))
 
     def look(self) -> None:
-        """Measure some experiments, and tell what they have; nothing where there are no quotas.
+        """Measure some experiments and report; does nothing without quotas.
 
         Raises:
-            CerebroError: the store is away.
+            CerebroError: the store is unavailable.
         """
         known = self._kvs.note_bytes({})
         if known is None:
@@ -91,7 +90,7 @@ class MeasuredBytes:
         return self._volumes.checkpoints, self._volumes.shared / "predictions"
 
     def _folders(self) -> set[str]:
-        """Experiments that have something."""
+        """Return experiments with files."""
         found = set[str]()
         for root in self._roots():
             with suppress(OSError), os.scandir(root) as entries:
@@ -103,15 +102,14 @@ class MeasuredBytes:
 
 
 def _is_name(text: str) -> bool:
-    """Whether an experiment may be called so; what is called otherwise, as ``.trash``, is none's."""
+    """True if it is a valid name of an experiment, unlike ``.trash``."""
     with suppress(ValidationError):
         return bool(_NAME.validate_python(text))
     return False
 
 
 def folder_bytes(folder: Path) -> int:
-    """Sizes of all files beneath a folder; what goes meanwhile, or cannot be read, counts as nothing. No link is
-    followed."""
+    """Return the bytes of all files in a folder; missing and unreadable ones count as 0. Follows no links."""
     total, left = 0, [str(folder)]
     while left:
         with suppress(OSError), os.scandir(left.pop()) as entries:
@@ -125,6 +123,6 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _in_turn(names: Iterable[str], last: str) -> list[str]:
-    """In the order of their names, those behind `last` first."""
+    """Sort names, starting after `last`."""
     ordered = sorted(names)
     return [*(name for name in ordered if name > last), *(name for name in ordered if name <= last)]

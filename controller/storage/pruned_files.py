@@ -1,16 +1,16 @@
-"""Taking from the disk what the log says is pruned.
+"""Removal of pruned files from disk.
 
-Level-triggered: whoever begins to lead goes through all models of open runs that were pruned, and finds most of it
-gone already. So a controller may die anywhere: the event comes before the first file goes, and a run ends only once its
-files are gone, or cannot be removed: nothing of it has gone for a minute.
+Level-triggered: a new leader checks all pruned models of open runs and finds most files gone. So a controller
+may die anywhere: the event precedes the first removal, and a run ends only after its files are gone, or none
+could be removed for a minute.
 
-A model that is trained no further belongs to nobody but the controller: all of its folder goes that is not kept, with
-savepoints, what dead writers have left, and bases that no file names any more. Of one that may yet be trained only
-checkpoints that were committed go, by name: no attempt ever writes a file of that name again.
+After a model's training has ended, the controller owns its folder. It removes everything not kept:
+savepoints, remains of dead writers, and bases without users. For a model that may train further, it removes
+only committed checkpoints by name, because no attempt writes these names again.
 
-A thread removes, because a large file takes long, and a volume that hangs must not stop the loop. It removes nothing
-unless this controller leads, in the term in which it was told: else the files may be those of a new experiment of the
-same name.
+A thread removes files, because large files take long and a hung volume must not stop the loop. It removes
+only while this controller leads in the term of the request: otherwise the files may belong to a new
+experiment with the same name.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from cerebro.state import Model, ModelState, Run
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 5.0
-"""After something could not be removed."""
+"""Seconds before a failed removal is retried."""
 _PATIENCE_S = 60.0
-"""So long the end of a run waits for another one of its files to go. A volume may be slow, and files many."""
+"""Maximum seconds without progress for which a run's end waits. Volumes may be slow, and files many."""
 _SOON_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What is to go of one model.
+    """Files of one model to remove.
 
     Attributes:
-        model: its id.
-        folder: with its files.
+        model: id of the model.
+        folder: the model's folder.
         keep: names of files that stay.
-        named: names of those that go; `None`: all but these.
+        named: names of files to remove; `None` for all others.
     """
 
     model: str
@@ -56,9 +56,9 @@ class Leftovers:
 
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
-        """As the log has it now. Of a model that is trained again, its next commit removes what is to go."""
+        """Return the files to remove by the log. If the model trains again, its next commit removes the rest."""
         own = {visit.file for visit in model.known_visits}
-        # Archived visits whose files were kept for others: those that audits read, and those that models begin with.
+        # Compacted sub-epochs with files kept for verifications or as parent checkpoints.
         own.update(
             file
             for audit in run.audits.known.values()
@@ -77,13 +77,13 @@ class Leftovers:
         )
 
     def remove(self, went: Callable[[], None] = lambda: None) -> None:
-        """Safe to be called again, wherever the first call ended.
+        """Remove the files. Idempotent.
 
         Args:
             went: called after each file.
 
         Raises:
-            OSError: something cannot be removed.
+            OSError: a file cannot be removed.
         """
         try:
             found = {path.name: path for path in self.folder.iterdir()}
@@ -95,7 +95,7 @@ class Leftovers:
                 path.unlink(missing_ok=True)
                 went()
         if self.named is None and not self.keep:
-            with contextlib.suppress(OSError):  # something is in it that is not ours
+            with contextlib.suppress(OSError):  # it contains foreign files
                 self.folder.rmdir()
 
 
@@ -104,8 +104,7 @@ def _names(checkpoints: Iterable[str]) -> frozenset[str]:
 
 
 class _Left(NamedTuple):
-    """Models that were not done: those of which something could not be removed, and those of which nobody knew whether
-    this controller leads."""
+    """Unfinished models: with failed removals, or with uncertain leadership."""
 
     stuck: list[str]
     unsure: list[str]
@@ -113,16 +112,15 @@ class _Left(NamedTuple):
 
 @dataclass(kw_only=True)
 class _Handed:
-    """What the thread was told of a run.
+    """A run's removals, shared with the thread.
 
     Attributes:
-        told: how many of `Run.pruned`.
-        known: how many there were when it was last looked at; more than `told` while the thread is at work.
-        batch: what it is to remove; it ends with the models that it could not do.
-        since: when something last went, or was handed over to an idle thread; 0 if all is done. While there is a batch
-            the thread writes it.
-        again: models to be done again, and when.
-        is_off: nothing more of it is to be removed.
+        told: number of processed entries of `Run.pruned`.
+        known: their number at the last check; more than `told` while the thread works.
+        batch: the pending removal; it returns the unfinished models.
+        since: time of the last progress or submission; 0 if all is done. The thread writes it during a batch.
+        again: models to retry, and the time.
+        is_off: True to stop removing.
     """
 
     told: int = 0
@@ -134,11 +132,11 @@ class _Handed:
 
 
 class PrunedFiles:
-    """Belongs to the loop; not thread-safe.
+    """Removes pruned files. Owned by the loop; not thread-safe.
 
     Args:
-        leads: whether this controller leads for certain, in that term; asked by the thread.
-        clock: seconds; it does not go back.
+        leads: True if this controller certainly leads in that term; called by the thread.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -149,22 +147,24 @@ class PrunedFiles:
         self._runs: dict[tuple[str, str], _Handed] = {}
 
     def close(self) -> None:
-        """Begin no more removals."""
+        """Start no more removals."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def look_again(self) -> None:
-        """Another controller has led: what is gone by now nobody knows."""
+        """Start over, because another controller has led."""
         for name, _ in list(self._runs):
             self.forget(name)
 
     def forget(self, experiment: str) -> None:
-        """It is being deleted; one of its name that is made later is another one."""
+        """Forget a deleted experiment; a later one with its name is different."""
         for of in [of for of in self._runs if of[0] == experiment]:
             self._runs.pop(of).is_off = True
 
     def keep(self, runs: Collection[tuple[str, str]]) -> None:
-        """Forget other runs than these (experiment, run) once the thread has done with them: they have ended. One that
-        goes on later is gone through anew."""
+        """Forget all other runs (experiment, run) after their removals: they have ended.
+
+        A run that resumes later is checked from the start.
+        """
         self._runs = {
             of: handed
             for of, handed in self._runs.items()
@@ -172,10 +172,10 @@ class PrunedFiles:
         }
 
     def tend(self, experiment: str, run: Run, term: int) -> None:
-        """Have removed what was pruned since the last call, and what could not be removed then.
+        """Remove newly pruned files, and retry failed removals.
 
         Args:
-            term: of the leadership.
+            term: term of the leadership.
         """
         if not run.pruned:
             return
@@ -198,7 +198,7 @@ class PrunedFiles:
             handed.batch = self._thread.submit(self._remove, handed, found, term)
 
     def is_busy(self, experiment: str, run: str) -> bool:
-        """Whether the end of a run is to wait for its files to go, as of the last `tend`."""
+        """True if the run's end must wait for its files, as of the last `tend`."""
         handed = self._runs.get((experiment, run))
         if handed is None or not handed.since or self._clock() - handed.since > _PATIENCE_S:
             return False
@@ -207,7 +207,7 @@ class PrunedFiles:
         return bool(handed.batch.result().unsure)
 
     def wake_s(self) -> float:
-        """Seconds until `tend` has something to do; infinite if that is not known."""
+        """Return the seconds until `tend` has work; infinity if unknown."""
         return min((_SOON_S for of in self._runs if self.is_busy(*of)), default=float("inf"))
 
     def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Left:
@@ -224,7 +224,7 @@ class PrunedFiles:
                 each.remove(went)
                 went()
             except OSError as error:
-                # Somebody has to mend the volume; until then the others go on.
+                # An administrator must repair the volume; the other models continue.
                 log.warning("pruned checkpoints in %s stay for now: %s", each.folder, error)
                 left.stuck.append(each.model)
         return left

@@ -1,11 +1,11 @@
-"""Copies the files of versions of registered models, so that they outlive their experiments.
+"""Copies of registered model versions, which outlive their experiments.
 
-Level-triggered: a version whose copying has not come to its end is found in the store, whoever began it. What is copied
-is written aside, checked against the checksum that the log has, and renamed; two controllers that copy the same write
-the same bytes, and the store takes the first one's word. So no leadership is needed, and a copy that fails removes only
-what it wrote aside: what has its name may be another controller's, and of a version that is ready.
+Level-triggered: the store lists versions with unfinished copies. A copy is written to a temporary name,
+compared with the log's checksum and renamed. Two controllers copy the same bytes, and the store accepts the
+first result, so no leadership is needed. A failed copy removes only its temporary file: the final name may be
+another controller's finished copy.
 
-Runs in a thread of its own, because a checkpoint may have gigabytes.
+It has its own thread, because a checkpoint may have gigabytes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cerebro.runtime.volumes import Volumes
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""Between two looks for versions that are to be copied."""
+"""Seconds between two checks for versions to copy."""
 _TIDY_S = 3600.0
-"""Between two looks for what killed copies have left. A copy that nobody wrote to for so long is nobody's."""
+"""Seconds between two cleanups, and without writes after which a copy is abandoned."""
 
 
 class Registering:
@@ -55,7 +55,7 @@ class Registering:
         self.stop = threading.Event()
 
     def start(self) -> None:
-        """Begin, first with what an earlier life of the process has left."""
+        """Start the thread. It first finishes the work of an earlier process."""
         threading.Thread(target=self._run, name="registering", daemon=True).start()
 
     def _run(self) -> None:
@@ -69,10 +69,10 @@ class Registering:
             self.stop.wait(_LOOK_S)
 
     def look(self) -> None:
-        """Copy what is to be copied now.
+        """Copy the versions that are due.
 
         Raises:
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         for model in self._kvs.registry(copying=True):
             for version in model.versions:
@@ -83,15 +83,16 @@ class Registering:
             self.tidy()
 
     def tidy(self) -> None:
-        """Remove what copies have left that were killed. What another controller copies now is written to all the
-        time, and stays."""
+        """Remove files of killed copies. Another controller's running copy has recent writes and stays."""
         before = self._clock() - _TIDY_S
         for folder in self._volumes.registry.glob("*/v*"):
             for path in discard_stale(folder, before):
                 log.info("removed %s, which a copy that was cut short had left", path)
 
     def _is_still_copying(self, version: ModelVersion) -> bool:
-        """Copying those before it may have taken long, and another controller may have settled it meanwhile."""
+        """True if the version still needs a copy: earlier copies take long, and another controller may have
+        made it.
+        """
         left = (found for model in self._kvs.registry(copying=True) for found in model.versions)
         return any((found.name, found.version) == (version.name, version.version) for found in left)
 
@@ -105,10 +106,10 @@ class Registering:
         log.info("version %d of %s is %s", version.version, version.name, settled.state)
 
     def copy(self, version: ModelVersion) -> VersionOutcome:
-        """Copy its files; what became of them.
+        """Copy a version's files and return the result.
 
         Raises:
-            VolumeError: a volume does not answer; to be tried again.
+            VolumeError: a volume does not answer; try again.
         """
         made: list[CheckpointRef] = []
         source, volumes = version.source, self._volumes
@@ -129,11 +130,11 @@ class Registering:
 
 
 class _DamagedError(Exception):
-    """What was copied is not what was saved."""
+    """The copy differs from the saved file."""
 
 
 def _copied(root: Path, reference: CheckpointRef, to: Path) -> str:
-    """Why a file cannot be copied; empty: its copy is there, and is what was saved."""
+    """Copy one file; return an error, or "" for a verified copy."""
     again = "register the model once more after it was trained again, or bring the file back from a backup"
     try:
         source = _whole(root, reference.name)
@@ -160,7 +161,7 @@ def _copied(root: Path, reference: CheckpointRef, to: Path) -> str:
 
 
 def _checked(written: Written, reference: CheckpointRef, name: str) -> str:
-    """The name for a copy that is good; asked for before the rename, so that a damaged one never has it."""
+    """Return the final name of a verified copy; called before the rename, so a damaged one never gets it."""
     if (written.checksum, written.num_bytes) != (reference.checksum, reference.size):
         raise _DamagedError(
             f"checksum {written.checksum} over {written.num_bytes:,} bytes, expected {reference.checksum} over "
@@ -170,10 +171,10 @@ def _checked(written: Written, reference: CheckpointRef, name: str) -> str:
 
 
 def _whole(root: Path, name: str) -> BufferedReader | BasedFile:
-    """A file as a whole, also if it has a base. User code writes to these volumes: no link is followed.
+    """Open an assembled file, following no links, because user code writes to these volumes.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: the file cannot be opened.
     """
     folder = name.rpartition("/")[0]
     own = open_below(root, name)

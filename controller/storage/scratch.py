@@ -1,7 +1,7 @@
-"""Room for files that nobody needs once their process has ended, however it ended.
+"""Scratch folders that are removed after their process has ended in any way.
 
-A folder per process, with a lock that the operating system lets go when the process ends, also on another machine that
-has the volume mounted. Whoever makes such a folder removes those that nobody holds.
+Each process has a folder with a lock. The operating system releases the lock when the process ends, even on
+another machine with the volume. Each new process removes unlocked folders.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LOCK = "lock"
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, which is made, too; removed with all that is in it at the end.
+    """Create a folder in `parent`, which is created if missing; remove it after use.
 
     Raises:
-        StorageFullError: there is no room for it.
+        StorageFullError: the volume is full.
     """
     with volume_errors_named(parent):
         parent.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,8 @@ def _made(parent: Path) -> tuple[Path, int]:
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
-            continue  # another process took it for abandoned before it was locked
-        with suppress(
-            OSError
-        ):  # a volume without locks: nothing is removed there before its time, nor afterwards
+            continue  # another process removed it as abandoned before it was locked
+        with suppress(OSError):  # a volume without locks: nothing is ever removed there as abandoned
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return folder, lock
@@ -56,17 +54,20 @@ def _made(parent: Path) -> tuple[Path, int]:
 
 
 def began(folder: Path) -> int:
-    """When a scratch folder was made, in nanoseconds of the volume's clock; FileNotFoundError if it is gone."""
+    """Return a scratch folder's creation time, in nanoseconds of the volume's clock.
+
+    Raises FileNotFoundError if it is gone.
+    """
     return (folder / _LOCK).stat().st_mtime_ns
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders in `parent` that nobody holds."""
+    """Remove unlocked folders in `parent`."""
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
-            continue  # it is gone by now
+            continue  # already gone
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
