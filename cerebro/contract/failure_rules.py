@@ -1,7 +1,7 @@
-"""Failure rules: what the log of a failed attempt says, and what follows from it.
+"""Failure rules: patterns in the log of a failed attempt, and their consequences.
 
-Whoever runs the cluster gives some (`worker.failureRules` of the chart), a run has its own, and some are built in. The
-first one that matches counts, in this order.
+The first match counts: first the cluster's rules (`worker.failureRules` of the chart), then the run's, then
+built-in rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cerebro.errors import DataError
 
 MAX_RULES, MAX_NAME, MAX_PATTERN = 20, 60, 200
 MAX_LINE = 300
-"""Characters that are kept of the line in which a pattern was found."""
+"""Maximum characters of a matched line."""
 
 Action = Literal["label", "no_retry", "retry_elsewhere", "quarantine"]
 ACTIONS: tuple[Action, ...] = ("label", "no_retry", "retry_elsewhere", "quarantine")
@@ -46,7 +46,7 @@ class FailureRule(Contract):
 
 
 class MatchedRule(Contract):
-    """The rule by which a failure was judged. `line`: the line of the log in which its pattern begins."""
+    """The failure rule that matched. `line`: log line in which its pattern begins."""
 
     name: RuleName
     action: Action
@@ -60,19 +60,19 @@ def _of_run(rules: tuple[FailureRule, ...]) -> tuple[FailureRule, ...]:
 
 
 RulesOfRun = Annotated[tuple[FailureRule, ...], Field(max_length=MAX_RULES), AfterValidator(_of_run)]
-"""What follows from failures of a run's tasks whose log has something in it. None of them quarantines."""
+"""Failure rules of a run's tasks. They cannot quarantine workers."""
 
 
 def checked(given: object, source: str, actions: Sequence[Action] = ACTIONS) -> tuple[FailureRule, ...]:
-    """Failure rules that somebody gives.
+    """Validate failure rules from a user or the chart.
 
     Args:
         given: objects or mappings with name, pattern and action.
-        source: what it is called by whoever gives it.
-        actions: that there may be.
+        source: name of the setting or argument, for messages.
+        actions: allowed actions.
 
     Raises:
-        DataError: what is wrong, with the number of the rule and, of a pattern, the place in it.
+        DataError: a rule is invalid. The message has its number and, for a pattern, the position.
     """
     if isinstance(given, str | dict) or not isinstance(given, Iterable):
         raise DataError(f"{source} is {given!r}, expected a list of rules with name, pattern and action")

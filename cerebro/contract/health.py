@@ -1,4 +1,4 @@
-"""Health of workers: what their machines were found to be, and which of them are given nothing."""
+"""Health of workers: node checks, slow workers and quarantine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Probe(Contract):
     """One part of a node check.
 
     Attributes:
-        name: what was looked at, such as ``arithmetic``.
-        problem: what is wrong; empty: nothing.
-        seconds: that it took; `None`: it was not made, because there is nothing to look at.
-        told: what else there is to say.
-        rate: of arithmetic: matrices that were multiplied in a second, by which workers are compared.
+        name: name of the test, such as ``arithmetic``.
+        problem: the fault found. A sound machine has no problem.
+        seconds: duration; `None` if skipped because the machine lacks the hardware.
+        told: further information.
+        rate: arithmetic only: matrix multiplications per second, to compare workers.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Probe(Contract):
 
 
 class CheckResult(Contract):
-    """What a worker found of its machine, in a process of its own.
+    """Result of a worker's node check, which runs in a separate process.
 
     Attributes:
-        problem: why the check as a whole came to nothing, such as that it did not end; empty otherwise.
-        device: what was computed with, such as the name of a GPU.
+        problem: why the check itself failed, such as a timeout.
+        device: device that computed, such as the name of a GPU.
     """
 
     incarnation: str
@@ -53,7 +53,7 @@ class CheckResult(Contract):
 
     @property
     def verdict(self) -> str:
-        """What is wrong, in one line; empty: nothing."""
+        """Faults in one line, or an empty text."""
         told = [f"{probe.name}: {probe.problem}" for probe in self.probes if probe.problem]
         return "; ".join(filter(None, [self.problem, *told]))
 
@@ -67,8 +67,8 @@ class WorkerCheck(Contract):
     """The newest node check of a worker; times are seconds since the epoch.
 
     Attributes:
-        reason, by: why and by whom it was asked for.
-        ended, result: `None` while nothing was told.
+        reason, by: reason and author of the request.
+        ended, result: `None` until it is reported.
     """
 
     asked: float
@@ -79,13 +79,13 @@ class WorkerCheck(Contract):
 
 
 class Quarantine(Contract):
-    """That a worker is given nothing; or that it was released, from when on what was seen of it counts anew.
+    """Quarantine of a worker, or its release. A release discards earlier evidence.
 
     Attributes:
-        is_on: false once it was released.
+        is_on: False after a release.
         by: `CONTROLLER`, or a person.
         time: seconds since the epoch.
-        host: the machine that the worker ran on then.
+        host: machine of the worker at that time.
     """
 
     is_on: bool = True
@@ -96,13 +96,13 @@ class Quarantine(Contract):
 
 
 class Pace(Contract):
-    """That a worker's sub-epochs take much longer than those of the others.
+    """A worker whose sub-epochs take much longer than on other workers.
 
     Attributes:
-        factor: times as long as on the median of the others.
-        sub-epochs: of the worker, that have shown it.
-        time: when it was found; seconds since the epoch.
-        host: the machine that the worker ran on then.
+        factor: duration relative to the median of the other workers.
+        sub_epochs: number of the worker's sub-epochs compared.
+        time: time of detection, in seconds since the epoch.
+        host: machine of the worker at that time.
     """
 
     factor: float = Field(gt=0)
@@ -112,7 +112,7 @@ class Pace(Contract):
 
 
 class WorkerHealth(Contract):
-    """What is known of a worker's machine.
+    """Health of a worker's machine.
 
     Attributes:
         pace: absent unless its sub-epochs are slow.
@@ -129,7 +129,7 @@ class WorkerHealth(Contract):
 
     @property
     def since(self) -> float:
-        """What was seen of it before counts no more: it was released then. 0: all of it counts."""
+        """Time of its last release; earlier evidence does not count. 0 without a release."""
         return self.quarantine.time if self.quarantine and not self.quarantine.is_on else 0.0
 
 
@@ -145,13 +145,13 @@ class Incident(Contract):
 
 
 class HealthAnswer(Contract):
-    """Workers of which something is known, and the newest incidents, oldest first."""
+    """Workers with health records, and the newest incidents, oldest first."""
 
     workers: dict[Name, WorkerHealth] = Field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
 
     def of(self, worker: str) -> WorkerHealth:
-        """What is known of one."""
+        """Return a worker's health."""
         return self.workers.get(worker) or WorkerHealth()
 
     def quarantined(self) -> set[str]:
@@ -160,7 +160,7 @@ class HealthAnswer(Contract):
 
 
 class QuarantineWorkerRequest(Contract):
-    """Give a worker nothing more. `term`: of the controller's leadership, where it asks; a person has none."""
+    """Quarantine a worker. `term`: term of the controller's leadership; absent for a person."""
 
     reason: Reason
     by: By = ""
@@ -183,11 +183,11 @@ class CheckRequest(Contract):
 
 
 class PaceRequest(Contract):
-    """The controller's: how long a worker's sub-epochs take, as of `Pace`.
+    """Speed of a worker's sub-epochs, reported by the controller; see `Pace`.
 
     Attributes:
-        is_slow: whether that is much longer than the others' take; false takes the label off again.
-        factor: `None`: there are no others any more.
+        is_slow: True if they take much longer than on other workers; False removes the label.
+        factor: `None` if no other workers remain.
     """
 
     is_slow: bool

@@ -1,6 +1,6 @@
-"""What sub-epochs have shown over all runs: rows that the store keeps, as many as it may have.
+"""Statistics of sub-epochs over all runs, in a limited number of rows.
 
-Hyper-parameters are known by a hash alone, so is all else that a key is made of: who reads the history learns no value.
+Hyperparameters and other parts of a key are hashed, so a reader of the history learns no values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_ROWS = 10_000
 """Beyond that the ones go whose newest observation is the oldest."""
 
 FADES = 100
-"""Sub-epochs that a row counts for at the most: what is newer weighs more, because machines and libraries change."""
+"""Maximum weight of a row, in sub-epochs. Newer ones weigh more, because machines and libraries change."""
 
 _HEX = 16
 """Digits that are kept of a hash: of 10,000 rows two are alike once in 10^11 times."""
@@ -52,12 +52,13 @@ class SubEpochKey(NamedTuple):
         device: DeviceKind | None,
         parallel_plan: str = "",
     ) -> SubEpochKey:
-        """The key of a model's sub-epochs.
+        """Return the key of a model's sub-epochs.
 
         Args:
             code: fingerprint of the spec, or hash of the code.
-            device: of the worker; `None`: not known, or not alike.
-            way: how it was used; empty: one, by nobody else, with user code as it is written.
+            device: kind of the worker's devices; `None` if unknown or mixed.
+            parallel_plan: parallel plan; without one, a device used by one sub-epoch, as user code is
+                written.
         """
         values = json.dumps(hyperparams, sort_keys=True, default=str)
         return cls(_hash(code), _hash(dataset), _hash(values), device_hash(device, parallel_plan))
@@ -72,7 +73,7 @@ class SubEpochKey(NamedTuple):
 
 
 def device_hash(device: DeviceKind | None, parallel_plan: str = "") -> str:
-    """What is kept of a kind of devices, and of how they are used."""
+    """Return the hash of a kind of devices and their use."""
     return _hash(f"{'' if device is None else f'{device.kind} {device.name}'}\n{parallel_plan}")
 
 
@@ -81,13 +82,13 @@ def _hash(text: str) -> str:
 
 
 class SubEpochHistory(Contract):
-    """What sub-epochs of one kind have shown.
+    """Statistics of similar sub-epochs.
 
     Attributes:
-        sub-epochs: that it counts for; old ones fade.
+        sub_epochs: weight, in sub-epochs; old ones fade.
         log_rate, variance: mean and variance of the natural logarithm of seconds per row.
-        fixed_s: mean seconds of what does not grow with the rows: loading and saving the model.
-        peak_bytes: most memory that the process of one had at once; 0: not known.
+        fixed_s: mean seconds that do not grow with the rows: loading and saving the model.
+        peak_bytes: peak memory of a sub-epoch's process; 0 if unknown.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -98,7 +99,7 @@ class SubEpochHistory(Contract):
     peak_bytes: int = Field(0, ge=0)
 
     def with_more(self, newer: SubEpochHistory) -> SubEpochHistory:
-        """Both together. In the order in which they came: the older ones fade."""
+        """Merge newer statistics into these. Call in order of time, because older ones fade."""
         sub_epochs = min(self.sub_epochs, FADES)
         total, difference = sub_epochs + newer.sub_epochs, newer.log_rate - self.log_rate
         share = newer.sub_epochs / total
@@ -113,7 +114,7 @@ class SubEpochHistory(Contract):
 
     @classmethod
     def of(cls, *, rows: float, seconds: float, fixed_s: float, peak_bytes: int) -> SubEpochHistory:
-        """What one sub-epoch has shown; rows and seconds above 0."""
+        """Return the statistics of one sub-epoch. Rows and seconds are above 0."""
         rate = min(50.0, max(-50.0, math.log(seconds / rows)))
         return cls(sub_epochs=1, log_rate=rate, fixed_s=max(0.0, fixed_s), peak_bytes=peak_bytes)
 
@@ -123,18 +124,18 @@ class History(LateContract):
 
     sub_epochs: dict[Key, SubEpochHistory] = Field(default_factory=dict)
     unreadable: int = 0
-    """Number of damaged rows, which are left out."""
+    """Number of damaged rows, which are skipped."""
 
 
 class HistoryRequest(LateContract):
-    """The controller's: what events of a log have shown, to be counted once.
+    """Statistics of a log's events, sent by the controller and counted once.
 
     Attributes:
-        term: of its leadership.
-        experiment: whose log.
-        after, upto: numbers of the newest event that was counted before, and of the newest that is in it. Counted only
-            if the store agrees with `after`.
-        sub-epochs: to be put to what is there.
+        term: term of its leadership.
+        experiment: experiment of the log.
+        after, upto: number of the newest event counted before, and of the newest event in this request. The
+            store counts the request only if it agrees with `after`.
+        sub_epochs: statistics to add.
     """
 
     term: int
@@ -145,11 +146,11 @@ class HistoryRequest(LateContract):
 
 
 class HistoryAnswer(LateContract):
-    """What came of it.
+    """Answer to a `HistoryRequest`.
 
     Attributes:
-        upto: number of the newest event of that log that is counted.
-        is_counted: whether the request's rows are in it; else they were made after another event than `upto`.
+        upto: number of the newest counted event of the log.
+        is_counted: True if the request's rows are counted; False if `after` did not match.
     """
 
     upto: int

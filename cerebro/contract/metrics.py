@@ -1,6 +1,6 @@
-"""Metrics of parts put together: of sub-epochs to those of an epoch, of partitions to those of a split. Pure.
+"""Merge metrics: sub-epochs into an epoch, partitions into a split. Pure.
 
-The one place that says how: a ratio by adding both terms, a number as a mean weighted by rows.
+A ratio merges by adding both terms; a number by a mean weighted by rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Part(NamedTuple):
     """Metrics of some rows.
 
     Attributes:
-        metrics: numbers by name, those of ratios included.
-        ratios: of those of them that are.
+        metrics: numbers by name, including ratios.
+        ratios: both terms of each ratio.
     """
 
     metrics: Mapping[str, float]
@@ -38,9 +38,9 @@ class Part(NamedTuple):
 
 
 def merged(parts: Sequence[Part], *, of_no_rows: float = math.nan) -> dict[str, float]:
-    """Metrics of all parts together, by name. One part's are its own, to the bit; means of no rows are `of_no_rows`.
+    """Merge metrics of all parts, by name. A single part stays unchanged; means of no rows are `of_no_rows`.
 
-    What cannot be put together is left out: names that a part lacks, or that only some have as a ratio (`mixed`).
+    Skips names that a part lacks, and names that only some parts have as a ratio (`mixed`).
     """
     if not parts:
         return {}
@@ -63,10 +63,10 @@ MOST = 1e300
 
 
 def total(ratios: Sequence[tuple[float, float]]) -> Ratio:
-    """Both terms added up; rounded once, so that the order does not matter. It never raises, whatever a log has.
+    """Add both terms, rounding once so that the order does not matter. Never raises.
 
-    If a sum is beyond all floats, as of terms above `MOST`, both are smaller by the same power of two: the quotient is
-    that of all. If a term is infinite or NaN, so is the numerator.
+    If a sum exceeds the range of floats, as with terms above `MOST`, both are scaled by the same power of
+    two, which keeps the quotient. If a term is infinite or NaN, so is the numerator.
     """
     try:
         return _added(ratios)

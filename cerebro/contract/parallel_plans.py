@@ -1,7 +1,6 @@
-"""Ways: how a sub-epoch runs on the devices of its worker.
+"""Parallel plans: a technique with its parameters on a number of devices.
 
-A *way* is a technique with its parameters on so many devices. What techniques there are, and what each does, is
-`cerebro.techniques`'; here is only how a way is named and told of.
+This module names and serializes them. `cerebro.techniques` implements the techniques.
 """
 
 from __future__ import annotations
@@ -51,14 +50,13 @@ class ParallelPlan(Contract):
 
     Attributes:
         technique: its name.
-        version: of the technique.
-        params: all that it is given.
-        size: number of devices; of each worker.
-        workers: how many train a sub-epoch together, each on a partition of its own. Absent where it is one, so that
-            older versions can read that.
-        processes: ``"ranks"``: a process for each device; ``"one"``: one process that uses them all. As the technique
-            says; told here because the worker's agent does not open techniques.
-        code: of the user's own technique; `None`: it is built in.
+        version: version of the technique.
+        params: its parameters.
+        size: number of devices per worker.
+        workers: number of workers in a gang. Absent if 1, so older versions can read it.
+        processes: ``"ranks"``: one process per device; ``"one"``: one process for all devices. The technique
+            decides; stored here because the worker's agent does not open techniques.
+        code: hash of a user's technique; `None` if built in.
     """
 
     technique: TechniqueName
@@ -71,17 +69,17 @@ class ParallelPlan(Contract):
 
     @property
     def ranks(self) -> int:
-        """How many processes train the model together, on all workers."""
+        """Number of processes that train the model together, on all workers."""
         return self.workers * self.ranks_here
 
     @property
     def ranks_here(self) -> int:
-        """How many of them are on one worker."""
+        """Number of ranks on one worker."""
         return self.size if self.processes == "ranks" else 1
 
     @property
     def is_single(self) -> bool:
-        """Whether it is the one by which user code runs as it is written."""
+        """True if it runs user code as written, on one device."""
         return self.technique == SINGLE.technique and self.code is None
 
     @property
@@ -96,7 +94,7 @@ class ParallelPlan(Contract):
 
 
 SINGLE = ParallelPlan(technique="single", processes="one")
-"""One process on one device, as user code is written: what a sub-epoch without a way runs by."""
+"""One process on one device, as user code is written. The default."""
 
 MemoryPlace = Literal["device", "host"]
 """Whose memory ran out."""

@@ -26,18 +26,19 @@ def batches_of(rows: int, batch_size: int, *, drop_last: bool) -> int:
 
 
 ColumnType = Literal["string", "int64", "float64", "bool"]
-"""What the values of a column of text files are."""
+"""Types of columns of text files."""
 
 
 class Locator(Contract):
-    """Where one split lies.
+    """Addresses of one split's data.
 
     Attributes:
-        metadata: CSV, TSV or Parquet table with one row per example and a unique column ``id``: a path, ``file://`` or
-        ``s3://``. Also a folder of such files, or a pattern for the name of several: ``s3://bucket/part-*.csv``.
-        objects: root of the objects that rows name (images, audio...): a folder, ``file://`` or ``s3://``;
-        may be absent.
-        types: of columns of CSV and TSV files; what is not named is told from the first rows.
+        metadata: CSV, TSV or Parquet table with one row per example and a unique column ``id``: a path,
+            ``file://`` or ``s3://``. Also a folder of such files, or a pattern for several names:
+            ``s3://bucket/part-*.csv``.
+        objects: optional root of the objects that rows name (images, audio): a folder, ``file://`` or
+            ``s3://``.
+        types: types of columns of CSV and TSV files; other types are inferred from the first rows.
     """
 
     metadata: str = Field(min_length=1)
@@ -68,7 +69,7 @@ class Locators(Contract):
 
 
 class ExperimentRecord(Contract):
-    """What an experiment is. Written once; only the locators may change, until a data set was made with them."""
+    """Record of an experiment. Written once; the locators may change until a data set exists."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name
@@ -79,13 +80,13 @@ class ExperimentRecord(Contract):
     created: float = 0.0
     """Seconds since the epoch, by the store's clock."""
     project: Name | Literal[""] = Field("", exclude_if=lambda project: not project)
-    """Whose members steer it, where there are users; its runs share the cluster as those of this project."""
+    """Project with the members who steer it and the fair share of its runs; only with users."""
     owner: str = Field("", exclude_if=lambda owner: not owner)
-    """Who made it, as the store knows; empty where there are no users."""
+    """`Principal.identity` of its author; only with users."""
 
 
 class Unreadable(Contract):
-    """Why an experiment was quarantined: nothing of it goes on, and its log stays as it is."""
+    """Reason for quarantining an experiment. Its runs stop and its log stays unchanged."""
 
     seq: int
     """Of the first event that cannot be read; 0: it is the experiment's record."""
@@ -119,7 +120,7 @@ class Replica(Contract):
 
 
 class PodRef(Contract):
-    """Which container of which pod a worker's process runs in; `uid` tells pods of one name apart."""
+    """Container and pod of a worker's process. `uid` distinguishes pods with the same name."""
 
     name: str = Field(min_length=1)
     uid: str = Field(min_length=1)
@@ -127,16 +128,16 @@ class PodRef(Contract):
 
 
 class Device(Contract):
-    """One place of a worker for a sub-epoch of training: a GPU, or a share of the cores of a worker without GPUs.
+    """A device slot for one training sub-epoch: a GPU, or a share of the cores of a worker without GPUs.
 
-    A worker's devices are numbered from 0 in the order in which it registers them.
+    Devices are numbered from 0 in the order of the worker's registration.
     """
 
     kind: Literal["gpu", "cpu"]
     name: str
     """For people, such as the GPU's model."""
     memory_bytes: int | None = Field(default=None, ge=0)
-    """Its own memory; `None` where it has none or that is not known."""
+    """Memory of the device; `None` if it has no memory or it is unknown."""
     threads: int = Field(ge=1)
     """That what runs on it computes with."""
 
@@ -145,7 +146,8 @@ MAX_DEVICES = 256
 """More devices than any worker has."""
 
 QUEUE_DEPTH = 2
-"""Open attempts that a device may have: one runs, one has its model loaded meanwhile. As many take no device."""
+"""Open attempts per device: one runs while the next loads its model. The same limit holds without a device.
+"""
 
 
 COMPUTES = "computes:"
@@ -169,20 +171,19 @@ class WorkerRecord(Contract):
     """Cores that it shares with all other workers of its `host`; 0: not known."""
     gpus: tuple[str, ...] = ()
     devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
-    """Where sub-epochs of training run side by side. Empty if an older version registered: it runs one sub-epoch at a
-    time."""
+    """Device slots for training sub-epochs. Older versions register none and run one sub-epoch at a time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """Limit of its container, or the memory of its machine, in bytes. `None`: not known."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
     replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
-    """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
-    else it is the only one on a volume of its own name."""
+    """Shared shard volume: its workers hold the same training partitions. `None`: its own volume, with its
+    name."""
     pod: PodRef | None = None
-    """Where it runs, if a cluster manager keeps it running."""
+    """Pod of the worker, if a cluster manager runs it."""
     host: str = ""
-    """The machine: its name, or that of the node that its pod runs on."""
+    """Name of the machine, or of the pod's node."""
     pid: int = 0
     address: str = Field("", exclude_if=lambda address: not address)
     """``HOST:PORT`` where other workers of a gang reach it. Empty: it joins no gang."""
@@ -199,7 +200,7 @@ class GpuUsage(Contract):
 
 
 class WorkerUsage(Contract):
-    """What a worker uses of its machine. `None`: not measured there, which is not 0."""
+    """Resource usage of a worker. `None` means not measured, not 0."""
 
     cores_used: float | None = None
     """Processor seconds per second, of its process and all below it."""
@@ -208,7 +209,7 @@ class WorkerUsage(Contract):
     memory_limit_bytes: int | None = None
     gpus: tuple[GpuUsage, ...] = ()
     shards_used_bytes: int | None = None
-    """Of the file system of its shard volume, whoever uses it."""
+    """Used bytes of the shard volume's file system, by all users."""
     shards_total_bytes: int | None = None
 
 
@@ -223,7 +224,7 @@ TASKS_BETWEEN = ", "
 """Stands between the tasks of a worker that runs several."""
 
 SILENT_S = 20.0
-"""A worker that has not reported for longer counts as lost wherever people are told of it."""
+"""Seconds without a report before pages show a worker as lost."""
 
 
 class WorkerStatus(Contract):
@@ -234,7 +235,7 @@ class WorkerStatus(Contract):
     """Seconds since its last report, by the store's clock."""
     checkpoint_free_bytes: int | None = None
     running: str | None = None
-    """What it says it runs; see `tasks`."""
+    """Tasks that it reported as running; see `tasks`."""
     leaving: str = ""
     """Why its process ends, if it does."""
     usage: WorkerUsage | None = None
@@ -242,12 +243,12 @@ class WorkerStatus(Contract):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """What it says it runs, each as `experiment/task`: one for each set of devices."""
+        """Tasks that it reported as running, each as `experiment/task`, one per set of devices."""
         return tuple(self.running.split(TASKS_BETWEEN)) if self.running else ()
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is silent for longer than `SILENT_S`: what it last said holds no more."""
+        """True if it has been silent for longer than `SILENT_S`, so its last report is outdated."""
         return self.silent_s > SILENT_S
 
 
@@ -262,7 +263,7 @@ class AuditEntry(Contract):
 
 
 class Reclaim(Contract):
-    """Data sets that no experiment needs any more: workers remove what they hold of them.
+    """Data sets that no experiment needs. Workers remove their files.
 
     `seq` grows whenever the list changes.
     """
@@ -272,27 +273,27 @@ class Reclaim(Contract):
 
 
 class SizeRequest(Contract):
-    """A request for so many workers, until the cluster manager has been told or has refused."""
+    """Requested number of workers, until the cluster manager accepts or refuses it."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     workers: int = Field(ge=0, le=1000)
-    """0: all are given back, and no run goes on."""
+    """Number of workers. 0 removes all workers, and no run continues."""
     pause: bool = Field(False, exclude_if=lambda value: not value)
-    """Of none: runs that are open are paused first. Without it, and with open runs, none is refused."""
+    """With 0 workers: pause open runs first. Without it, open runs refuse the request."""
     by: str = ""
-    """Who asks for it, for people; ``autoscaler``: the controller itself."""
+    """Author, for people; ``autoscaler``: the controller itself."""
     reason: str = Field("", exclude_if=lambda text: not text)
     """Why, for people. Absent: it is not said."""
     problem: str = ""
-    """Why it was not done; empty while nobody has looked at it."""
+    """Reason for a refusal."""
 
 
 AUTOSCALER = "autoscaler"
-"""Who asks for workers, where no person does."""
+"""Author of the controller's own size requests."""
 
 
 def no_workers_for(runs: Sequence[str]) -> str:
-    """Why all workers cannot be given back now: runs are open, each named as ``EXPERIMENT/RUN``."""
+    """Return the message that open runs prevent scaling to zero. Runs are ``EXPERIMENT/RUN``."""
     told = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
     return (
         f"{'a run is' if len(runs) == 1 else f'{len(runs)} runs are'} open: {told}. Without workers none of them goes "
@@ -301,22 +302,20 @@ def no_workers_for(runs: Sequence[str]) -> str:
 
 
 class Troubles(Contract):
-    """Why workers that are wanted do not start, as the cluster manager tells it; for people.
+    """Why requested workers do not start, as reported by the cluster manager; for people.
 
-    Not part of a worker's record, because what never started never registered.
+    Not part of a worker's record, because a worker that never started never registered.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     pods: dict[str, str] = Field(default_factory=dict)
     """Name of the pod -> what keeps it from running."""
     note: str = Field("", exclude_if=lambda text: not text)
-    """On their number: how many of those that were asked for are there, or that the cluster rests. Absent if there is
-    nothing to say."""
+    """Message about the number of workers: missing workers, or that the cluster is scaled to zero."""
     before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """Workers that there were before they were given back, for a controller that takes over. Absent unless they were.
-    """
+    """Workers before scale to zero, for a controller that takes over. Absent otherwise."""
     emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
-    """The same: when a person chose that there are none, seconds since the epoch. Absent unless that holds."""
+    """When a person scaled the cluster to zero, in seconds since the epoch. Absent otherwise."""
     size: int | None = Field(None, ge=0, exclude_if=lambda number: number is None)
     """The cluster manager's requested number of workers when a controller last read it. After a change of leader, the
     new controller compares it with the present number to detect a manual change. Absent until the first reading."""
@@ -333,7 +332,7 @@ class CodeRecord(Contract):
     sha256: Sha256
     """Of the encoded string."""
     fingerprint: Sha256
-    """Of what the code does: equal for the same code sent from another kernel."""
+    """Hash of the code's behaviour, equal for the same code sent from another kernel."""
     class_name: str
     source: str
     encoded: str

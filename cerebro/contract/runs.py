@@ -1,4 +1,4 @@
-"""Requests and plans: what a client asks of a run, and what the controller makes of it. Both travel in events."""
+"""Requests by clients to start runs, and plans that the controller makes for them. Events carry both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cerebro.contract.search import SearchRequest
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
 """A name, or empty."""
 
-# --- requests: what a client asks for ------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------
 
 
 class EtlRequest(Contract):
@@ -33,14 +33,14 @@ class EtlRequest(Contract):
     """Whether the spec has the method `fit`, which is called once for a data set, before rows are preprocessed; or may
     have it, where only workers can tell."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
-    """As of `FitRequest`; of whatever is made with this request's code."""
+    """As in `FitRequest`, for all tasks that use this request's code."""
 
 
 class Goal(Contract):
-    """What a fit is to keep to. All of it is optional; what is left out is not written."""
+    """Optional goals of a fit. Goals that are not set are not serialized."""
 
     finish_by: float | None = Field(None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None)
-    """When it is to have ended, seconds since the epoch."""
+    """Deadline, in seconds since the epoch."""
     worker_hours: float | None = Field(
         None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None
     )
@@ -56,13 +56,15 @@ class Goal(Contract):
 
 
 class FitRequest(Contract):
-    """`run_fit`: train each of `models` for `epochs` epochs over all partitions by hopping; or, with a `search`, those
-    that it draws, for at most as many."""
+    """`run_fit`: train each model for `epochs` epochs over all partitions by hopping.
+
+    With a `search`, train the models that it suggests, each for at most `epochs`.
+    """
 
     kind: Literal["fit"] = "fit"
     code: Sha256
     models: tuple[Hyperparameters, ...]
-    """None if the search draws them."""
+    """Configurations. A search may start without any."""
     epochs: int = Field(ge=1)
     metric: str = Field(min_length=1)
     mode: Literal["min", "max"]
@@ -74,18 +76,18 @@ class FitRequest(Contract):
     max_attempts: int = Field(default=3, ge=1)
     """Attempts a sub-epoch gets when its process crashes; user errors get one."""
     techniques: tuple[TechniqueChoice, ...] | None = Field(None, exclude_if=lambda value: value is None)
-    """That sub-epochs may use, the first one first where nothing is measured. Absent: chosen by the platform."""
+    """Techniques that sub-epochs may use, tried in order until measured. Absent: chosen by the platform."""
     gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
     """Numbers of devices that a sub-epoch may take. Absent: chosen by the platform."""
     gang: int = Field(1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
-    """Workers that are to train a sub-epoch together, each on a partition of its own, while there are so many to a
-    model."""
+    """Workers that train a sub-epoch together, each on its own partition. Fewer workers per model end gangs.
+    """
     trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
     """Whether ways may be measured in trials before they are chosen."""
     search: SearchRequest | None = Field(None, exclude_if=lambda value: value is None)
-    """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
+    """Search that adds models and grants their epochs. Absent: train `models` for all epochs."""
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
-    """When it is to end and what it may cost. Absent: nothing is asked for."""
+    """Deadline, budget and number of workers. Absent: no goal."""
     verify: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
     """Fraction of sub-epochs that a second worker computes again, to detect faulty hardware."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
@@ -99,7 +101,7 @@ class FitRequest(Contract):
 
 
 class Origin(Contract):
-    """The state of a model at the end of one of its sub-epochs, from which another model goes on."""
+    """Checkpoint of another model that a new model starts from."""
 
     model: str
     at: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
@@ -115,7 +117,7 @@ class NewModel(Contract):
     origin: Origin | None = None
     """Whose weights it has, and whose visits it has made. Absent: it is trained from nothing."""
     parent: str = ""
-    """The model whose hyper-parameters it was made from, if any."""
+    """Model that its hyperparameters were derived from, if any."""
     priority: Priority = NORMAL
 
 
@@ -132,7 +134,7 @@ class EvaluateRequest(Contract):
 
 Request = Annotated[EtlRequest | FitRequest | EvaluateRequest, Field(discriminator="kind")]
 
-# --- plans: what the controller made of a request ------------------------------------------------
+# --- plans ------------------------------------------------------------------------------------------
 
 
 class PartitionPlan(Contract):
@@ -162,7 +164,8 @@ class FitPlan(Contract):
     """Partition -> rows."""
     valid_partitions: tuple[int, ...] = ()
     parallel_plans: tuple[ParallelPlan, ...] = Field((), exclude_if=lambda parallel_plans: not parallel_plans)
-    """Plans by which sub-epochs may run, in the order of trial. Empty: one device, as user code is written."""
+    """Parallel plans of sub-epochs, in the order of trial. Without any: one device, as user code is written.
+    """
 
 
 class EvaluatePlan(Contract):
@@ -184,18 +187,18 @@ Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
 
 
 class PlannedSubEpoch(NamedTuple):
-    """A sub-epoch in a plan, and where it is to run."""
+    """A sub-epoch in a schedule, with its worker."""
 
     worker: str
     model: str
     epoch: int
     partition: int
     start_s: float
-    """Planned, from the time of the event that tells of the plan."""
+    """Planned start, in seconds after the event with the plan."""
 
 
 class ForecastEnd(NamedTuple):
-    """When a run would end with so many workers."""
+    """Forecast end of a run with this number of workers."""
 
     workers: int
     p50_s: float

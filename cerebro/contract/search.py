@@ -52,7 +52,7 @@ class ChoiceOf(Contract):
 Distribution = Annotated[Uniform | LogUniform | RandInt | ChoiceOf, Field(discriminator="kind")]
 
 Space = dict[str, Distribution]
-"""By hyper-parameter, in the order in which the user wrote them."""
+"""Distributions by hyperparameter, in the user's order."""
 
 # --- parts that users write ---------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class _Written(Contract):
             raise SearchError(f"{type(self).__name__}({name}={values.get(name)!r}): {reason}") from error
 
 
-# --- samplers: where the next values come from --------------------------------------------------
+# --- samplers ----------------------------------------------------------------------------------
 
 
 class RandomSampler(_Written):
@@ -86,7 +86,7 @@ class TPE(_Written):
 
     Attributes:
         startup: number of measured models before the estimator draws; earlier draws are independent.
-        candidates: draws for each hyper-parameter, of which the best is taken.
+        candidates: draws for each hyperparameter; the estimator takes the best.
     """
 
     kind: Literal["tpe"] = "tpe"
@@ -134,7 +134,7 @@ class _Procedure(_Written):
 
 
 class FixedProcedure(_Procedure):
-    """The models are listed in the request and trained to the end; only stop rules act."""
+    """Train all models of the request for all epochs. Only stop rules end a model early."""
 
     kind: Literal["fixed"] = "fixed"
 
@@ -197,10 +197,10 @@ class PBT(_Procedure):
         population: number of models in training at a time.
         every: epochs of a generation.
         quantile: fraction of the population that is replaced after each generation.
-        perturb: hyper-parameter -> factors, of which a clone draws one. The clone multiplies a number by the factor and
-            keeps it in its range; of a choice it takes the value before (a factor below 1) or after. `run_fit` fills
-            in 0.8 and 1.25 for all that `uniform` and `loguniform` draw. A clone begins with trained weights: leave
-            out what changes their shapes.
+        perturb: hyperparameter -> factors; a clone draws one. It multiplies a number by the factor and keeps
+            it in its range; a choice moves to the previous (a factor below 1) or next value. By default
+            `run_fit` uses 0.8 and 1.25 for `uniform` and `loguniform` hyperparameters. A clone starts with
+            trained weights, so omit hyperparameters that change their shapes.
     """
 
     kind: Literal["pbt"] = "pbt"
@@ -251,7 +251,7 @@ class Median(_Written):
     As in Golovin et al., *Google Vizier*, KDD 2017, section 3.2.2.
 
     Attributes:
-        grace: epochs in which no model is stopped.
+        grace: epochs before a model may be stopped.
         least: number of other models that must have reached the same epoch.
     """
 
@@ -287,18 +287,18 @@ class Below(_Written):
 
 StopRule = Annotated[Plateau | Median | Above | Below, Field(discriminator="kind")]
 
-# --- all of it ----------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 class SearchRequest(Contract):
-    """How a fit finds its models, and which it gives up.
+    """Rules by which a fit adds and stops models.
 
     Attributes:
-        space: of the draws; empty for a fixed procedure.
-        samples: so many draws at most; `None`: as many as the procedure needs, or `hours` allow.
-        stop: each acts on every model.
-        hours: after so long, by the times of events, models are stopped where they are and the search ends.
-        keep: so many of the best models keep their checkpoints once they are trained no further; `None`: all do.
+        space: space of the suggestions; a fixed procedure has no space.
+        samples: maximum number of suggestions; `None`: limited by the procedure or `hours`.
+        stop: stop rules; each one applies to every model.
+        hours: hours, by the times of events, after which all models stop and the search ends.
+        keep: number of best models that keep their checkpoints after training; `None`: all.
     """
 
     procedure: ProcedureChoice

@@ -1,4 +1,4 @@
-"""Where the older part of a log is, and folds of it that are kept."""
+"""Segments and snapshots of a log, as files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ MAX_SEQ = 2**53
 
 
 class Segment(Contract):
-    """A stretch of a log that is a file on the shared volume, and in the database no more. It never changes.
+    """An immutable time range of a log, moved from the database to a file on the shared volume.
 
     Attributes:
-        first, last: numbers of its first and its last entry.
-        count: events that the cluster's log had when its last entry was appended.
-        began, ended: when its first and its last entry were, by the clock of the store's machine, seconds.
-        entries: how many it has. Of an experiment's log its own: events of the cluster are in segments of their own.
+        first, last: numbers of its first and last entry.
+        count: events in the cluster log when its last entry was appended.
+        began, ended: times of its first and last entry, in seconds by the clock of the store's machine.
+        entries: number of its entries. Segments of an experiment's log do not contain cluster events.
         size: bytes of the file.
-        sha256: of the file.
-        file: its name, in the folder of the log.
+        sha256: hash of the file.
+        file: its name in the folder of the log.
     """
 
     first: int
@@ -34,15 +34,15 @@ class Segment(Contract):
 
 
 class Snapshot(Contract):
-    """The fold of a log up to an event, as a file on the shared volume.
+    """The state after an event, as a file on the shared volume.
 
     Attributes:
-        seq: of the newest event in it.
-        format: of what made it. Who reads by another one folds the log instead.
-        time: when it was made, seconds.
+        seq: number of the newest event in it.
+        format: format of the writer. A reader of another format folds the log instead.
+        time: time of writing, in seconds.
         size: bytes of the file.
-        sha256: of the file.
-        file: its name, in the folder of the log.
+        sha256: hash of the file.
+        file: its name in the folder of the log.
     """
 
     seq: int
@@ -54,15 +54,15 @@ class Snapshot(Contract):
 
 
 class SegmentRequest(Contract):
-    """The leading controller's: move the older part of a log out of the database.
+    """Request by the leading controller to move the older part of a log out of the database.
 
     Attributes:
-        term: of its leadership.
-        until: number of the newest event that it has read: what comes later stays.
-        keep: so many of the newest entries stay, at least one.
-        least: nothing is moved that is less than so many entries.
-        live_before: live points from before then are no longer needed, seconds; 0: all are.
-        created: of the experiment that is meant: its name may be another one's by now. 0 of the cluster's log.
+        term: term of its leadership.
+        until: number of the newest event it has read; later events stay.
+        keep: number of newest entries that stay, at least one.
+        least: minimum number of entries to move.
+        live_before: time in seconds before which live points are removed; 0 keeps all.
+        created: creation time of the experiment, because its name may be reused. 0 for the cluster log.
     """
 
     term: int
@@ -74,11 +74,11 @@ class SegmentRequest(Contract):
 
 
 class SegmentAnswer(Contract):
-    """What became of it.
+    """Answer to a `SegmentRequest`.
 
     Attributes:
-        moved: the segment that was made; `None`: there was too little to move.
-        left: entries that are in the database yet.
+        moved: the new segment; `None` if there were too few entries.
+        left: entries that remain in the database.
     """
 
     moved: Segment | None = None
@@ -86,12 +86,12 @@ class SegmentAnswer(Contract):
 
 
 class SegmentsAnswer(Contract):
-    """What there is of a log in files.
+    """Files of a log.
 
     Attributes:
         segments: oldest first.
         snapshots: newest first.
-        left: entries that are in the database.
+        left: entries in the database.
     """
 
     segments: tuple[Segment, ...] = ()

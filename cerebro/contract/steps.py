@@ -1,8 +1,8 @@
-"""Steps: what the controller decides and what workers report, each a change of the store.
+"""Steps: decisions of the controller and reports of workers that change the store.
 
-A step is one compare-and-set on ``(task, attempt)`` together with the event that tells of it. The store applies a list
-of them atomically and answers for each one `done`, `already` (the same step was applied before: a retry is harmless) or
-`refused` with the reason (another attempt owns the task).
+A step is one compare-and-set on ``(task, attempt)`` with its event. The store applies a list of steps
+atomically. For each it answers `done`, `already` (applied before, so a retry is harmless) or `refused` with a
+reason (another attempt owns the task).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, Ta
 
 
 class AssignedMember(Contract):
-    """A worker that is to train a sub-epoch with the one that leads: `Member`, of an incarnation."""
+    """A `Member` of a gang, with its incarnation."""
 
     worker: Name
     incarnation: str
@@ -39,7 +39,7 @@ class Assign(LateContract):
     devices: Devices = (0,)
     """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
     others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
-    """The other workers of a gang. All of them get the attempt, or none."""
+    """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
     body: TaskBody
@@ -57,7 +57,7 @@ class Assign(LateContract):
 
 
 class Revoke(Contract):
-    """Controller: take an attempt back, from all who have it. A lease that still runs is respected unless `force`."""
+    """Controller: revoke an attempt from all its workers. An unexpired lease is respected unless `force`."""
 
     op: Literal["revoke"] = "revoke"
     task: str
@@ -73,8 +73,7 @@ class Revoke(Contract):
 
 
 class Ask(Contract):
-    """Controller: have the worker give a running attempt back at its next batch, so that its child process stays, and
-    its progress where there is a savepoint."""
+    """Controller: preempt a running attempt at its next batch. Its child process and savepoint remain."""
 
     op: Literal["ask"] = "ask"
     task: str
@@ -92,8 +91,11 @@ class Dequeue(Contract):
 
 
 class Note(Contract):
-    """Controller: append an event that changes no task. The end of a run is refused while the log has news that the
-    controller has not read: somebody may just have asked that it goes on."""
+    """Controller: append an event that changes no task.
+
+    The store refuses to end a run while the log has events the controller has not read: a user may have
+    reopened the run.
+    """
 
     op: Literal["note"] = "note"
     event: ControllerEvent
@@ -138,7 +140,7 @@ class Commit(Contract):
 
 
 class Fail(Contract):
-    """Worker: the attempt ended without a result, or was given back before it started."""
+    """Worker: the attempt ended without a result, or was released before it started."""
 
     op: Literal["fail"] = "fail"
     experiment: Name
