@@ -1,7 +1,7 @@
-"""The supervisor as a program: ``python -m cerebro.local --home DIR --workers N ...``. Wiring only.
+"""Supervisor program: ``python -m cerebro.local --home DIR --workers N ...``. Wiring only.
 
-People use ``cerebro up``; this is what it runs. With ``--announce FD`` it writes one line to that descriptor:
-what became of the start so far, in the words of `Announcement`.
+``cerebro up`` runs it. With ``--announce FD`` it writes one `Announcement` line about its start to that
+descriptor.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Builder = Callable[
 def main(
     arguments: Sequence[str] | None = None, *, build: Builder = services, grace_s: float = GRACE_S
 ) -> int:
-    """Run a local cluster until told to stop; exit status 0 if it was told to.
+    """Run a local cluster until a signal stops it. Return the exit status, 0 after a requested stop.
 
-    Tests give another `build` (what to run) and a shorter `grace_s`.
+    Tests pass another `build` (list of services) and a shorter `grace_s`.
     """
     options = _parser().parse_args(arguments)
     home = ClusterHome(options.home)
@@ -103,7 +103,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         share = resized.cores
         if resized.notebook:
             notebooks.place(home.notebooks)
-        # Workers that leave keep theirs: they may come back.
+        # Ended workers keep theirs, because they may return.
         missing = [name for name in resized.listening if name not in ports]
         for name, port in reserve(missing, previous=ports, seed=home.key).items():
             reserved[name] = port
@@ -118,7 +118,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
 
 
 class _Watcher:
-    """Tells whoever started the cluster: by the announcement, or on the terminal when in the foreground."""
+    """Reports the start to the launcher: by the announcement, or on the terminal in the foreground."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

@@ -1,7 +1,7 @@
-"""What a new supervisor tells the process that launched it, over a pipe that it closes at once.
+"""Message from a new supervisor to its launcher, over a pipe.
 
-The launcher blocks on the pipe instead of looking at files again and again; a supervisor that dies before it
-has said anything closes the pipe just the same.
+The launcher blocks on the pipe instead of polling files. A supervisor that dies silently also closes the
+pipe.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Announcement(StrEnum):
 
 
 def announce(descriptor: int, what: Announcement, message: str = "") -> None:
-    """Say it and close the pipe; without a launcher (a negative descriptor, or one that left) do nothing."""
+    """Send a message and close the pipe. Without a launcher (negative descriptor, or it ended) do nothing."""
     if descriptor < 0:
         return
     try:
         os.write(descriptor, f"{what} {message}".encode())
         os.close(descriptor)
-    except OSError:  # the launcher was killed, or nobody listens any more
+    except OSError:  # the launcher was killed or does not listen
         pass
 
 
 def hear(descriptor: int, timeout_s: float) -> tuple[Announcement, str]:
-    """Wait for what the supervisor says; the caller has closed its own copy of the writing end."""
+    """Wait for the supervisor's message. The caller has closed its copy of the writing end."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     if not poller.poll(max(timeout_s, 0.0) * 1000):

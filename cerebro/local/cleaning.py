@@ -1,8 +1,7 @@
-"""What an unclean end can leave behind, and its removal.
+"""Remove remains of an unclean end.
 
-A supervisor that was killed takes its services with it (`parent_death`), so this mostly finds nothing. It is for
-what the signal does not reach: programs that user code started in sessions of their own, and a machine that lost
-power.
+A killed supervisor takes its services with it (`parent_death`), so this usually finds nothing. It is for
+programs that user code started in other sessions, and for power loss.
 """
 
 from __future__ import annotations
@@ -53,5 +52,5 @@ def remove_socket(home: ClusterHome, path: Path) -> None:
         path.unlink(missing_ok=True)
         if path.parent != home.run and path.parent.is_dir():
             path.parent.rmdir()
-    except OSError:  # somebody else's folder: `prepare_socket` says so where it matters
+    except OSError:  # another user's folder; `prepare_socket` reports it if it matters
         pass

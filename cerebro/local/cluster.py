@@ -1,7 +1,7 @@
-"""Start, join and stop the local cluster, from any process: the command line, a notebook, a test.
+"""Start, join and stop the local cluster from any process: command line, notebook or test.
 
-Owns no process and no thread. All of it is safe to call twice, and from several processes at once: the
-supervisor that gets the lock of a home is the cluster, everybody else joins it.
+Owns no process and no thread. Every function is safe to call twice, and from several processes at once: the
+supervisor with the home's lock is the cluster, and other processes join it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def version() -> str:
 
 
 def join(home: Path | str | None = None) -> ClusterInfo:
-    """The cluster that runs at `home`, in whatever state it is.
+    """Return the cluster that runs at `home`, in any state.
 
     Raises:
-        ClusterError: none runs, or one of another version.
+        ClusterError: no cluster of this version runs there.
     """
     place = ClusterHome(home)
     info = find_running(place)
@@ -67,25 +67,25 @@ def start(
     timeout_s: float = 60.0,
     supervisor: Sequence[str] = _SUPERVISOR,
 ) -> ClusterInfo:
-    """Start a local cluster in the background, or join the one that runs; returns when all of it is ready.
+    """Start a local cluster in the background, or join the running one. Return when it is ready.
 
-    The cluster belongs to nobody: it goes on when the caller ends. Its services get the caller's object-store
-    and computing settings (see `environment`) as they are at the first start.
+    The cluster keeps running when the caller ends. Its services get the caller's object-store and computing
+    settings (see `environment`) at the first start.
 
     Args:
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
-        workers: number of workers; None for what runs already, or two.
-        devices: how many sub-epochs each worker trains side by side, on a GPU each or, without GPUs, on an equal share
-            of its cores; None for what runs already, or ``CEREBRO_DEVICES``, or all GPUs, or one.
-        tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
-        notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for is added to a
-            cluster that is joined, whose other services go on; the page starts anew, to link it.
-        timeout_s: how long the start may take in all.
-        supervisor: arguments of the Python that runs as supervisor; tests replace it.
+        workers: number of workers; by default the running number, or two.
+        devices: concurrent sub-epochs per worker, each on a GPU or, without GPUs, on an equal share of its
+            cores; by default the running number, ``CEREBRO_DEVICES``, all GPUs, or one.
+        tensorboard: True to run TensorBoard. Ignored when joining.
+        notebook: True to run JupyterLab; by default if installed. When joining, True adds it and restarts the
+            page to link it; other services keep running.
+        timeout_s: maximum seconds for the whole start.
+        supervisor: arguments of the supervisor's Python, for tests.
 
     Raises:
-        ClusterError: a service does not start (the message ends with what it last wrote), there are not so many
-            devices, or the cluster that runs has another version or another number of workers or devices.
+        ClusterError: a service does not start (the message ends with its last output), the machine has fewer
+            devices, or the running cluster has another version or another number of workers or devices.
     """
     if workers is not None and workers < 1:
         raise ClusterError(f"workers is {workers}, expected at least 1")
@@ -136,17 +136,17 @@ def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> C
 
 
 def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> ClusterInfo:
-    """Have so many workers at `home`; returns when new ones are registered and the others have ended.
+    """Set the number of workers at `home`. Return when new workers registered and excess workers ended.
 
-    What only the volumes of ended workers hold is of no use until they are started again. Calling again with the same
-    number is safe.
+    Replicas on an ended worker's volume are unavailable until the worker starts again. Repeated calls with
+    the same number are safe.
 
     Args:
-        workers: from 1.
-        timeout_s: how long to wait.
+        workers: number of workers, from 1.
+        timeout_s: maximum seconds to wait.
 
     Raises:
-        ClusterError: no cluster runs there, or it was not done in time.
+        ClusterError: no cluster runs there, or the time ran out.
     """
     info = join(home)
     ClusterHome(info.home).size.write_text(str(workers))
@@ -167,8 +167,10 @@ def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> Cluster
 
 
 def _told(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeout_s: float) -> ClusterInfo:
-    """Have the supervisor look at what was asked for, and wait until it is done; the record by then. What was asked for
-    is in a file and the news of it a signal, so that a supervisor that is busy misses nothing."""
+    """Signal the supervisor to read its request file, and wait until it is done. Return the record.
+
+    A busy supervisor misses nothing, because the request is in a file and only the notice is a signal.
+    """
     processes.send(info.supervisor, signal.SIGUSR1)
     deadline = time.monotonic() + timeout_s
     while True:
@@ -219,19 +221,19 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def notebook_options(notebook: bool | None) -> list[str]:
-    """What tells the supervisor to run JupyterLab; `None`: where it is installed."""
+    """Return the supervisor's JupyterLab options; `None` runs it if installed."""
     return ["--notebook"] if notebook or (notebook is None and notebooks.is_installed()) else []
 
 
 def stop(home: Path | str | None = None, *, timeout_s: float = GRACE_S * (_STAGES + 1)) -> bool:
-    """End the cluster at `home` and all it has started; whether there was anything to end.
+    """End the cluster at `home` and its processes. Return True if anything was ended.
 
     Args:
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
-        timeout_s: how long the supervisor may take; each stage of services may use up its grace.
+        timeout_s: maximum seconds for the supervisor; each stage of services may use its grace period.
 
     Raises:
-        ClusterError: processes are left that cannot be ended.
+        ClusterError: some processes cannot be ended.
     """
     place = ClusterHome(home)
     if not place.run.is_dir():
@@ -240,7 +242,7 @@ def stop(home: Path | str | None = None, *, timeout_s: float = GRACE_S * (_STAGE
     if info is not None:
         _end(info.supervisor, timeout_s)
     lock = place.take_lock()
-    if lock is None:  # somebody starts a cluster here at this moment
+    if lock is None:  # another process is starting a cluster here
         return info is not None
     try:
         return bool(clean(place)) or info is not None

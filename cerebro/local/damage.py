@@ -1,4 +1,4 @@
-"""What a database says that cannot read its append-only file, made into what a user can do about it."""
+"""Explain a damaged append-only file of the database to the user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _TAIL = 4 << 10
 
 
 def explained(store: Path, log: Path) -> str:
-    """Why a database ended before it was ready: names the damaged file and the command that mends it; empty where its
-    log says nothing of a damage.
+    """Explain why a database ended before it was ready, with the damaged file and the repair command.
+
+    Return an empty text if the log reports no damage.
 
     Args:
         store: folder with its data.
-        log: what it printed.
+        log: its output.
     """
     found = _SAID.search(_last_start(log))
     if found is None or not _is_of_damage(found[1]):
@@ -52,7 +53,6 @@ def _is_of_damage(line: str) -> bool:
 
 
 def _last_start(log: Path) -> str:
-    """The end of what was printed."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))

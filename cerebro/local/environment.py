@@ -1,8 +1,7 @@
-"""What a service gets of the environment of whoever starts the cluster: named variables, nothing else.
+"""Environment variables passed from the cluster's launcher to a service. Only named variables are passed.
 
-A shell's environment is full of other people's secrets, and of settings that make a run differ from one
-terminal to the next. Object-store credentials go only to the services that read objects, the token only to
-those that speak to the store.
+A shell's environment contains secrets, and settings that differ between terminals. Object-store credentials
+go only to services that read objects, the token only to clients of the store.
 """
 
 from __future__ import annotations

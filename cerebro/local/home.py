@@ -42,7 +42,7 @@ class ServiceInfo:
     """A `cerebro.local.service_process.ProcessState`."""
     process: ProcessId | None
     since: float
-    """Seconds since the epoch at which the present process started."""
+    """Start time of the present process, in seconds since the epoch."""
     restarts: int
     required: bool
     problem: str = ""
@@ -67,7 +67,7 @@ class ClusterInfo:
     services: tuple[ServiceInfo, ...] = ()
     problem: str = ""
     devices: int = 1
-    """Of each worker: so many sub-epochs it trains side by side."""
+    """Devices per worker: the number of its concurrent sub-epochs."""
 
     @property
     def kvs(self) -> str:
@@ -81,13 +81,13 @@ class ClusterInfo:
 
     @property
     def tensorboard(self) -> str | None:
-        """Address of TensorBoard; None if the cluster was started without it."""
+        """Address of TensorBoard; `None` if it does not run."""
         port = self.ports.get("tensorboard")
         return None if port is None else f"http://127.0.0.1:{port}"
 
     @property
     def notebook(self) -> str | None:
-        """Address of JupyterLab; None if the cluster was started without it."""
+        """Address of JupyterLab; `None` if it does not run."""
         port = self.ports.get("notebook")
         return None if port is None else f"http://127.0.0.1:{port}"
 
@@ -145,9 +145,9 @@ class ClusterHome:
         self.token_file = self.run / "token"
         self.scratch = self.run / "tmp"
         self.size = self.run / "size"
-        """Number of workers that the supervisor is to have, when it is told to look."""
+        """Requested number of workers. The supervisor reads it on a signal."""
         self.notebook_request = self.run / "notebook"
-        """There if the supervisor is to run JupyterLab as well, when it is told to look."""
+        """Exists if JupyterLab is requested. The supervisor reads it on a signal."""
 
     @property
     def key(self) -> str:
@@ -163,10 +163,10 @@ class ClusterHome:
         return self.volumes / "shards" / worker
 
     def create(self) -> None:
-        """Make all folders and the token, and close what is there to other users. Calling twice is safe.
+        """Create all folders and the token, and restrict access to this user. Calling twice is safe.
 
         Raises:
-            ClusterError: a folder cannot be made or written, or the home belongs to another user.
+            ClusterError: a folder cannot be created or written, or the home belongs to another user.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
@@ -194,7 +194,7 @@ class ClusterHome:
         own = (self.store, self.volumes, self.logs, self.notebooks, self.run)
         for folder in (self.store, self.volumes, self.logs, self.run, self.scratch):
             folder.mkdir(exist_ok=True, mode=_PRIVATE)
-        # A folder with other things in it (somebody's `~`, or `/srv`) may be meant for others to look at.
+        # A folder with other content (`~`, or `/srv`) may be readable for others on purpose.
         is_home_alone = all(path in own for path in self.path.iterdir())
         opened = [
             folder
@@ -249,10 +249,10 @@ class ClusterHome:
         return Path(tempfile.gettempdir()) / f"cerebro-{os.getuid()}-{self.key}" / "redis.sock"
 
     def prepare_socket(self) -> Path:
-        """Make the socket's folder if it is not the run folder; returns where the socket will be.
+        """Create the socket's folder if it is not the run folder. Return the socket's path.
 
         Raises:
-            ClusterError: somebody else made that folder.
+            ClusterError: another user created the folder.
         """
         folder = self.socket.parent
         try:
@@ -268,10 +268,9 @@ class ClusterHome:
         return self.socket
 
     def take_lock(self) -> int | None:
-        """Become the only one who may run or clean this home; None if somebody is.
+        """Lock the home against other supervisors and cleaners. Return `None` if it is locked.
 
-        The lock lasts until the returned descriptor is closed, at the latest when the process ends, however
-        it ends.
+        The lock lasts until the returned descriptor is closed, or the process ends in any way.
         """
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -282,7 +281,7 @@ class ClusterHome:
         return descriptor
 
     def read(self) -> ClusterInfo | None:
-        """The last record, of a cluster that runs or ran; None if there is none that can be read."""
+        """Read the last record of a running or ended cluster; `None` if there is no readable record."""
         try:
             return ClusterInfo.from_json(self.record.read_text())
         except (OSError, ValueError):
@@ -296,6 +295,6 @@ class ClusterHome:
 
 
 def find_running(home: ClusterHome) -> ClusterInfo | None:
-    """The cluster whose supervisor runs now at `home`, whatever its state; None if there is none."""
+    """Return the running cluster at `home` in any state, or `None`."""
     info = home.read()
     return info if info is not None and is_alive(info.supervisor) else None

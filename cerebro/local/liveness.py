@@ -1,11 +1,12 @@
-"""Whether a service that was ready still answers, as Kubernetes asks its pods: one that hangs is to be started anew.
+"""Liveness probes of services, as in Kubernetes: a service that hangs is restarted.
 
-A process can hang and not end: stopped by a signal, in a deadlock. It is asked every few seconds over its own
-interface. A probe waits in an open connection for its answer while the supervisor does other things: `Watch.look`
-does not wait for it, so many services that hang do not hold up one another, nor a stop.
+A process can hang without ending: stopped by a signal, or in a deadlock. The supervisor sends a probe over
+the service's own interface every few seconds. `Watch.look` does not wait for the answer, so hanging services
+delay neither each other nor a stop.
 
-Only looks in a row that came in time count. Where the supervisor itself could not run (a laptop that was suspended, a
-machine out of memory), the services could not either, and get their whole time again. Plain sockets: see `readiness`.
+Only consecutive probes that were sent on time count. If the supervisor itself could not run (suspended
+laptop, no memory), the services could not either, so they get their full time again. Plain sockets: see
+`readiness`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from cerebro.local.ports import HOST
 
 EVERY_S = 3.0
 LOOKS = 6
-"""A service that has not said that it is well at so many looks in a row is hung. It then had 18 seconds for one answer,
-which takes milliseconds, and on a machine under heavy load a second or two."""
+"""Unanswered consecutive probes before a service counts as hung: 18 seconds. Answers take milliseconds, or
+two seconds under heavy load."""
 
 _LATE_S = 2 * EVERY_S
 _CONNECT_S = 0.2
@@ -29,12 +30,12 @@ _ENOUGH = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What to ask a service.
+    """A liveness request.
 
     Attributes:
         address: a path, or host and port.
-        words: what is sent.
-        is_well: whether what has come as the answer says so; it may be cut short.
+        words: bytes to send.
+        is_well: True if the answer received so far, maybe truncated, is healthy.
     """
 
     address: str | tuple[str, int]
@@ -51,7 +52,7 @@ def http(port: int) -> Probe:
 
 
 def redis(path: Path) -> Probe:
-    """The database answers anything: what it is busy with, it need not be killed for."""
+    """Probe a database. Any answer counts, because a busy database must not be killed."""
     return Probe(address=str(path), words=b"PING\r\n", is_well=bool)
 
 
@@ -66,7 +67,8 @@ class Watch:
         """Looks in a row without a good answer."""
 
     def look(self, now: float) -> bool:
-        """Hear what was answered, ask again; whether the process is hung. `now`: monotonic seconds."""
+        """Read the answer and send the next probe. Return True if the process hangs. `now`: monotonic
+        seconds."""
         before, self._looked = self._looked, now
         if before is None or now - before > _LATE_S:
             self._silent = 0
@@ -100,7 +102,7 @@ class Watch:
         self._connection = connection
 
     def _answer(self) -> bytes | None:
-        """What has come; None if nothing has yet; empty if nothing will."""
+        """Return the bytes received; `None` if pending, b"" if the connection ended."""
         if self._connection is None:
             return b""
         try:

@@ -27,16 +27,16 @@ def open_log(path: Path) -> int:
 
 
 def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
-    """The last lines of a log; empty if there is no such file.
+    """Return the last lines of a log, or an empty list without a file.
 
     Args:
         path: the log.
-        lines: how many at most.
-        last_start: only those that the newest process wrote.
+        lines: maximum number of lines.
+        last_start: True to return only lines of the newest process.
     """
     try:
         asked = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
-    except OSError:  # a machine without that program: why a start failed is to be told all the same
+    except OSError:  # without that program the log must still explain a failed start
         return []
     found = asked.stdout.decode(errors="replace").splitlines()
     if last_start:

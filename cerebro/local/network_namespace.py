@@ -1,7 +1,7 @@
-"""A network of its own for this process and what it starts: what they listen on there, nobody else reaches.
+"""Private network namespace for this process and its children, unreachable from outside.
 
-Owns the use of Linux' user and network namespaces (user_namespaces(7), network_namespaces(7)). Many systems let every
-user make them, containers and some distributions do not; so whoever asks needs another way.
+Uses Linux user and network namespaces (user_namespaces(7), network_namespaces(7)). Many systems allow them to
+every user; containers and some distributions do not, so callers need a fallback.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _SET_PDEATHSIG, _GET_PDEATHSIG = 1, 2
 
 
 def private_network() -> bool:
-    """Leave the network for one that has a loopback interface only; whether the kernel allowed it.
+    """Enter a network with only a loopback interface. Return True if the kernel allowed it.
 
-    To be called before any thread is started. Sockets that are open stay in the network they were made in. The process
-    keeps its user, its files, and what ties it to its parent (`cerebro.runtime.parent_death`).
+    Call it before starting threads. Open sockets stay in their network. The process keeps its user, its files
+    and its parent-death signal (`cerebro.runtime.parent_death`).
     """
     if sys.platform != "linux" or not _is_allowed():
         return False
     parent, library, signum = os.getppid(), ctypes.CDLL(None), ctypes.c_int(0)
     library.prctl(_GET_PDEATHSIG, ctypes.byref(signum), 0, 0, 0)
     _enter()
-    # Another user namespace is another set of rights, at whose change the kernel may untie a process.
+    # A new user namespace changes credentials, and the kernel may clear the parent-death signal then.
     library.prctl(_SET_PDEATHSIG, signum.value, 0, 0, 0)
     if signum.value and os.getppid() != parent:
         sys.exit(0)
@@ -42,7 +42,7 @@ def _enter() -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(_NEW_USER | _NEW_NETWORK) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
-    # The namespace knows this one user, under the same number: all else would look like nobody's.
+    # Map only this user, under the same number. Other users appear as the overflow user.
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -51,7 +51,7 @@ def _enter() -> None:
 
 
 def _is_allowed() -> bool:
-    """Try it in a child: one cannot leave a namespace in which a later step is refused."""
+    """Try it in a child, because a process cannot leave a namespace if a later step fails."""
     child = os.fork()
     if child == 0:
         status = 1

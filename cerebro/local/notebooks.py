@@ -1,4 +1,4 @@
-"""JupyterLab beside a local cluster: whether it is installed, and the notebooks that it opens with."""
+"""JupyterLab of a local cluster: detect it, and install Cerebro's notebooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.errors import ClusterError
 
 
 def is_installed() -> bool:
-    """Whether this Python can run JupyterLab. Imports nothing of it."""
+    """True if this Python can run JupyterLab. Does not import it."""
     return importlib.util.find_spec("jupyterlab") is not None
 
 
@@ -30,9 +30,9 @@ def require() -> None:
 
 
 def place(folder: Path) -> None:
-    """Put Cerebro's notebooks into `folder`; those that are there already stay as their user left them.
+    """Copy Cerebro's notebooks into `folder`. Existing files keep the user's changes.
 
-    A notebook writes its data beside itself, so none is opened where it was installed.
+    A notebook writes data into its folder, so the installed files are never opened.
     """
     folder.mkdir(exist_ok=True)
     for source in _shipped():

@@ -1,4 +1,4 @@
-"""Loopback ports that stay a service's own over its restarts and over those of the cluster."""
+"""Loopback ports that services keep when they or the cluster restart."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _DEFAULT_EPHEMERAL = 32_768
 
 @dataclass(frozen=True)
 class Port:
-    """A port, and the bound socket that keeps it ours while the service that listens there is away.
+    """A port with a bound socket that reserves it while its service is away.
 
-    The socket never listens. It is bound with SO_REUSEADDR, so that a service that sets the same option (all
-    servers do) may bind and listen beside it, while the kernel gives the port to nobody as a source port.
-    Without it, a client that tries to reach a dead service again and again may be given that very port and
-    end up connected to itself.
+    The socket never listens. It is bound with SO_REUSEADDR: a service with the same option (all servers set
+    it) can bind and listen, but the kernel does not use the port as a source port. Otherwise a client that
+    reconnects to a dead service could get this port and connect to itself.
     """
 
     number: int
@@ -30,12 +29,12 @@ class Port:
 
 
 def reserve(names: Sequence[str], *, previous: Mapping[str, int], seed: str) -> dict[str, Port]:
-    """A port for each name: the previous one if it is free, else one that depends on `seed`.
+    """Reserve a port for each name: the previous port if free, else one that depends on `seed`.
 
     Args:
         names: services that listen.
-        previous: their ports at the last start, which people may have bookmarked.
-        seed: eight hexadecimal digits; clusters with different seeds look in different places first.
+        previous: ports at the last start, which people may have bookmarked.
+        seed: eight hexadecimal digits; clusters with different seeds try different ports first.
 
     Raises:
         ClusterError: no port is free.
@@ -66,7 +65,7 @@ def is_free(number: int) -> bool:
 
 
 def _candidates(seed: int) -> Iterator[int]:
-    """Ports below those that the kernel hands out to clients, from a place that depends on the seed."""
+    """Ports below the kernel's ephemeral range, in an order that depends on the seed."""
     top = _first_ephemeral()
     if top <= _LOWEST + 1:
         top = _DEFAULT_EPHEMERAL
@@ -83,7 +82,7 @@ def _first_ephemeral() -> int:
 
 
 def _is_unused(number: int) -> bool:
-    """Whether nobody has bound the port, listening or not."""
+    """True if no socket is bound to the port."""
     exclusive = _bind(number, shared=False)
     if exclusive is None:
         return False

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 MARKER = "CEREBRO_SERVICE_OF"
-"""Environment variable that names the home of the cluster a process belongs to; children inherit it."""
+"""Environment variable with the home of a process's cluster; children inherit it."""
 
 _PROC = Path("/proc")
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # positions in /proc/PID/stat after the name
@@ -26,7 +26,7 @@ _GONE = frozenset({"Z", "X"})
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A pid, and the boot and clock tick at which its process started."""
+    """A pid, with the boot and clock tick of the process's start."""
 
     pid: int
     started: str
@@ -38,7 +38,7 @@ def _boot() -> str:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The process that has `pid` now; None if there is none or it is a zombie."""
+    """Identify the process with this pid; `None` if it does not exist or is a zombie."""
     fields = _stat(pid)
     if not fields or fields[_STATE] in _GONE:
         return None
@@ -59,10 +59,10 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def send(process: ProcessId, signum: signal.Signals) -> bool:
-    """Send a signal to this very process; false if it is gone.
+    """Send a signal to this process. Return False if it is gone.
 
     Raises:
-        PermissionError: it belongs to another user.
+        PermissionError: it runs as another user.
     """
     descriptor = _open(process)
     if descriptor is None:
@@ -102,7 +102,7 @@ def _open(process: ProcessId) -> int | None:
 
 
 def end(processes: Iterable[ProcessId], *, grace_s: float) -> tuple[ProcessId, ...]:
-    """SIGTERM, then SIGKILL for what is left after `grace_s` seconds. Returns those that would not go."""
+    """Send SIGTERM, and SIGKILL after `grace_s` seconds. Return the processes still running."""
     left = [process for process in processes if send(process, signal.SIGTERM)]
     for signum, timeout_s in ((None, grace_s), (signal.SIGKILL, 5.0)):
         if signum is not None:

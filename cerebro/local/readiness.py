@@ -41,7 +41,7 @@ def http(port: int, path: str = "/health") -> Probe:
         try:
             with socket.create_connection((HOST, port), timeout=_TIMEOUT_S) as connection:
                 connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
-                # To its end, which is where the server closes: it is not to write to nobody.
+                # Read until the server closes, so that it does not write to a closed socket.
                 answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
                 return answer.split(b" ", 2)[1:2] == [b"200"]
         except OSError:

@@ -1,7 +1,7 @@
-"""One service over all its restarts: its process, what is known of it, and when it is to be looked at next.
+"""One service over all its restarts: its process, its state and the time of its next check.
 
-Owns the process and its group; knows nothing of other services or of why it is told to start or stop. Time is
-handed in (monotonic seconds), so that every wait is the supervisor's.
+Owns the process and its group; knows neither other services nor the reasons for starts and stops. Callers
+pass the time (monotonic seconds), so only the supervisor waits.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
 STABLE_S = 5.0
-"""A process that was ready for so long did not fail to start, whatever ends it later."""
+"""Seconds of readiness before the end of a process no longer counts as a failed start."""
 FIRST_PROBE_S = 0.02
 LONGEST_PROBE_S = 0.25
 START_S = 120.0
-"""A process that is not ready after so long is asked whether it lives, as one that was: it may wait for another
-service, or hang."""
+"""Seconds before a starting process gets liveness probes: it may wait for another service, or hang."""
 
 
 class ProcessState(StrEnum):
-    """What a service is doing."""
+    """State of a service."""
 
     WAITING = "waiting"  # not started yet: services of an earlier stage are not ready
     STARTING = "starting"  # its process runs and has not been seen ready
     READY = "ready"  # its process was seen ready and still runs
     RESTARTING = "restarting"  # it has no process; it gets one when its backoff has passed
-    STOPPED = "stopped"  # it was told to stop, and did
+    STOPPED = "stopped"  # ended by request
 
 
 class ServiceProcess:
@@ -92,8 +91,7 @@ class ServiceProcess:
         self.due = now + self._pause_s
 
     def act(self, now: float) -> None:
-        """Do what is due: ask a starting process whether it is ready, and a ready one, or one that takes too long,
-        whether it lives; or start one after its backoff."""
+        """Perform the due action: probe readiness or liveness, or start a process after its backoff."""
         if self.due is None or now < self.due:
             return
         if self.state is ProcessState.RESTARTING:
@@ -129,7 +127,7 @@ class ServiceProcess:
         pid = self._process.pid
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
-        # Before the zombie is collected: until then nobody else can get its pid, nor the group's number.
+        # Signal before reaping the zombie: until then neither its pid nor its group number is reused.
         self._kill_group(pid)
         how = _how_it_ended(self._process.wait())
         self._ended(now, f"did not answer for {EVERY_S * LOOKS:g} s and {how}" if self._is_hung else how)
@@ -182,10 +180,10 @@ class ServiceProcess:
         try:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left, or only programs that changed their user
+            pass  # no process remains, or only programs that changed their user
 
     def info(self) -> ServiceInfo:
-        """What people are told."""
+        """State of the service, for people."""
         return ServiceInfo(
             name=self.service.name,
             state=str(self.state),

@@ -59,15 +59,14 @@ class Service:
     Attributes:
         name: unique; names its log.
         command: program and arguments.
-        environment: all of it, nothing is inherited.
-        stage: services of a stage are first started when all required ones of earlier stages are ready, and
-            stopped before these.
+        environment: complete environment; nothing is inherited.
+        stage: a stage starts when the required services of earlier stages are ready, and stops before them.
         ready: see `readiness.Probe`.
-        live: what it is asked from then on; one that does not answer is killed, and started anew. None: nothing.
-        required: whether the cluster counts as ready only with it.
-        renewed: whether it is started anew when what was added to the cluster changes its environment.
-        niceness: see `with_parent_death_signal`; what runs beside training lets it go first.
-        explain: why a process ended before it was ready, as the end of a sentence; asked then.
+        live: liveness probe of a ready service; without an answer it is restarted. `None`: no probe.
+        required: True if the cluster is ready only with it.
+        renewed: True to restart it when an added service changes its environment.
+        niceness: see `with_parent_death_signal`; services that yield to training are nicer.
+        explain: returns why a process ended before it was ready, as the end of a sentence.
     """
 
     name: str
@@ -84,12 +83,12 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions:
-    """What the user chose.
+    """Options from the user.
 
     Attributes:
-        devices: of each worker. `None`: its GPUs, or one.
-        gpus: of the machine, by identity.
-        share: threads that a worker has computed with before; it is given no more. `None`: there was none before.
+        devices: devices per worker. `None`: its GPUs, or one.
+        gpus: identities of the machine's GPUs.
+        share: maximum threads per worker, from an earlier size. `None`: no limit.
     """
 
     workers: int
@@ -101,7 +100,7 @@ class ServiceOptions:
 
     @property
     def listening(self) -> tuple[str, ...]:
-        """What needs a port: services, the metrics of those that serve nothing else, and the probes of the others."""
+        """Names that need a port: services, metrics of services without a page, and probes of the others."""
         chosen = {"tensorboard": self.tensorboard, "notebook": self.notebook}
         measured = ("controller", *self.worker_names)
         return (
@@ -118,10 +117,10 @@ class ServiceOptions:
 
     @property
     def cores(self) -> int:
-        """Cores per worker: an equal share of those this process may use, at least one for each device.
+        """Cores per worker: an equal share of the available cores, at least one per device.
 
-        Fewer workers do not get more than they had: they would have to start anew, in a run, and bits follow from the
-        number of threads. More workers have to share, or all would be slow.
+        With fewer workers the share does not grow: workers would restart during a run, and bits depend on the
+        number of threads. With more workers it shrinks, or all would be slow.
         """
         equal = max(1, cores.available() // max(1, self.workers))
         return max(self.devices or 1, equal if self.share is None else min(equal, self.share))
@@ -134,7 +133,7 @@ class ServiceOptions:
 
     @property
     def most_devices(self) -> int:
-        """That a worker has where nobody says how many."""
+        """Default number of devices per worker."""
         return len(self.gpus_of(0)) or 1
 
 
@@ -145,14 +144,14 @@ def services(
     socket: Path,
     inherited: Mapping[str, str],
 ) -> tuple[Service, ...]:
-    """All services of a local cluster.
+    """List all services of a local cluster.
 
     Args:
-        options: number of workers, and whether TensorBoard and JupyterLab run.
-        home: where everything lies; its folders and token exist.
-        ports: of `options.listening`.
-        socket: where the database listens.
-        inherited: environment of whoever started the cluster; only named variables of it are passed on.
+        options: number of workers, TensorBoard, JupyterLab.
+        home: the cluster's folder; its folders and token exist.
+        ports: ports of `options.listening`.
+        socket: the database's socket.
+        inherited: environment of the cluster's launcher; only named variables are passed on.
 
     Raises:
         ClusterError: no database server is installed.
@@ -170,7 +169,7 @@ def services(
     def ours(name: str, *command: str, own: Mapping[str, str], **more: Any) -> Service:
         """A service of Cerebro's, which answers probes."""
         health = {"CEREBRO_HEALTH_BIND": f"{HOST}:{ports[health_port(name)]}"}
-        if name in _WITH_PAGE:  # they tell their metrics there, to whoever has the token
+        if name in _WITH_PAGE:  # they serve metrics there, with the token
             health["CEREBRO_HEALTH_METRICS"] = "0"
         return Service(
             name=name,
@@ -197,8 +196,8 @@ def services(
             name,
             *("cerebro.worker.agent", "--handlers", *_HANDLERS),
             own=environment.worker(inherited, threads) | client("worker") | settings,
-            # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
-            # back the sub-epoch in hand, which counts no attempt, and starts again.
+            # More workers have smaller shares of the cores; a worker with its old share would slow down the
+            # others. It releases its sub-epoch, which counts no attempt, and restarts.
             renewed=True,
         )
 
@@ -236,7 +235,7 @@ def services(
             # The start page looks at what locators name, as the controller does later.
             own=environment.reader(inherited) | client("dispatcher") | page,
             ready=readiness.http(ports["dispatcher"]),
-            renewed=True,  # it links what runs beside it, and holds nothing that is not read again
+            renewed=True,  # its page links other services, and it reloads its state
         ),
         *(worker(number, name) for number, name in enumerate(options.worker_names)),
         *([_tensorboard(home, ports, inherited)] if options.tensorboard else []),
@@ -274,7 +273,7 @@ def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping
 
 
 def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], threads: int) -> Service:
-    # As a password: of what JupyterLab takes for a token it makes addresses, in files and messages.
+    # Set as a password: JupyterLab puts tokens into addresses, in files and messages.
     digest = hashlib.sha256(f"{home.token()}{home.key}".encode()).hexdigest()
     options = {
         "ServerApp.ip": HOST,
@@ -285,7 +284,7 @@ def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], thread
         "ServerApp.allow_root": True,
         "PasswordIdentityProvider.hashed_password": f"sha256:{home.key}:{digest}",
     }
-    # What its kernels run is the user's: the environment of workers, and the cluster is found by its home.
+    # Kernels run user code: they get the workers' environment, and find the cluster by its home.
     users = environment.worker(inherited, threads)
     own = {
         "CEREBRO_HOME": str(home.path),
@@ -302,7 +301,7 @@ def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], thread
 
 
 def health_port(service: str) -> str:
-    """What the port is called that answers a service's probes, and tells its metrics unless it has a page for them."""
+    """Return the name of the port for a service's probes, and for its metrics if it has no page."""
     return f"{service} {'health' if service in _WITH_PAGE else 'metrics'}"
 
 

@@ -1,8 +1,8 @@
-"""Keeps a list of services running: starts them in order, restarts what ends, and leaves nothing behind.
+"""Keep a list of services running: start them in order, restart ended ones, and end them all.
 
-Knows processes, not what they do: the list is data (`services`). One thread that sleeps until a signal
-arrives (a child ended; we are to stop) or the next thing is due. One thread only, also because the kernel
-sends a child its signal (`parent_death`) when the thread that started it ends.
+The list is data (`services`); the supervisor knows only processes. One thread sleeps until a signal (a child
+ended, or stop) or the next due action. It must be one thread: the kernel sends the signal of `parent_death`
+when the thread that started a child ends.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from cerebro.local.services import Service
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-"""How long a service may take to end by itself."""
+"""Seconds for a service to end by itself."""
 FRUITLESS_STARTS = 3
-"""So many processes of one service that end before they are ready make the start of a cluster a failure."""
+"""Failed starts of one service that make the start of a cluster fail."""
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _RECORD_AGAIN_S = 1.0
 
 
 class ClusterState(StrEnum):
-    """What a local cluster as a whole is doing."""
+    """State of a local cluster."""
 
     STARTING = "starting"  # not all required services have been ready yet
     READY = "ready"  # all required services are ready
     RECOVERING = "recovering"  # it was ready; a required service is being restarted
     STOPPING = "stopping"  # services are being ended
-    STOPPED = "stopped"  # it was told to end, and did
+    STOPPED = "stopped"  # ended by request
     FAILED = "failed"  # it ended because a service could not be started
 
 
 ENDING = frozenset({ClusterState.STOPPING, ClusterState.STOPPED, ClusterState.FAILED})
-"""States a cluster does not come back from."""
+"""Final states of a cluster, and stopping."""
 
 
 class Supervisor:
-    """Runs services until it is told to stop.
+    """Run services until stopped.
 
     Args:
-        home: where logs and the record go. The caller holds its lock.
-        services: what to run.
+        home: folder for logs and the record. The caller holds its lock.
+        services: services to run.
         info: facts about the cluster; the supervisor fills in state, services and problem.
-        on_record: called with each record once it is on disk.
-        grace_s: how long a service may take to end by itself.
-        for_workers: the services of a cluster with so many workers, and of what else is asked for by then. At SIGUSR1
-            those of the number in ``run/size`` that are not there are started, those that are too many are ended.
+        on_record: called with each record after it is written.
+        grace_s: seconds for a service to end by itself.
+        for_workers: returns the services for a number of workers, with requested additions. At SIGUSR1 the
+            supervisor reads ``run/size``, starts missing services and ends excess ones.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Supervisor:
         self._leaving: dict[ServiceProcess, float] = {}
         """Services that are too many -> when they are killed."""
         self._is_resized = False
-        """Whether somebody asked for another number of workers, or for a service more."""
+        """True if another number of workers or another service was requested."""
         self._state = ClusterState.STARTING
         self._problem = ""
         self._orders = 0
@@ -170,7 +170,7 @@ class Supervisor:
                 child.kill()
 
     def _end_orphans(self) -> None:
-        """End what a service that was killed had started, in groups of its own, which no signal reaches."""
+        """End children of a killed service in other process groups, which its group signal does not reach."""
         orphans = processes.orphans(self._home.path, os.getpid())
         for process in orphans:
             logger.warning("ending process %s, which a service left behind", process.pid)
@@ -189,7 +189,7 @@ class Supervisor:
     def _tell(self, child: ServiceProcess, *, has_ended: bool) -> None:
         info = child.info()
         pid = info.process.pid if info.process else "-"
-        # Of one that runs the problem was that of the process before it.
+        # A running process no longer has the problem of its predecessor.
         problem = "" if info.process or has_ended else info.problem
         level = logging.WARNING if problem else logging.INFO
         logger.log(
@@ -273,7 +273,7 @@ class Supervisor:
     # --- recording -------------------------------------------------------------------------------
 
     def _record(self) -> None:
-        """Write what has changed. A full disk must not end a cluster that runs: then it is written later."""
+        """Write a changed record. A full disk must not end a running cluster, so retry later."""
         now = replace(
             self._info,
             state=str(self._state),

@@ -1,14 +1,13 @@
-"""TensorBoard for those who are signed in: ``python -m cerebro.local.tensorboard --logdir ... --port ...``.
+"""TensorBoard behind a sign-in: ``python -m cerebro.local.tensorboard --logdir ... --port ...``.
 
-By itself TensorBoard answers everybody who reaches its port, under any name: each user of the machine, and each web
-page that a browser here has open (DNS rebinding). So a guard stands before it. A browser without a pass is sent to the
-cluster's page, which asks it to sign in and sends it back with a ticket (`cerebro.runtime.tickets`); a program sends
-the cluster's token, as to every other service. Of the token this process knows a derived key only: TensorBoard's
-plugins run here.
+TensorBoard itself answers every client of its port, under any host name: other users of the machine, and web
+pages in a local browser (DNS rebinding). The guard redirects a browser without a pass to the cluster's page,
+which signs in the user and returns a ticket (`cerebro.runtime.tickets`). Programs send the cluster's token.
+TensorBoard plugins run here, so this process has only a key derived from the token.
 
-TensorBoard reads fast by a data server, a process that answers everybody on a loopback port of its own. Where the
-kernel allows it, both run in a network of their own, of which only the socket that TensorBoard listens on is seen
-outside; elsewhere TensorBoard reads by itself, which takes ten times as long with hundreds of models.
+TensorBoard is fast with a data server, which answers every client of a loopback port. If the kernel allows
+it, both run in a private network, and only TensorBoard's socket is visible outside. Otherwise TensorBoard
+reads without the data server, ten times slower with hundreds of models.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = time.time) -> Wsgi:
-    """`app` for those who have a pass.
+    """Serve `app` only to clients with a pass.
 
     Args:
-        app: answers everybody.
-        key: of `tickets.key_of`.
+        app: an application without access control.
+        key: key from `tickets.key_of`.
         page: address of the page that issues tickets.
         clock: seconds since the epoch.
     """
@@ -129,10 +128,10 @@ def main() -> None:
     listener = socket.create_server((HOST, own.port))
     from cerebro.local import network_namespace
 
-    # Before any thread is started, and after the socket is there, which stays where it was made.
+    # Before any thread starts, and after the socket is created, which stays in its network.
     is_alone = network_namespace.private_network()
 
-    # Where Keras is installed, so is TensorFlow perhaps: 600 MB for what TensorBoard has a part of its own for.
+    # With Keras, TensorFlow may be installed too: 600 MB, which TensorBoard replaces by a stub.
     sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
     from tensorboard import default, main_lib, program
