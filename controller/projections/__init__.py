@@ -1,1 +1,1 @@
-"""What is derived from logs: TensorBoard files, timings, priority scores, history."""
+"""Derived data of logs: TensorBoard files, timings, priority scores, history."""

@@ -1,7 +1,7 @@
-"""A TensorBoard event file that is continued where it was left, whatever tore it off.
+"""A TensorBoard event file that continues after its last complete record.
 
-Owns the format: records, checksums, the file's version record. Knows nothing of models, runs and logs. Only the
-messages are TensorBoard's: importing its writer brings in numpy and object stores, 25 MB for a function of two lines.
+Owns the format: records, checksums, version record. Independent of models, runs and logs. Only the messages
+are TensorBoard's: importing its writer adds numpy and object stores, 25 MB for a function of two lines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
 
 _BEFORE_DATA, _AROUND_DATA = 12, 16
-"""Bytes of a record before its data, and in all but its data."""
+"""Bytes of a record before its data, and of all parts but the data."""
 
 _LARGEST = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """One value to draw: `step` counts sub-epochs (``sub_epoch/``), epochs (``epoch/``, ``schedule/``) or rows
-    (``live/``)."""
+    """One value of a chart.
+
+    `step` counts sub-epochs (``sub_epoch/``), epochs (``epoch/``, ``schedule/``) or rows (``live/``).
+    """
 
     tag: str
     step: int
@@ -44,8 +46,10 @@ class Scalar:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionStart:
-    """A model with its hyper-parameters, for the HParams plugin: text, numbers and truth values as they are, anything
-    else, integers beyond the range of a double too, as JSON."""
+    """A model with its hyperparameters, for the HParams plugin.
+
+    Text, numbers and booleans stay; anything else becomes JSON, including integers beyond a double's range.
+    """
 
     tag: ClassVar[str] = "_hparams_/session_start_info"
     time: float
@@ -54,7 +58,7 @@ class SessionStart:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionEnd:
-    """The model has trained all of its epochs."""
+    """A model has trained all of its epochs."""
 
     tag: ClassVar[str] = "_hparams_/session_end_info"
     time: float
@@ -64,7 +68,7 @@ Record = Scalar | SessionStart | SessionEnd
 
 
 class EventFile:
-    """A TensorBoard event file that is written from where its complete records end.
+    """A TensorBoard event file, appended after its complete records.
 
     A record is: length (uint64), its masked checksum (uint32), data, the data's masked checksum (uint32).
 
@@ -84,13 +88,12 @@ class EventFile:
             self._write(_version())
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append records, but those that the file has from an earlier life of the process, and hand them to the
-        operating system.
+        """Append records that the file lacks, and pass them to the operating system.
 
         Raises:
-            OSError: the volume does not take them; some may be in the file.
+            OSError: the volume fails; some records may be in the file.
         """
-        # All are made before one is written: a record that cannot be made leaves no part of the others.
+        # Encode all before writing any: a failure then leaves no partial write.
         for event in [_event(record) for record in records]:
             self._write(event)
         self.flush()
@@ -105,19 +108,19 @@ class EventFile:
         self._file.write(header + _checksum(header) + data + _checksum(data))
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass written data to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
 
 class Last(NamedTuple):
-    """A record of a file that was read back.
+    """A record read from a file.
 
     Attributes:
-        number: of the record, counted from 1.
+        number: number of the record, from 1.
     """
 
     tag: str
@@ -127,7 +130,7 @@ class Last(NamedTuple):
 
 
 def last_record(path: Path, *, but: str) -> Last | None:
-    """The last complete record with a tag that does not begin with `but`; `None` if there is no such record or file.
+    """Return the last complete record with a tag not beginning with `but`, or `None`.
 
     Raises:
         OSError: the file cannot be read.
@@ -150,7 +153,7 @@ def last_record(path: Path, *, but: str) -> Last | None:
 
 
 def _complete_records(path: Path) -> tuple[array[int], int]:
-    """(where each complete record starts, where the last one ends)."""
+    """Return the starts of all complete records, and the end of the last one."""
     starts, end = array("Q"), 0
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -158,8 +161,8 @@ def _complete_records(path: Path) -> tuple[array[int], int]:
             file.seek(end)
             header = file.read(_BEFORE_DATA)
             (length,) = struct.unpack("<Q", header[:8])
-            # Blocks that were allocated and not written read as zeros: a record of length 0 but for its checksum, or
-            # the end of the last record.
+            # Allocated but unwritten blocks read as zeros: a record of length 0 with a wrong checksum, or a
+            # truncated last record.
             if end + _AROUND_DATA + length > size or _checksum(header[:8]) != header[8:]:
                 break
             starts.append(end)
@@ -173,8 +176,7 @@ def _complete_records(path: Path) -> tuple[array[int], int]:
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated by 15 bits and moved by a constant, so that it may be stored beside what it covers (TensorFlow's
-    ``lib/hash/crc32c.h``, "Mask")."""
+    """Return the masked CRC-32C: rotated by 15 bits plus a constant (TensorFlow's ``lib/hash/crc32c.h``, "Mask")."""
     crc = google_crc32c.value(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -201,7 +203,7 @@ def _scalar(scalar: Scalar) -> Event:
 
 
 def _clamped(value: float) -> float:
-    """The nearest that the field, a 32-bit float, can hold: it would take what is larger for infinite."""
+    """Return the nearest 32-bit float: the field would turn larger values into infinity."""
     return max(-_LARGEST, min(_LARGEST, value))
 
 
@@ -228,11 +230,11 @@ def _end(end: SessionEnd) -> Event:
 
 
 def _session(tag: str, time: float, data: HParamsPluginData) -> Event:
-    """Plugin data lie in the metadata of a value, which itself is an empty tensor (HParams plugin, ``metadata.py``)."""
+    """Put plugin data into the metadata of an empty tensor (HParams plugin, ``metadata.py``)."""
     from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 
     shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=0)])
-    # A map has no order by itself; a file that is continued must get the bytes that it would have got.
+    # Maps are unordered, but a continued file must get the same bytes.
     content = data.SerializeToString(deterministic=True)
     plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=content)
     value = summary_pb2.Summary.Value(

@@ -1,10 +1,9 @@
-"""What the sub-epochs of runs have shown, told to the store for runs to come, and asked of it for those that begin.
+"""Results of sub-epochs, stored for later runs, and read for new ones.
 
-Belongs to the loop; not thread-safe. What is told are sums over events of a log between two of its numbers, and the
-store counts them only if nobody has counted those events before: a controller that dies, or leads beside another one
-for a moment, counts nothing twice and leaves nothing out. (Of a log that rests its last sub-epochs may be left out, if
-the
-controller died with them: who begins with a snapshot does not see them.)
+Owned by the loop; not thread-safe. A report is the sums over a range of event numbers. The store counts a
+range only once, so a controller that dies, or briefly leads beside another one, counts nothing twice and
+omits nothing. (The last sub-epochs of an inactive log may be missing if the controller died before it
+reported them: a later one starts from a snapshot.)
 """
 
 from __future__ import annotations
@@ -31,55 +30,54 @@ from controller.projections.sub_epoch_times import shown_by, technique_of
 log = logging.getLogger(__name__)
 
 _EVERY_S, _MANY = 10.0, 200
-"""Sub-epochs are told after so long, or once they are so many. Until then they are in the log alone, where the next
-controller finds them."""
+"""Seconds, and number of sub-epochs, between two reports. Unreported ones are in the log, for the next controller."""
 
 _AT_ONCE = 1000
-"""Sub-epochs in a request."""
+"""Maximum sub-epochs of a request."""
 
 
 class HistoryStore(Protocol):
-    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
 
     def history(self) -> History:
-        """All that is known."""
+        """Return the whole history."""
         ...
 
     def count_history(self, request: HistoryRequest) -> HistoryAnswer:
-        """Count what events have shown."""
+        """Add the results of events."""
         ...
 
     def code(self, sha256: str) -> CodeRecord:
-        """Code by its hash."""
+        """Return code by its hash."""
         ...
 
 
 class Shown(NamedTuple):
-    """What one sub-epoch has shown."""
+    """The result of one sub-epoch."""
 
     seq: int
     code: str
-    """Its hash."""
+    """Hash of the code."""
     dataset: str
     hyperparams: Hyperparameters
     device: DeviceKind | None
     parallel_plan: str
-    """How it was used, see `SubEpochKey.of`."""
+    """The plan's name as in `SubEpochKey.of`."""
     row: SubEpochHistory
 
 
 @dataclass(kw_only=True)
 class _Log:
-    """How far an experiment's log is counted."""
+    """The counted part of an experiment's log."""
 
     upto: int
     waiting: deque[Shown] = field(default_factory=deque)
     since: float = 0.0
-    """When the first of those came."""
+    """Arrival of the first waiting result."""
 
 
 def shown(state: ExperimentState, event: Event) -> Shown | None:
-    """What an event has shown that `state` has just taken in; `None`: nothing."""
+    """Return the result in an event that `state` has just applied, or `None`."""
     if not isinstance(event, TaskCommitted):
         return None
     key = TaskKey.parse(event.task)
@@ -112,10 +110,10 @@ def _row(visit: Visit) -> SubEpochHistory | None:
 def priors(
     rows: Mapping[str, SubEpochHistory], state: ExperimentState, run: Run, *, code: str = ""
 ) -> Priors:
-    """What rows say of a fit run that has begun.
+    """Return the priors of a started fit run.
 
     Args:
-        code: fingerprint of its spec; the hash of its code if it is left out.
+        code: fingerprint of its spec; the hash of its code by default.
     """
     assert isinstance(run.plan, FitPlan)
     assert isinstance(run.request, FitRequest)
@@ -129,7 +127,7 @@ def _parallel_plan(visit: Visit) -> str:
 
 
 class RunHistory:
-    """Tells, and asks.
+    """Reports results of sub-epochs, and reads priors.
 
     Args:
         monotonic: elapsed seconds.
@@ -141,15 +139,15 @@ class RunHistory:
         self._fingerprints: dict[str, str] = {}
         self._warned = 0
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def open(self, experiment: str, term: int) -> None:
-        """The experiment's log is about to be read: ask how far it is counted. Raises as `tend`."""
+        """Read the counted part of a log before the log is loaded. Raises like `tend`."""
         if experiment not in self._logs:
             self._count(experiment, HistoryRequest(term=term, experiment=experiment, after=0, upto=0))
 
     def observe(self, state: ExperimentState, event: Event) -> None:
-        """`event` was applied to `state`."""
+        """Collect the result in `event`, which was applied to `state`."""
         known = self._logs.get(state.name)
         if known is None or event.seq <= known.upto:
             return
@@ -159,10 +157,10 @@ class RunHistory:
             known.waiting.append(found)
 
     def begin(self, state: ExperimentState) -> None:
-        """A log is read on from this fold: what is in that was told before (`is_told`)."""
+        """Continue a log from this fold; its events were reported before (`is_told`)."""
 
     def is_told(self, experiment: str, seq: int) -> bool:
-        """Whether nothing of the first `seq` events of a log waits to be told; safe in any thread."""
+        """True if no result of a log's first `seq` events is unreported. Thread-safe."""
         known = self._logs.get(experiment)
         try:
             return known is None or known.waiting[0].seq > seq
@@ -170,15 +168,15 @@ class RunHistory:
             return True
 
     def forget(self, experiment: str) -> None:
-        """The experiment is being deleted."""
+        """Forget a deleted experiment."""
         self._logs.pop(experiment, None)
 
     def tend(self, term: int) -> None:
-        """Tell what has waited long enough. Costs nothing most of the time.
+        """Report results that have waited long enough. Usually cheap.
 
         Raises:
             ConflictError: another controller leads.
-            RetryableError: the store is away.
+            RetryableError: the store is unavailable.
         """
         now = self._monotonic()
         for experiment, known in [*self._logs.items()]:
@@ -202,12 +200,12 @@ class RunHistory:
         except ConflictError:
             raise
         except PermanentError as error:
-            # The experiment is gone, or the store refuses: nobody waits for it.
+            # The experiment is gone, or the store refuses: the history is optional.
             log.info("what sub-epochs of %s have shown is not kept: %s", experiment, error)
             self._logs.pop(experiment, None)
             return
         known = self._logs.setdefault(experiment, _Log(upto=answer.upto))
-        # Where another controller has counted meanwhile, what it counted is left out, and the rest is told next.
+        # Skip the events that another controller has counted; the rest is reported next.
         known.upto = answer.upto
         while known.waiting and known.waiting[0].seq <= answer.upto:
             known.waiting.popleft()
@@ -222,7 +220,7 @@ class RunHistory:
         )
 
     def _fingerprint(self, code: str) -> str:
-        """By what a spec says, not by how it was encoded."""
+        """Return the fingerprint of a spec's content, independent of its encoding."""
         if code not in self._fingerprints:
             try:
                 self._fingerprints[code] = self._store.code(code).fingerprint
@@ -230,10 +228,10 @@ class RunHistory:
                 self._fingerprints[code] = code
         return self._fingerprints[code]
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- priors ----------------------------------------------------------------------------------
 
     def inform(self, core: Core, run: Run) -> None:
-        """Have a fit run that has begun know what earlier runs have shown, once. Raises `RetryableError`."""
+        """Give a started fit run its priors, once. Raises `RetryableError`."""
         is_fit = isinstance(run.plan, FitPlan) and isinstance(run.request, FitRequest)
         if not is_fit or not run.models or core.expects(run):
             return

@@ -1,9 +1,8 @@
-"""What the models of a fit run are worth, by the rule of the policy that dispatches it, from what their sub-epochs
-showed.
+"""Priority scores of a fit run's models, by its policy's rule, from their sub-epochs.
 
-A pure function of the visits, kept until they change: a controller that has just read the log finds the same priority
-scores as one that saw every sub-epoch end. A sub-epoch shows the curve of what it reported first (`TaskResult.curve`)
-or, where the log has none, a training metric that it returned.
+A pure function of the committed sub-epochs, cached until they change: a restarted controller computes the
+same scores. A sub-epoch gives the curve of its first reported metric (`TaskResult.curve`), or else a training
+metric that it returned.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from cerebro.state import ExperimentState, Model, Run, Visit
 from cerebro.state.archived import EpochSummary
 
 _LOSS = "loss"
-"""What is looked at where nothing was reported, and `train` does not return the run's metric."""
+"""Metric used without reports, if `train` does not return the run's metric."""
 _LARGEST = 1e100
-"""Beyond it all values are equally bad: squares of them are still numbers."""
+"""Values beyond this are equally bad; their squares are still finite."""
 
 _Given = tuple[int, Visit | None, int, int]
-"""What is learned from of a model: its number of visits, the last one, its epochs, and how many are archived."""
+"""A model's inputs: number of sub-epochs, the last one, its epochs, and the number compacted."""
 
 
 @dataclass(kw_only=True)
 class _Known:
-    """What was learned of a model.
+    """The knowledge about a model.
 
     Attributes:
-        given: what it was learned from. Made anew where that differs, but for another visit.
-        reported: name of what its sub-epochs reported; empty where none did.
-        shown: what its visits have shown by then, as far as they are added up.
+        given: its inputs. Another difference than one more sub-epoch causes a rebuild.
+        reported: name of the reported metric, or "".
+        shown: results of its sub-epochs, as summed.
     """
 
     given: _Given
@@ -46,26 +45,25 @@ class _Known:
 
 @dataclass
 class PriorityScores:
-    """Of one fit run. Not thread-safe: one owner."""
+    """Priority scores of one fit run. Not thread-safe: one owner."""
 
     _known: list[_Known] = field(default_factory=list)
-    """Of each model, in their order."""
+    """Knowledge of each model, in order."""
     _given: list[_Given] = field(default_factory=list)
     _progress: list[Progress] = field(default_factory=list)
     _reported: Counter[str] = field(default_factory=Counter)
-    """What models report, and how many of them do."""
+    """Reported metrics, with numbers of models."""
     _measure: str = ""
-    """What models are compared by."""
+    """Metric for comparing models."""
     _rule: Rule | None = None
     _seq: int = 0
-    """Number of the newest event when models were looked at."""
+    """Newest event at the last update."""
     _priority_score: list[float] = field(default_factory=list)
 
     def of(self, state: ExperimentState, run: Run, policy: Policy) -> list[float]:
-        """For each model, in their order, `DispatchState.priority_score`. None by a policy without a rule. Not to be
-        changed.
+        """Return `DispatchState.priority_score` for each model; [] without a rule. Do not change it.
 
-        Costs a look at each model after each event, and next to nothing when asked again.
+        Costs a check of each model after each event; a repeated call is cheap.
         """
         if not isinstance(policy, ByPriorityScore) or not isinstance(run.plan, FitPlan):
             return []
@@ -78,7 +76,7 @@ class PriorityScores:
         return self._priority_score
 
     def _learn(self, run: Run, rows: int) -> bool:
-        """Look at the models whose visits have changed; whether there were any. `rows`: of all partitions."""
+        """Update models with changed sub-epochs; return True if any changed. `rows`: of all partitions."""
         models = list(run.models.values())
         given = [
             (len(m.visits), m.visits[-1] if m.visits else None, m.epochs, m.archived_epochs) for m in models
@@ -89,7 +87,7 @@ class PriorityScores:
         changed = [n for n, now in enumerate(given) if n >= len(before) or now != before[n]]
         for number in changed:
             self._look(number, models[number])
-        # One for all models, or their values could not be compared.
+        # One metric for all models, because others are not comparable.
         measure = min(self._reported, default="")
         if measure != self._measure:
             self._measure, changed = measure, list(range(len(models)))
@@ -101,7 +99,7 @@ class PriorityScores:
         return True
 
     def _look(self, number: int, model: Model) -> None:
-        """Take in what a model reports."""
+        """Update the metric that a model reports."""
         if number == len(self._known):
             self._known.append(_Known(given=_NOTHING, reported="", shown=_Shown()))
             self._progress.append(UNSEEN)
@@ -124,20 +122,22 @@ class PriorityScores:
 
 
 def _epochs(run: Run, model: Model) -> int:
-    """To whose end the model is foretold. A search grants few epochs at first: what models come to in all that they may
-    have is compared, and not what they come to in their grants."""
+    """Return the epoch up to which the model is predicted.
+
+    A search grants few epochs at first; models are compared at the maximum, not at their present resource.
+    """
     return max(model.epochs, run.fit_request.epochs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Shown:
-    """What a model's first `visits` have shown.
+    """Results of a model's first `visits` sub-epochs.
 
     Attributes:
-        measure: what models are compared by; empty: the training metric.
-        whole: rows of all of its training.
-        done, trained: rows of its visits, and those that were trained in them.
-        seconds: that they took.
+        measure: metric for comparing models; "" for the training metric.
+        whole: rows of its whole training.
+        done, trained: rows of its sub-epochs, and those they trained.
+        seconds: training time.
     """
 
     visits: int = 0
@@ -151,7 +151,7 @@ class _Shown:
     since: float = 0.0
 
     def further(self, run: Run, model: Model, measure: str, whole: int) -> _Shown:
-        """With all visits of the model. Where they are compared by something else, it is made anew."""
+        """Return the results with all sub-epochs; rebuilt for another metric."""
         if (self.measure, self.whole) != (measure, whole):
             return _Shown(measure=measure, whole=whole)._with(run, _all_shown(model), len(model.visits))
         return self._with(run, _all_shown(model, self.visits), len(model.visits))
@@ -184,7 +184,7 @@ class _Shown:
         )
 
     def progress(self) -> Progress:
-        """To be compared with that of other models."""
+        """Return the progress for comparison with other models."""
         if not self.quanta and not self.has_diverged:
             return UNSEEN
         return Progress(
@@ -200,7 +200,7 @@ _NOTHING: _Given = (-1, None, 0, 0)
 
 
 def _all_shown(model: Model, since: int = 0) -> list[Visit]:
-    """Its visits, but for so many of the first; an archived epoch is one."""
+    """Return the sub-epochs after the first `since`; a compacted epoch counts as one."""
     if since >= model.visits.archived:
         return model.visits[since:]
     return [
@@ -210,7 +210,7 @@ def _all_shown(model: Model, since: int = 0) -> list[Visit]:
 
 
 def _together(epoch: int, known: EpochSummary) -> Visit:
-    """The visits of an archived epoch as if they were one."""
+    """Return a compacted epoch as one sub-epoch."""
     return Visit(
         epoch=epoch,
         partition=0,
@@ -237,7 +237,7 @@ def _together(epoch: int, known: EpochSummary) -> Visit:
 def _samples(
     run: Run, visit: Visit, measure: str, *, before: float, of: int, took: float
 ) -> Iterator[Sample]:
-    """What a visit has shown of the measure; the smaller, the better."""
+    """Yield the samples of a sub-epoch's metric; smaller is better."""
     request, found = run.fit_request, visit.metrics
     name = measure or (request.metric if request.metric in found else _LOSS)
     points = visit.points if visit.reported == name else ()
@@ -245,7 +245,7 @@ def _samples(
         points = (CurvePoint(took / 2, found[name], 1),)
     sign = -1.0 if name == request.metric and request.mode == "max" else 1.0
     for point in points:
-        # By rows, not by seconds: workers are not equally fast.
+        # By rows instead of seconds, because workers differ in speed.
         rows = visit.resumed_rows + (visit.rows - visit.resumed_rows) * min(
             1.0, point.seconds / (took or 1.0)
         )

@@ -1,7 +1,7 @@
-"""What earlier runs say of the sub-epochs of a fit run, before one of them has run. Pure.
+"""Expected sub-epoch times of a fit run from earlier runs. Pure.
 
-Of a model's very sub-epochs, by code, data set and hyper-parameters; else of sub-epochs of the same code; else of
-sub-epochs on the kinds of devices that the workers have. The kinds are compared by sub-epochs that ran on several.
+From the model's own sub-epochs by code, data set and hyperparameters; else from sub-epochs of the same code;
+else from sub-epochs on the workers' kinds of devices. Kinds are compared by sub-epochs that ran on several.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from cerebro.scheduling.estimates import Estimates
 
 
 class Prior(NamedTuple):
-    """What is expected of a model."""
+    """The expectation for a model."""
 
     log_rate: float
-    """Natural logarithm of seconds per row, on a worker as fast as others."""
+    """Natural logarithm of seconds per row, on an average worker."""
     fixed_s: float
     sub_epochs: float
-    """Of the very model, that have shown it; 0: those of others have."""
+    """Sub-epochs of the same model behind it; 0 if others are."""
 
 
 class Priors:
-    """Of one run.
+    """Priors of one run.
 
     Args:
-        rows: what is known, by key.
+        rows: the history, by key.
         code: fingerprint of the run's spec.
-        dataset: of the run.
-        devices: of the workers.
+        dataset: the run's data set.
+        devices: the workers' devices.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Priors:
         alike = alike or [each for each in known if each[0].device in here]
         self._typical = _mean(alike, self._paces, 0.0) if alike else None
         self.sigma = _sigma(row for each in own.values() for _, row in each)
-        """How much the times of such sub-epochs strayed; `None`: it is not known."""
+        """Deviation of such sub-epochs; `None` if unknown."""
 
     def __bool__(self) -> bool:
         return self._typical is not None
 
     def of(self, hyperparams: Mapping[str, Any]) -> Prior | None:
-        """What is expected of a model; `None`: nothing."""
+        """Return the expectation for a model, or `None`."""
         key = SubEpochKey.of(code=self._code, dataset=self._dataset, hyperparams=hyperparams, device=None)
         return self._by_hyperparams.get(key.hyperparams, self._typical)
 
     def slowness(self, device: DeviceKind | None) -> float:
-        """Logarithm of the factor by which such a device takes longer than those that are here."""
+        """Return the log slowness of a device relative to the present ones."""
         return self._paces.get(device_hash(device), 0.0)
 
 
@@ -87,7 +87,7 @@ def _mean(
 
 
 def _paces(known: Collection[tuple[SubEpochKey, SubEpochHistory]], here: Collection[str]) -> dict[str, float]:
-    """Slowness of kinds of devices, against the mean of those that are here."""
+    """Return the slowness of device kinds, relative to the mean of the present ones."""
     found = Estimates()
     for key, row in known:
         found.observe("-".join(key[:3]), key.device, rows=1, seconds=math.exp(row.log_rate))

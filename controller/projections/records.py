@@ -1,9 +1,8 @@
-"""What each event of a log adds to TensorBoard's files. Pure: the same log gives the same records in the same order.
+"""Additions of each event to TensorBoard's files. Pure: a log always gives the same records in order.
 
-A model's file begins with its hyper-parameters and, once it has trained all of its epochs, ends with its success: the
-messages of TensorBoard's HParams plugin, whose table shows them beside the newest values. A model that failed or was
-stopped gets no end, because a user may let it go on at any time, in the same file, and TensorBoard keeps the first end
-that it reads.
+A model's file begins with its hyperparameters and ends, after all epochs, with its success: messages of the
+HParams plugin, which shows them beside the newest values. A failed or stopped model gets no end, because a
+user may resume it in the same file, and TensorBoard keeps the first end.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from cerebro.state.committed import Values, values_of_commit, values_of_epoch
 from controller.projections.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500
-"""Of each live metric of a model, about so many values in all of its run: as many as a chart has pixels, and little to
-load for hundreds of models. A sub-epoch gets its share; of what it reported, extremes and the last value are kept.
-Where a share would say nothing, because a model has so many sub-epochs, only one sub-epoch in so many has live
-values."""
+"""Approximate number of values of each live metric of a model: the width of a chart in pixels.
+
+Each sub-epoch gets a share, and keeps the extremes and the last value. With very many sub-epochs, only one in
+several has live values.
+"""
 
 LIVE = "live"
-"""Before the names of live metrics."""
+"""Prefix of the names of live metrics."""
 
 
 class Reported(NamedTuple):
-    """What an attempt reported at once: when (the store's clock), after how many rows, and its values by metric."""
+    """One report of an attempt: time by the store's clock, rows so far, and values by metric."""
 
     time: float
     rows: int
@@ -36,8 +36,9 @@ class Reported(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An attempt has ended: what it reported came before, by `time`, which is the store's clock. With it goes all that
-    it and the attempts before it had reported."""
+    """The end of an attempt, at `time` by the store's clock. Its reports and those of earlier attempts came
+    before.
+    """
 
     experiment: str
     task: str
@@ -46,24 +47,23 @@ class Ended(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What it tells of, once per experiment."""
+        """Unique key in the experiment."""
         return f"{self.task}#{self.attempt}"
 
 
 class Addition(NamedTuple):
-    """What comes to the end of one file: a model's, or without one the run's.
+    """An addition to the end of one file: a model's, or the run's without a model.
 
-    Its records are made when they are asked for: of a long log most are in the files already.
+    Records are made on demand: in a long log, most are already in the files.
 
     Attributes:
-        key: what they tell of, once per experiment.
-        time: when that was.
-        parts: in their order; the record of a session stands alone.
-        rows_before: rows that the model had seen before that task.
-        live_values: how many values of each live metric come before the records; 0: none.
-        ended: the attempt that reported them, if it is a commit.
-        is_sub_epoch: it is of a sub-epoch, of which there are millions: nobody need remember it to leave out what is
-            told twice.
+        key: unique key in the experiment.
+        time: time of the event.
+        parts: values in order, or a single session record.
+        rows_before: rows that the model had seen before the task.
+        live_values: number of values of each live metric before the records.
+        ended: the attempt that reported them, for a commit.
+        is_sub_epoch: True for sub-epochs: they are too many to remember for detecting duplicates.
     """
 
     experiment: str
@@ -78,7 +78,7 @@ class Addition(NamedTuple):
     is_sub_epoch: bool = False
 
     def records(self, points: Sequence[Reported] = ()) -> Iterator[Record]:
-        """Live values, then the others; `points` are those of the attempt, in order."""
+        """Yield live values, then the others; `points` are the attempt's reports in order."""
         if self.live_values:
             yield from self._live(points)
         if not isinstance(self.parts, tuple):
@@ -89,7 +89,7 @@ class Addition(NamedTuple):
                 yield Scalar(tag=f"{prefix}/{name}", step=step, time=self.time, value=values[name])
 
     def has(self, last: Last) -> bool:
-        """Whether that record is one of `records`, but for live values."""
+        """True if the record is one of `records`, except live values."""
         if not isinstance(self.parts, tuple):
             return last.tag == self.parts.tag
         return any(
@@ -119,8 +119,10 @@ ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
 
 
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
-    """What `event`, which was just applied to `state`, adds; what was added under the same key before is to be left
-    out. A sub-epoch that is done again, because its checkpoint was lost, adds nothing."""
+    """Yield the additions of `event`, which `state` has just applied.
+
+    Skip keys added before. A sub-epoch repeated after the loss of its checkpoint adds nothing.
+    """
     if isinstance(event, EpochCompleted):
         yield _epoch(state, event)
     elif isinstance(event, ADDING):
@@ -133,7 +135,7 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
         if isinstance(event, TaskCommitted):
             if model.own_sub_epochs == 1:
                 yield _start(state, key.run, model)
-            # Of a sub-epoch that was taken back once, the first commit has told.
+            # The first commit of a repeated sub-epoch counts.
             if key.kind == "valid" or (key.epoch, key.partitions) not in model.taken_back:
                 yield _commit(state, event, key, model, ended)
         yield ended
@@ -144,7 +146,7 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
 
 
 def keys_of(state: ExperimentState) -> set[str]:
-    """Keys of all that the log so far has added, but for sub-epochs (`Addition.is_sub_epoch`)."""
+    """Return the keys of all additions of the log, except sub-epochs (`Addition.is_sub_epoch`)."""
     found: set[str] = set()
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
@@ -152,14 +154,14 @@ def keys_of(state: ExperimentState) -> set[str]:
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
             if model.own_sub_epochs:
                 found.add(f"{run.id}/{model.id}/start")
-            # Of one that was extended since, there may be a second end: TensorBoard keeps the first.
+            # An extended model may have a second end: TensorBoard keeps the first.
             if _is_at_end(run, model):
                 found.add(f"{run.id}/{model.id}/end")
     return found
 
 
 def _is_at_end(run: Run, model: Model) -> bool:
-    """Whether all is trained; a search may have a model trained on from a rung."""
+    """True after the last epoch; a search may continue a model from a rung."""
     is_final = run.search is None or model.epochs >= run.fit_request.epochs
     return model.state is ModelState.FINISHED and is_final
 
@@ -181,7 +183,7 @@ def _commit(
         event.task,
         event.time,
         values_of_commit(event, key, model),
-        # Curves of a model go on where those of its parent were left.
+        # A model's curves continue its parent's.
         rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
         live_values=live_share(sub_epoch, epochs * len(model.partitions)),
         ended=ended,
@@ -190,7 +192,7 @@ def _commit(
 
 
 def live_share(sub_epoch: int, sub_epochs: int) -> int:
-    """How many values of each live metric the sub-epoch with that number, from 0, may add to its model's file."""
+    """Return the number of values of each live metric for this sub-epoch, numbered from 0."""
     share = LIVE_VALUES // sub_epochs
     if share >= FEWEST:
         return share

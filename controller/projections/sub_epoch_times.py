@@ -1,8 +1,7 @@
-"""What the sub-epochs of a fit run have shown: how long they take, how long it takes to load a model, and what comes of
-it (`controller.projections.priority_scores`).
+"""Times and losses of a fit run's sub-epochs (`controller.projections.priority_scores`).
 
-A fold of the log beside the dispatch state (`controller.decisions.fit_dispatch`), and apart from it: a dispatch state
-that is made anew knows all that the one before had learned.
+A fold of the log separate from the dispatch state (`controller.decisions.fit_dispatch`), so that a rebuilt
+dispatch state loses no knowledge.
 """
 
 from __future__ import annotations
@@ -21,56 +20,53 @@ from controller.projections.priority_scores import PriorityScores
 from controller.projections.priors import Priors
 
 _FADING = 0.9
-"""Share of a long loading time that is still reckoned with after another sub-epoch."""
+"""Decay of a long load time per sub-epoch."""
 
 _RARELY = 4
-"""All estimates are made anew when the observations have grown by this fraction of their number: again and again at
-first, then ever more rarely, for it costs a pass over all pairs."""
+"""Relative growth of the observations that triggers new estimates: each costs a pass over all pairs."""
 
 
 _PAIRS = 20_000
-"""Of model and partition, for which an observation more is waited for before all estimates are made anew: a pass over a
-million of them takes a second, and one observation in a million tells little."""
+"""Pairs of model and partition per additional observation to wait for: a pass over a million takes a second."""
 
 _REMEMBERED = 50
-"""Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
+"""Epochs after which old results have little weight (`cerebro.scheduling.estimates`)."""
 
 
 _AT_START = 10_000
-"""Visits from which a controller that starts over learns: each takes 30 microseconds, and it is to decide at once."""
+"""Maximum sub-epochs for learning at a restart: each takes 30 microseconds, and decisions should start at once."""
 
 _FEWEST_MODELS = 50
-"""That a run is taken to have whose models come one by one: the first would say little of how many sub-epochs to
-note."""
+"""Assumed minimum of models for searches: the first models do not predict the number of sub-epochs."""
 
 
 def technique_of(parallel_plan: ParallelPlan | None) -> str:
-    """What sub-epochs of a way are known by in `Estimates`."""
+    """Return the key of a plan's sub-epochs in `Estimates`."""
     return "" if parallel_plan is None or parallel_plan.is_single else parallel_plan.label
 
 
 def shown_by(visit: Visit) -> tuple[int, float, float]:
-    """(rows, seconds that they took, seconds of the sub-epoch's fixed part). Without what the process took to start and
-    to
-    import: that is over once and for all. Ranks that have to be started count as the fixed part."""
+    """Return (rows, their seconds, fixed seconds) of a sub-epoch.
+
+    Without the start of the process and imports, which happen once. Starting ranks counts as fixed.
+    """
     seconds = visit.compute_s or visit.ended - visit.started
-    # Without times of a worker all is one.
+    # Without a worker's times, all is one.
     fixed_s = visit.load_s + visit.save_s if visit.compute_s else 0.0
     return visit.rows - visit.resumed_rows, seconds, fixed_s
 
 
 class SubEpochTimes:
-    """Of one fit run. Not thread-safe: one owner.
+    """Times of one fit run's sub-epochs. Not thread-safe: one owner.
 
-    What the newest sub-epochs showed is only noted until somebody asks: a controller that reads a long log learns from
-    the newest of it alone.
+    New results are processed on demand: after reading a long log, only the newest.
 
     Attributes:
-        run: its id.
-        priority scores: what they have shown of their models' losses.
+        run: id of the run.
+        priority scores: scores from their losses (`priority_scores`).
 
     Args:
-        priors: what earlier runs have shown.
+        priors: expectations from earlier runs.
     """
 
     def __init__(self, run: Run, priors: Priors | None = None) -> None:
@@ -89,7 +85,7 @@ class SubEpochTimes:
 
     @classmethod
     def of(cls, run: Run, priors: Priors | None = None) -> SubEpochTimes:
-        """What the visits of a run tell that stand; of very many the newest."""
+        """Return the times from a run's committed sub-epochs, or the newest of very many."""
         made = cls(run, priors)
         visits = (
             (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
@@ -101,31 +97,30 @@ class SubEpochTimes:
 
     @property
     def estimates(self) -> Estimates:
-        """Learned from its committed sub-epochs."""
+        """Estimates from the committed sub-epochs."""
         self._learn()
         return self._estimates
 
     @property
     def load_s(self) -> float:
-        """Seconds that loading a model took lately, at the most."""
+        """Recent maximum seconds to load a model."""
         self._learn()
         return self._load_s
 
     @property
     def settled(self) -> int:
-        """How often all estimates were made anew; between two times only those of a model change whose sub-epoch was
-        committed."""
+        """Number of complete updates; in between only models with commits change."""
         self._learn()
         return self._settled
 
     def apply(self, run: Run, event: TaskCommitted) -> None:
-        """Take in an event that the state of its experiment, `run` among it, has just taken in."""
+        """Process an event that the experiment's state, including `run`, has just applied."""
         key = TaskKey.parse(event.task)
         if key.kind == "train" and key.run == self.run:
             self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
 
     def expect(self, run: Run, workers: Mapping[str, Worker]) -> None:
-        """Expect of workers, and of new models, what earlier runs have shown. May be called again and again."""
+        """Use the priors for workers and new models. Idempotent."""
         if not self._priors:
             return
         for name, worker in workers.items():
@@ -140,8 +135,9 @@ class SubEpochTimes:
         self._settle()
 
     def see_trials(self, run: Run) -> None:
-        """Take in what the run's trials have shown of ways that plans may choose: those that can be used and are
-        verified, or that the user has named. May be called again and again."""
+        """Use the trials of plans that schedules may choose: usable, and verified or named by the user.
+        Idempotent.
+        """
         if run.inspection is None or not isinstance(run.plan, FitPlan) or len(run.trials) == self._trials:
             return
         self._trials = len(run.trials)
@@ -160,7 +156,7 @@ class SubEpochTimes:
                     task.attempts[-1].worker if task is not None and task.attempts else "",
                     rows=rows,
                     seconds=outcome.batch_s * rows / max(1, group.batch_size),
-                    # A sub-epoch also loads and saves its model. Its processes start once, and stay for the next one.
+                    # A sub-epoch also loads and saves its model. Its processes are reused by the next one.
                     fixed_s=outcome.load_s + outcome.save_s,
                     technique=technique_of(known.parallel_plan),
                 )

@@ -1,13 +1,12 @@
-"""TensorBoard event files as a projection of the log: a pure function of what was committed, written as it grows.
+"""TensorBoard event files as a projection of the log: a pure function of the commits.
 
-One file per model, and one per run for how well it is scheduled; what goes into them says
-`controller.projections.records`. Their records follow from the log in a fixed order, so after a crash the projection
-looks up the last complete record
-of a file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. What comes
-before that record in the log is passed over at next to no cost. Values reported within a sub-epoch are written when the
-sub-epoch commits, so a superseded attempt leaves no trace.
+One file per model, and one per run for its scheduling; `controller.projections.records` defines the content.
+Records follow from the log in a fixed order. After a crash the projection finds a file's last complete
+record, cuts off a partial one and continues: nothing is repeated or missing. Earlier records of the log are
+skipped at little cost. Live values are written when their sub-epoch commits, so a superseded attempt leaves
+no trace.
 
-Runs in a thread of its own, because a slow metrics volume must not delay a hop.
+It has its own thread, because a slow metrics volume must not delay a hop.
 """
 
 from __future__ import annotations
@@ -34,23 +33,22 @@ from controller.projections.records import ADDING, LIVE, Addition, Ended, Report
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 5.0
-"""Between two tries while the store or the metrics volume is away."""
+"""Seconds between two tries while the store or the volume is unavailable."""
 
 _MAX_OPEN = 200
-"""Files kept open; a grid may have more models than a process may have files."""
+"""Maximum open files; a grid may have more models than a process may have files."""
 _GATHER_S = 0.2
-"""Commits that follow one another within this time are written together: one request for live points each would slow
-the store that the workers wait on."""
+"""Seconds within which commits are written together: a request for live points for each would slow the store."""
 
 
 @dataclass
 class _Observed:
-    """What was observed of a log: its first `seq` events, and the keys of what they added to files.
+    """The observed part of a log: its first `seq` events, and the keys of their additions.
 
     Attributes:
-        keys: but for those of sub-epochs.
-        shown: number of the newest event that was shown, whether it adds anything or not.
-        unwritten: numbers of the events whose additions are not in files yet.
+        keys: keys, except of sub-epochs.
+        shown: number of the newest observed event.
+        unwritten: event numbers of additions not yet in files.
     """
 
     seq: int = 0
@@ -60,8 +58,7 @@ class _Observed:
 
 
 class _Entry(NamedTuple):
-    """What is to be done, of which event, in which life of the experiment's name, and since when it waits (monotonic
-    seconds)."""
+    """An addition with its event, the life of the experiment's name, and its monotonic arrival."""
 
     what: Addition | Ended
     seq: int
@@ -78,44 +75,46 @@ class Projection:
         self._stopped = threading.Event()
         self._thread = threading.Thread()
         self._lock = threading.Lock()
-        """Of what comes in: the next two."""
+        """Guards the next two."""
         self._observed: dict[str, _Observed] = {}
         self._lives: dict[str, int] = {}
-        """How often an experiment of that name was forgotten."""
+        """Number of times an experiment with that name was forgotten."""
         self._since: float | None = None
-        """When the entry that is being written came; `None`: nothing waits."""
+        """Arrival of the entry being written; `None` without one."""
         self._writing = threading.Lock()
-        """Of files, and of the next five."""
+        """Guards files and the next five."""
         self._live: dict[str, _LiveReader] = {}
         self._files: dict[Path, EventFile] = {}
         self._passed: dict[Path, int] = {}
-        """Records of a file that belong to commits which are done; of a file that an earlier life has left, only once
-        that life's last record was met in the log."""
+        """Records of a file from processed commits. For an earlier process's file, known once its last record
+        was met.
+        """
         self._left: dict[Path, Last | None] = {}
-        """What an earlier life wrote last."""
+        """The last record of an earlier process."""
         self._paths: dict[tuple[str, str, str], Path] = {}
         """Files by experiment, run and model."""
 
     def start(self) -> None:
-        """Begin writing, first what an earlier life of the process may have left out."""
+        """Start writing, first the entries an earlier process may have missed."""
         self._thread = threading.Thread(target=self._write_all, name="projection", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more, once the entry that is being written is done or cannot be written. `start` has been called."""
+        """Stop after the present entry is written or fails. Requires `start`."""
         self._stopped.set()
         self._entries.put(None)
         self._thread.join()
 
     def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
-        """Queue what an event adds. A sub-epoch that is done again, because its checkpoint was lost, says nothing new.
+        """Queue the additions of an event. A sub-epoch repeated after the loss of its checkpoint adds
+        nothing.
 
-        Each reader of a log shows it from its beginning, or from where another one of this process had come. What was
-        shown before costs next to nothing.
+        Each reader of a log starts at its beginning, or where another one in this process was. Repeated
+        events are cheap.
 
         Args:
-            life: of the experiment's name when the reading of its log began; of another life, nothing is queued.
-                `None`: the log is that of the present one.
+            life: life of the experiment's name at the start of reading; events of another life are ignored.
+                `None` for the present one.
         """
         if not isinstance(event, ADDING):
             self._see(state)
@@ -123,7 +122,7 @@ class Projection:
         with self._lock:
             present = self._lives.get(state.name, 0)
             observed = self._observed.setdefault(state.name, _Observed())
-            # Two readers of one log may come here; each event counts once, in the order of the log.
+            # Two readers of one log may come here; each event counts once, in order.
             if life not in (None, present) or state.seq <= observed.seq:
                 return
             observed.seq = observed.shown = state.seq
@@ -136,15 +135,15 @@ class Projection:
                         observed.keys.add(what.key)
                     is_told |= what.ended is not None
                 elif is_told:
-                    continue  # who writes the addition forgets the attempt then
+                    continue  # the writer of the addition then forgets the attempt
                 observed.unwritten.append(state.seq)
                 self._entries.put(_Entry(what, state.seq, present, time.monotonic()))
 
     def begin(self, state: ExperimentState, life: int | None = None) -> None:
-        """A log is read on from this fold of it, which has nothing in it that is not in the files (`is_settled`).
+        """Continue a log from this fold; the files have all its events (`is_settled`).
 
         Args:
-            life: as of `observe`.
+            life: as for `observe`.
         """
         with self._lock:
             observed = self._observed.setdefault(state.name, _Observed())
@@ -153,7 +152,7 @@ class Projection:
                 observed.keys |= keys_of(state)
 
     def is_settled(self, experiment: str, seq: int) -> bool:
-        """Whether all that the first `seq` events of a log add is in the files. Safe in any thread."""
+        """True if the files have all additions of a log's first `seq` events. Thread-safe."""
         with self._lock:
             known = self._observed.get(experiment)
             if known is None or known.shown < seq:
@@ -161,11 +160,10 @@ class Projection:
             return not known.unwritten or known.unwritten[0] > seq
 
     def show(self, experiment: str) -> None:
-        """Read a log that rests, from where this has come: another controller may have led while it grew. Safe in any
-        thread; blocks.
+        """Read on in an inactive log, because another controller may have led. Thread-safe; blocks.
 
         Raises:
-            CerebroError: it cannot be read.
+            CerebroError: the log cannot be read.
         """
         self._read_log(experiment)
 
@@ -177,15 +175,17 @@ class Projection:
         known.shown = max(known.shown, state.seq)
 
     def _settle(self, entry: _Entry) -> None:
-        """It is written, or left out for good."""
+        """Mark an entry as written, or skipped for good."""
         with self._lock:
             known = self._observed.get(entry.what.experiment)
             if known is not None and entry.life == self._lives.get(entry.what.experiment, 0):
                 known.unwritten.popleft()
 
     def forget(self, experiment: str) -> None:
-        """Write nothing more of what was observed of this experiment, and close its files. One of the same name that
-        is made later is written from its beginning. Safe in any thread; waits for at most one write."""
+        """Drop an experiment's queued additions and close its files.
+
+        A later experiment with its name starts from the beginning. Thread-safe; waits for at most one write.
+        """
         with self._lock:
             self._lives[experiment] = self._lives.get(experiment, 0) + 1
             self._observed.pop(experiment, None)
@@ -201,7 +201,7 @@ class Projection:
                 del self._paths[of]
 
     def lag_s(self) -> float:
-        """For how long the oldest commit that is not in the files yet has waited, in seconds."""
+        """Return the waiting time of the oldest unwritten commit, in seconds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -213,7 +213,7 @@ class Projection:
         while not self._stopped.is_set():
             for entry in self._gather():
                 self._since = entry.since
-                # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
+                # Later entries wait: records have a fixed order, and a gap would shift all later ones.
                 while not self._is_written(entry):
                     if self._stopped.wait(_PAUSE_S):
                         return
@@ -229,12 +229,12 @@ class Projection:
             log.warning("metrics of %s not written yet: %s", entry.what.key, error)
             return False
         except Exception:
-            # Whatever it is that we did not foresee: it would be so the next time, and others wait behind it.
+            # An unexpected error would recur, and others wait.
             log.exception("metrics of %s of experiment %s left out", entry.what.key, entry.what.experiment)
         return True
 
     def _gather(self) -> list[_Entry]:
-        """The next entry and those that follow it closely: their live points are read in one go."""
+        """Return the next entry and close followers: their live points are read together."""
         entries = [self._entries.get()]
         time.sleep(_GATHER_S)
         while not self._entries.empty():
@@ -246,14 +246,14 @@ class Projection:
         return found
 
     def _read_logs(self) -> None:
-        # The logs of the oldest open runs are read by the loop of whoever leads, which shows them event by event: they
-        # may be long, and are not read twice. As long as these runs are open, they are the oldest.
+        # The leader's loop reads the oldest open runs' logs and passes on their events, so long logs are not
+        # read twice. While these runs are open, they are the oldest.
         oldest = {entry.experiment for entry in self._kvs.queue()[: self._open_runs]}
         for summary in self._kvs.experiments():
             if not summary.is_deleting and summary.experiment.name not in oldest:
                 try:
                     self._read_log(summary.experiment.name)
-                except NotFoundError:  # deleted meanwhile
+                except NotFoundError:  # deleted since
                     continue
                 except RetryableError:
                     raise
@@ -283,7 +283,7 @@ class Projection:
                 if ended:
                     reader.forget(ended)
                 return
-        # Not under the lock: the store may take long to answer.
+        # Outside the lock: the store may be slow.
         points = reader.points(ended) if ended and what.live_values else []
         with self._writing:
             if entry.life != self._lives.get(what.experiment, 0):
@@ -292,14 +292,14 @@ class Projection:
             path = self._path(what)
             last = self._left.get(path)
             if last is not None and path not in self._passed:
-                # An earlier life was interrupted within this commit.
+                # An earlier process was interrupted within this commit.
                 position = [record.tag for record in records].index(last.tag)
                 self._passed[path] = last.number - 1 - position
             file = self._open(path)
             try:
                 file.write(records)
             except OSError:
-                # What of it reached the file is counted when it is opened again.
+                # Bytes that reached the file are counted when it is opened again.
                 self._close(path)
                 raise
             self._passed[path] = file.passed
@@ -307,7 +307,7 @@ class Projection:
                 reader.forget(ended)
 
     def _is_written_before(self, what: Addition) -> bool:
-        """Whether an earlier life wrote all of it: what comes before the last record of the file, or ends with it."""
+        """True if an earlier process wrote all of it: up to the last record of the file."""
         path = self._path(what)
         if path in self._passed:
             return False
@@ -318,7 +318,7 @@ class Projection:
             return False
         # Times of a log never go back.
         if what.time > last.time:
-            # What was written then is of events that the store has lost since.
+            # The store has lost the events behind it.
             self._passed[path] = last.number
             return False
         if what.time < last.time or not what.has(last):
@@ -332,7 +332,7 @@ class Projection:
         of = addition.experiment, addition.run, addition.model
         path = self._paths.get(of)
         if path is None:
-            # A restart asks for the same ones again and again, and to make one takes longer than to make a record.
+            # A restart needs the same paths repeatedly, and making one is slower than making a record.
             folder = (
                 self._volumes.model_metrics(*of) if addition.model else self._volumes.run_metrics(*of[:2])
             )
@@ -343,7 +343,7 @@ class Projection:
         file = self._files.pop(path, None)
         while len(self._files) >= _MAX_OPEN:
             self._close(next(iter(self._files)))
-        # Put behind the others: the one that was used longest ago is closed first.
+        # Move to the end: the least recently used file is closed first.
         file = self._files[path] = file or EventFile(path, self._passed.get(path, 0))
         return file
 
@@ -355,10 +355,10 @@ class Projection:
 
 
 class _LiveReader:
-    """Live points of an experiment by (task, attempt), read as far as they are needed, each once.
+    """Live points of an experiment by (task, attempt), read on demand, each once.
 
-    An attempt's points are in the stream before it ends, so those of attempts that ended long ago are read without the
-    ones that have come since: a restart after a million points holds no more than what runs at a time has reported.
+    An attempt's points precede its end in the stream, so points of old attempts are read without newer ones:
+    after a million points, a restart holds only those of running attempts.
     """
 
     def __init__(self, kvs: KvsClient, experiment: str) -> None:
@@ -366,12 +366,12 @@ class _LiveReader:
         self._cursor, self._time = 0, 0.0
         self._points: dict[tuple[str, int], list[Reported]] = {}
         self._unread: dict[str, int] = {}
-        """Task -> its newest attempt that was forgotten before its points were read."""
+        """Task -> its newest attempt forgotten before its points were read."""
         self.is_at_end = False
-        """Whether no attempt has ended since there was nothing more to read."""
+        """True if no attempt has ended since the end of the stream was reached."""
 
     def points(self, ended: Ended) -> Sequence[Reported]:
-        """The points of an attempt that has ended, in order."""
+        """Return an ended attempt's points in order."""
         while not self.is_at_end and self._time <= ended.time:
             found = self._kvs.live(self._experiment, self._cursor)
             self.is_at_end = not found
@@ -384,7 +384,7 @@ class _LiveReader:
         return self._points.get((ended.task, ended.attempt), ())
 
     def forget(self, ended: Ended) -> None:
-        """Neither this attempt's points nor those of the attempts before are asked for again."""
+        """Drop the points of this and earlier attempts."""
         if self._time <= ended.time:
             self._unread[ended.task] = ended.attempt
         for number in range(1, ended.attempt + 1):
