@@ -1,4 +1,4 @@
-"""Calls to kvs_api about who one is, where there are users: `cerebro.runtime.kvs.KvsClient` has them."""
+"""Calls of `cerebro.runtime.kvs.KvsClient` for users, tokens and quotas."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class AccountCalls(Transport):
     """
 
     def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
-        """Who the caller is.
+        """Return the caller.
 
         Args:
-            acts_for: the dispatcher's: who it is for whom it asks.
-            token: another token than the client's own: whose it is.
+            acts_for: the user for whom the dispatcher calls.
+            token: another token than the client's own, to identify.
 
         Raises:
-            UnauthorizedError: the token has ended.
+            UnauthorizedError: the token has expired.
         """
         headers = {ACTS_FOR: acts_for} if acts_for else {}
         if token:
@@ -40,31 +40,32 @@ class AccountCalls(Transport):
         return self.answered(api.TokensAnswer, "GET", "/v1/tokens", content).tokens
 
     def make_token(self, request: TokenRequest) -> MadeToken:
-        """Make a token; the answer alone has it. Sent twice it makes two, of which one is never shown.
+        """Create a token; only the answer contains it. A repeated call creates a second token.
 
         Raises:
-            ForbiddenError: it would do more than the caller may.
+            ForbiddenError: it would have more rights than the caller.
             ConflictError: its owner has too many.
         """
         return self.call("POST", "/v1/tokens", MadeToken, request)
 
     def revoke_token(self, token: str) -> None:
-        """Revoke a token, by its id, and all that were made with it; `NotFoundError` if one has no such token."""
+        """Revoke a token by id, with all tokens made with it. `NotFoundError` if the caller has no token with
+        this id."""
         self.send("DELETE", f"/v1/tokens/{quote(token, safe='')}", None, 0.0)
 
     def quotas(self) -> tuple[Usage, ...]:
-        """Quotas of projects, and what they use."""
+        """Return quotas of projects and their usage."""
         return self.call("GET", "/v1/quotas", api.QuotasAnswer).usages
 
     def set_quota(self, project: str, quota: Quota) -> None:
-        """An admin's: what a project may have, or `DEFAULT` for all that have none of their own."""
+        """Set a project's quota, or the `DEFAULT` quota. Admins only."""
         self.call("PUT", f"/v1/quotas/{quote(project, safe='')}", Quota, quota)
 
     def note_bytes(self, measured: Mapping[str, int]) -> tuple[str, ...] | None:
-        """The controller's: what experiments have on volumes.
+        """Report bytes of experiments on volumes. Controller only.
 
         Returns:
-            All that have something by what was told until now; `None`: nothing is counted here.
+            Experiments with reported bytes; `None` if nothing is counted here.
         """
         found = tuple(api.ExperimentBytes(name=name, bytes=number) for name, number in measured.items())
         asked = api.BytesRequest(measured=found)
@@ -80,5 +81,5 @@ class AccountCalls(Transport):
         return self.call("GET", f"/v1/sessions/{quote(session, safe='')}", api.SessionAnswer).has_ended
 
     def note_audit(self, what: str) -> None:
-        """The dispatcher's: note what the one for whom it asks did there."""
+        """Add an audit entry for the dispatcher's user."""
         self.send("POST", "/v1/audit", api.AuditRequest(what=what).model_dump_json().encode(), 0.0)

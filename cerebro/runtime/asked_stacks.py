@@ -34,7 +34,7 @@ def stacks_of(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[api.StacksAsked, str]:
-    """Where the process of a task is: the attempt, and the stacks of its threads, newest calls first. It goes on.
+    """Return a running attempt and the stacks of its threads, newest calls first. The task continues.
 
     Raises:
         NotFoundError: no attempt at the task was ever assigned.

@@ -49,7 +49,7 @@ class BackgroundQuery(Generic[T]):
             return self._asked
 
     def wait(self, number: int, timeout_s: float) -> bool:
-        """Wait for an answer that is not older than the question of that number; whether there is one."""
+        """Wait for an answer to this or a later request. Return True if there is one."""
         with self._news:
             return self._news.wait_for(lambda: self._answered >= number, timeout_s)
 
@@ -65,7 +65,7 @@ class BackgroundQuery(Generic[T]):
             try:
                 answer = self._look()
             except Exception:
-                # Whatever it is: the answer before is the newest that is known.
+                # After any failure, the previous answer remains the newest.
                 log.exception("%s could not be looked at, and will be again", self._name)
                 with self._news:
                     self._rests_until = time.monotonic() + _AGAIN_S

@@ -1,7 +1,7 @@
-"""YAML files that users write: read strictly into a pydantic model, each mistake with its line and its field.
+"""Read users' YAML files strictly into a pydantic model. Errors name line and field.
 
-An unknown field is a mistake, a key given twice is refused. ``1e-3`` is a number, as YAML 1.2 has it and PyYAML by
-itself has not. What the fields mean is the model's.
+Unknown fields and duplicate keys are errors. ``1e-3`` is a number, as in YAML 1.2 but not in PyYAML. The
+model defines the fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Place = tuple[int | str, ...]
 
 
 class Part(BaseModel):
-    """Base of what a file holds."""
+    """Base class of a file's sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
@@ -43,14 +43,15 @@ _Loader.add_implicit_resolver(
 
 
 def read(path: Path, model: type[_Model], error: type[CerebroError], *, example: str) -> _Model:
-    """The file at a path.
+    """Read and validate a file.
 
     Args:
-        error: what is raised.
-        example: says where a file to begin with is.
+        error: exception class to raise.
+        example: says where an example file is.
 
     Raises:
-        error: it cannot be read or has mistakes; the message has a line for each, with file, line and field.
+        error: the file cannot be read or has errors; the message has a line for each, with file, line and
+            field.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -64,9 +65,7 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        places = list(
-            _places(root, ())
-        )  # now: what is merged (`<<`) is put among the other keys when it is made
+        places = list(_places(root, ()))  # before the mapping is built, which merges `<<` into the other keys
         given = None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError) as problem:  # such as a date that there is not
         raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem

@@ -1,8 +1,8 @@
-"""The end of a process that has computed, without what an interpreter does at its end.
+"""End a process after its computation without the interpreter's shutdown.
 
-Threads of libraries outlive what they were started for: gloo's stay until the last reference to a group has gone, which
-may be in the middle of the interpreter's own end, and then C++ ends the process with SIGABRT ("terminate called
-without an active exception") after all its work was done.
+Library threads may outlive their purpose: gloo's live until the last reference to a group is gone. If that
+happens during shutdown, C++ ends the process with SIGABRT ("terminate called without an active exception")
+although its work is done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def end_after(work: Callable[[], object]) -> NoReturn:
     try:
         work()
         code = 0
-    except BaseException:  # noqa: BLE001 - its outermost frame: told as any process tells it
+    except BaseException:  # noqa: BLE001 - the outermost frame: reports it as any process does
         traceback.print_exc()
     _flush()
     os._exit(code)

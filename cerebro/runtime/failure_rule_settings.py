@@ -1,4 +1,4 @@
-"""Failure rules of the cluster, as an environment variable gives them: for workers, and for whoever starts them."""
+"""Failure rules of the cluster, from an environment variable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FAILURE_RULES = "CEREBRO_FAILURE_RULES"
 
 
 def cluster_rules(environment: Mapping[str, str]) -> tuple[FailureRule, ...]:
-    """What is set: a JSON list of objects with ``name``, ``pattern`` and ``action``; nothing: none.
+    """Parse the variable: a JSON list of objects with ``name``, ``pattern`` and ``action``. Unset: no rules.
 
     Raises:
-        ClusterError: it is no such list, with the number of the rule and the place in its pattern.
+        ClusterError: the list is invalid. The message has the rule's number and the position in its pattern.
     """
     text = environment.get(FAILURE_RULES, "")
     if not text:

@@ -1,11 +1,12 @@
-"""Whether a process is well: a small HTTP server for those that have none of their own, and the question from outside.
+"""Health of a process: a small HTTP server, and a client for probes.
 
-``GET /health`` says whether it can do its work (readiness), ``GET /live`` whether it works at all (liveness: starting
-it anew could help). Both answer 200, or 503 with one line that says why not. ``GET /metrics`` is for Prometheus. The
-web services answer the same under their own address, `/metrics` to those who have the token; this server asks for none,
-so it belongs on a port that only the cluster reaches. It runs beside the web services as well, because their own
-connections and threads may all be taken. ``python -m cerebro.runtime.health [URL]`` asks, for containers' health
-commands. Standard library only: it is run every few seconds.
+``GET /health`` is readiness, ``GET /live`` is liveness (a restart could help). Both answer 200, or 503 with
+one line with the reason. ``GET /metrics`` is for Prometheus. Web services answer the same at their own
+address, `/metrics` only with the token. This server needs no token, so its port must be reachable only inside
+the cluster. Web services run it too, because their own connections and threads may all be busy.
+
+``python -m cerebro.runtime.health [URL]`` is the containers' health command. It runs every few seconds, so
+this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 Check = Callable[[], str]
-"""What is wrong, in one line; empty if nothing is. Must answer at once, from any thread."""
+"""Returns the problem in one line, or an empty text. Must return at once, in any thread."""
 
 Exposition = Callable[[], bytes]
-"""Metrics in Prometheus' text format, as they are now. Called from any thread."""
+"""Returns metrics in Prometheus' text format. Called from any thread."""
 
 EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of an `Exposition` (Prometheus, "Exposition formats")."""
@@ -42,10 +43,10 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = None) -> ThreadingHTTPServer:
-    """Answer on `bind` (host:port, of ``CEREBRO_HEALTH_BIND``) from a thread of its own, until the process ends.
+    """Serve on `bind` (host:port, from ``CEREBRO_HEALTH_BIND``) in a thread until the process ends.
 
     Raises:
-        ClusterError: `bind` is no host:port, or cannot be listened on.
+        ClusterError: `bind` is not host:port, or cannot be listened on.
     """
     checks: dict[str, Check] = {"/health": ready, "/live": live}
 
@@ -84,9 +85,9 @@ def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = 
 
 
 class _Server(ThreadingHTTPServer):
-    """Few questions at once, each for a short time: half a question, or thousands of them, keep no probe waiting.
+    """Serves few short requests at once, so that slow or numerous requests do not block probes.
 
-    A handler's own timeout is for one piece of the question, so that one byte every few seconds would hold it for ever.
+    A handler's timeout is per read, so one byte every few seconds would hold it indefinitely.
     """
 
     daemon_threads = True
@@ -103,14 +104,14 @@ class _Server(ThreadingHTTPServer):
         bound.listen(self.request_queue_size)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; the oldest of too many questions ends."""
+        """Answer in a new thread. With too many requests, end the oldest."""
         self._open[request] = time.monotonic()
         for each in list(self._open)[:-_MOST_QUESTIONS]:
             self._end(each)
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """After each question, and twice a second without any: end those that take too long."""
+        """End requests that take too long. Called after each request and twice a second."""
         now = time.monotonic()
         for each, since in list(self._open.items()):
             if now - since > _LONGEST_QUESTION_S:
@@ -122,7 +123,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of one who has left, or was made to."""
+        """Ignore errors of closed connections."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -133,8 +134,10 @@ class _Server(ThreadingHTTPServer):
 
 
 def registry() -> CollectorRegistry:
-    """For one service's metrics, with those of its process. Without the ``_created`` series, which double what is
-    stored, and which Prometheus' text format knows nothing of."""
+    """Create a registry for a service's metrics and its process's metrics.
+
+    Without the ``_created`` series, which double the storage and are not in Prometheus' text format.
+    """
     import prometheus_client
 
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -148,7 +151,7 @@ def _verdict(problem: str) -> tuple[int, str]:
 
 
 def ask(url: str) -> str:
-    """What is wrong with the process behind `url`; empty if it answers that it is well."""
+    """Return the problem of the process behind `url`, or an empty text if it is healthy."""
     # Services that only answer probes do without: half a megabyte each.
     import urllib.error
     import urllib.request

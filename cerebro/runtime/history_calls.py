@@ -24,5 +24,5 @@ class HistoryCalls(Transport):
         return self.call("POST", "/v1/history", HistoryAnswer, request)
 
     def forget_history(self) -> int:
-        """An admin's: remove all of it; returns how many rows there were."""
+        """Remove the history and return its number of rows. Admins only."""
         return self.call("DELETE", "/v1/history", api.ForgottenAnswer).forgotten

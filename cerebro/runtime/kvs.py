@@ -72,10 +72,10 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return health
 
     def api_prefix(self) -> str:
-        """Where below this address the store's API is: nowhere for kvs_api itself, a path for a dispatcher before it.
+        """Path of the store's API below this address: empty for kvs_api, a prefix for a dispatcher.
 
         Raises:
-            ClusterError: whatever answers there, it is no Cerebro.
+            ClusterError: the server is not Cerebro.
         """
         try:
             answer = _AnyHealth.model_validate_json(
@@ -98,13 +98,14 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         open_runs: int = 1,
         attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
-        """Take or keep the controller's leadership for `ttl_s` seconds.
+        """Acquire or renew the controller's leadership for `ttl_s` seconds.
 
         Args:
             process: id of the calling process. Each term has exactly one process.
-            is_start: True if the process has not led yet: it takes over at once from an earlier process of `holder`.
-            open_runs: so many runs are worked on at once.
-            attended: which they are; `None`: as was last said.
+            is_start: True if the process has not led yet: it takes over at once from an earlier process of
+                `holder`.
+            open_runs: maximum number of attended runs.
+            attended: attended runs; `None`: unchanged.
         """
         request = api.LeaderRequest(
             holder=holder,
@@ -127,7 +128,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("PUT", f"/v1/experiments/{_quoted(record.name)}", ExperimentRecord, record)
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """The record of one experiment; `NotFoundError` if there is none."""
+        """Return an experiment's record; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/experiments/{_quoted(name)}", ExperimentRecord)
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
@@ -135,18 +136,20 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
 
     def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
-        """Append a client's event and return its seq: once, however often the store has to be asked.
+        """Append a client's event exactly once, despite retries, and return its seq.
 
-        The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's seq.
+        The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's
+        seq.
 
         Args:
-            is_unread: the log cannot be read, so a deletion takes runs of it that wait off the queue by itself.
-            once: at most 64 characters: another call with the same ones appends nothing and returns the first one's
+            is_unread: True if the log cannot be read. A deletion then removes its waiting runs from the
+                queue.
+            once: at most 64 characters. Another call with the same text appends nothing and returns the first
                 seq. By default each call counts.
 
         Raises:
-            NotFoundError: there is no such experiment, or no such run in it.
-            ConflictError: the run id is taken, a run is open that is to be deleted, or the experiment is being deleted.
+            NotFoundError: the experiment, or the run in it, does not exist.
+            ConflictError: the run id is taken, a run to delete is open, or the experiment is being deleted.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/events{'?unread=1' if is_unread else ''}"
         identity = {api.ONCE: once or uuid.uuid4().hex}
@@ -154,11 +157,11 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.answered(api.AppendAnswer, "POST", path, content).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none.
+        """Return at most 1,000 events with seq > `after`, oldest first. Wait up to `wait_s` seconds for one.
 
         Raises:
-            UnreadableError: one of them cannot be read; it has those before that one. `UnreadableClusterLogError` if it
-                is one of the cluster's.
+            UnreadableError: an event cannot be read; contains the events before it.
+                `UnreadableClusterLogError` for an event of the cluster log.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}"
         content = self.send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
@@ -207,10 +210,10 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             return self.answered(api.DecideAnswer, "POST", path, content)
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
-        """Events of the cluster's log with seq > `after`, oldest first, at most 1,000.
+        """Return at most 1,000 events of the cluster log with seq > `after`, oldest first.
 
         Raises:
-            UnreadableClusterLogError: one of them cannot be read.
+            UnreadableClusterLogError: an event cannot be read.
         """
         path = f"/v1/cluster/log?after={after}&wait_s={wait_s}"
         return readable_cluster_log(self.send("GET", path, None, wait_s)).events
@@ -227,27 +230,27 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         )
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
-        """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.
+        """Quarantine an unreadable experiment: its runs leave the queue, and clients get the reason.
 
-        Nothing of its log is touched. Doing it twice is safe; the first reason stays.
+        Its log stays unchanged. Repeating it is safe; the first reason stays.
 
         Args:
             term: the controller's leadership.
 
         Raises:
-            NotFoundError: it is gone.
+            NotFoundError: the experiment is gone.
             ConflictError: another controller leads now.
         """
         body = api.QuarantineRequest(term=term, problem=problem).model_dump_json().encode()
         self.send("PUT", f"/v1/experiments/{_quoted(experiment)}/quarantine", body, 0.0)
 
     def restore(self, experiment: str) -> None:
-        """Put an experiment back that was quarantined: its runs are in the queue again, and its log is read anew.
+        """Release an experiment from quarantine: its runs return to the queue, and its log is read again.
 
-        If it still cannot be read, it is quarantined again a moment later.
+        If the log is still unreadable, the experiment is soon quarantined again.
 
         Raises:
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
             ConflictError: it was not quarantined.
         """
         self.send("DELETE", f"/v1/experiments/{_quoted(experiment)}/quarantine", None, 0.0)
@@ -257,22 +260,22 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", "/v1/queue", api.QueueAnswer).runs
 
     def queued(self) -> api.QueueAnswer:
-        """`queue`, with how many are worked on at once, and which."""
+        """Like `queue`, with the attended runs and their maximum number."""
         return self.call("GET", "/v1/queue", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:
-        """Experiments that are to be deleted."""
+        """Return experiments with a requested deletion."""
         return self.call("GET", "/v1/queue", api.QueueAnswer).deleting
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment whose deletion was asked for, once its files are gone; leaves an entry in `audit`.
+        """Remove an experiment's records after its files are removed. Leaves an entry in `audit`.
 
         Args:
             term: the controller's leadership.
 
         Raises:
-            NotFoundError: it is gone already.
-            ConflictError: nobody asked for it, or another controller leads now.
+            NotFoundError: it is already gone.
+            ConflictError: its deletion was not requested, or another controller leads now.
         """
         self.send("DELETE", f"/v1/experiments/{_quoted(name)}?term={term}", None, 0.0)
 
@@ -281,7 +284,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", "/v1/reclaim", Reclaim)
 
     def audit(self, last: int = 1000) -> tuple[AuditEntry, ...]:
-        """What was done that no experiment's log can tell: so many of the newest entries, oldest first."""
+        """Return the newest audit entries, oldest first: actions that no experiment's log records."""
         return self.call("GET", f"/v1/audit?last={last}", api.AuditAnswer).entries
 
     # --- workers ---------------------------------------------------------------------------------
@@ -295,14 +298,14 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", "/v1/workers", api.WorkersAnswer).workers
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
-        """Forget a worker that is gone for good. What only its volume held is made anew elsewhere when it is needed.
+        """Remove a worker that is gone for good. Replicas only on its volume are made again when needed.
 
         Args:
-            incarnation: the one that is meant; by default whichever is registered.
+            incarnation: expected incarnation; by default any.
 
         Raises:
-            NotFoundError: nobody of that name is registered.
-            ConflictError: another incarnation is.
+            NotFoundError: no worker of this name is registered.
+            ConflictError: another incarnation is registered.
         """
         query = f"?incarnation={_quoted(incarnation)}" if incarnation else ""
         self.send("DELETE", f"/v1/workers/{_quoted(worker)}{query}", None, 0.0)
@@ -312,7 +315,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/reports", api.ReportAnswer, request)
 
     def usage(self, worker: str) -> tuple[UsageSample, ...]:
-        """What a worker used of its machine over the last day, oldest first; `NotFoundError` if there is none."""
+        """Return a worker's usage over the last day, oldest first; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/workers/{_quoted(worker)}/usage", api.UsageAnswer).samples
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
@@ -320,10 +323,10 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
         return self.call("GET", path, api.InboxAnswer, wait_s=wait_s).items
 
-    # --- where a task's process is ---------------------------------------------------------------
+    # --- stacks of a running task ----------------------------------------------------------------
 
     def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
-        """Ask the worker that runs a task where its process is; says which one that is.
+        """Request the stacks of a running task from its worker. Return the attempt.
 
         Raises:
             NotFoundError: no attempt at the task was ever assigned.
@@ -332,7 +335,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("POST", f"/v1/experiments/{_quoted(experiment)}/stacks", api.StacksAsked, request)
 
     def stacks(self, experiment: str, question: str) -> str | None:
-        """What the worker has answered; `None`: nothing yet."""
+        """Return the worker's answer; `None` while it is pending."""
         path = f"/v1/experiments/{_quoted(experiment)}/stacks?question={_quoted(question)}"
         return self.call("GET", path, api.StacksAnswer).text
 
@@ -343,19 +346,19 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     # --- the cluster's size ----------------------------------------------------------------------
 
     def size_request(self) -> SizeRequest | None:
-        """The request for a number of workers that is pending or was refused, if there is one."""
+        """Return the pending or refused request for a number of workers, or `None`."""
         return self.call("GET", "/v1/cluster/size", api.SizeAnswer).request
 
     def request_size(self, request: SizeRequest) -> None:
-        """Ask for so many workers, in place of any earlier request; or, with a `problem`, answer that very request.
+        """Replace the size request; or, with a `problem`, refuse exactly this request.
 
         Raises:
-            ConflictError: the request that is answered was replaced.
+            ConflictError: the refused request was replaced.
         """
         self.call("PUT", "/v1/cluster/size", SizeRequest, request)
 
     def withdraw_size_request(self, workers: int) -> None:
-        """Take the request for so many workers away; `ConflictError` if there is no such request."""
+        """Withdraw the request for this number of workers; `ConflictError` if it is not the current one."""
         self.send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
 
     def troubles(self) -> Troubles:
@@ -364,7 +367,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", path, Troubles)
 
     def set_troubles(self, troubles: Troubles) -> None:
-        """Replace what is known of workers that do not start; the controller does."""
+        """Replace the record of workers that do not start. Controller only."""
         self.call("PUT", "/v1/cluster/troubles", Troubles, troubles)
 
     # --- trials ----------------------------------------------------------------------------------
@@ -378,30 +381,30 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         self.call("PUT", "/v1/trials", TrialRecord, record)
 
     def forget_trials(self, keys: Sequence[str]) -> int:
-        """Remove outcomes of trials; returns how many there were."""
+        """Remove trial outcomes and return their number."""
         request = api.TrialsRequest(keys=tuple(keys))
         return self.call("POST", "/v1/trials/forget", api.ForgottenAnswer, request).forgotten
 
     # --- registered models -----------------------------------------------------------------------
 
     def registry(self, *, copying: bool = False) -> tuple[RegisteredModel, ...]:
-        """All registered models, by name.
+        """Return all registered models, by name.
 
         Args:
-            copying: only versions whose files are to be copied, each in a model of its own.
+            copying: True for only the versions with files to copy, each in a separate model.
         """
         path = "/v1/registry?copying=1" if copying else "/v1/registry"
         return self.call("GET", path, RegistryAnswer).models
 
     def registered_model(self, name: str) -> RegisteredModel:
-        """One of them; `NotFoundError` if there is none."""
+        """Return a registered model; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/registry/{_quoted(name)}", RegisteredModel)
 
     def register_model(self, name: str, asked: Registration) -> ModelVersion:
-        """Ask for a new version: once, however often the store has to be asked. Its files are copied in the background.
+        """Request a new version exactly once, despite retries. Its files are copied in the background.
 
         Raises:
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
         """
         identity = {api.ONCE: uuid.uuid4().hex}
         path = f"/v1/registry/{_quoted(name)}"
@@ -413,10 +416,10 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("PUT", f"/v1/registry/{_quoted(name)}", ModelVersion, outcome)
 
     def move_alias(self, name: str, asked: AliasRequest) -> RegisteredModel:
-        """Have an alias mean another version, or none.
+        """Move an alias to another version, or remove it.
 
         Raises:
-            NotFoundError: there is no such model, version or alias.
+            NotFoundError: the model, version or alias does not exist.
             ConflictError: the version is not ready.
         """
         return self.call("POST", f"/v1/registry/{_quoted(name)}/aliases", RegisteredModel, asked)
@@ -428,7 +431,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("PUT", f"/v1/code/{_quoted(record.sha256)}", CodeRecord, record)
 
     def code(self, sha256: str) -> CodeRecord:
-        """Encoded user code; `NotFoundError` if there is none."""
+        """Return encoded user code; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/code/{_quoted(sha256)}", CodeRecord)
 
     def put_archive(self, sha256: str, content: bytes) -> None:
@@ -437,10 +440,10 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         self.send("PUT", f"/v1/archives/{_quoted(sha256)}", content, 0.0, kind)
 
     def archive(self, sha256: str) -> bytes:
-        """A code archive's bytes; `NotFoundError` if there is none."""
+        """Return a code archive's bytes; `NotFoundError` if it does not exist."""
         return self.send("GET", f"/v1/archives/{_quoted(sha256)}", None, 0.0)
 
 
 def _quoted(text: str) -> str:
-    """A name as a part of a URL, whatever a user typed; the server refuses what is no name."""
+    """Quote a name for a URL. The server refuses invalid names."""
     return quote(text, safe="")

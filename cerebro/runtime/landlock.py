@@ -1,9 +1,10 @@
-"""Landlock: a process gives up rights to files, for itself and all that it starts, and never gets them back.
+"""Landlock: irrevocably restrict file access of this process and its children.
 
-Owns the three system calls (landlock(7), the kernel's userspace-api/landlock.rst, uapi/linux/landlock.h).
-They take no privileges. Knows folders only; what they are for is `cerebro.worker.agent.sandbox`'s.
+Wraps the three system calls (landlock(7), the kernel's userspace-api/landlock.rst, uapi/linux/landlock.h),
+which need no privileges. `cerebro.worker.agent.sandbox` chooses the folders.
 
-``python -m cerebro.runtime.landlock`` tries it in a process of its own: exit status 0, or a line that says why not.
+``python -m cerebro.runtime.landlock`` tests it in a separate process: exit status 0, or a line with the
+reason.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 class Access(IntFlag):
-    """``LANDLOCK_ACCESS_FS_*``, as far as they are used here. What is not handled by a ruleset stays allowed: to run a
-    program, to list a folder."""
+    """``LANDLOCK_ACCESS_FS_*`` flags used here. Unhandled rights, such as executing or listing, stay allowed."""
 
     WRITE_FILE = 1 << 1
     READ_FILE = 1 << 2
@@ -56,8 +56,10 @@ ALL = reduce(or_, Access)
 
 
 def known_to(abi: int) -> Access:
-    """What a kernel's Landlock of this version can restrict. Before 2 it refuses all renames from folder to folder;
-    before 3 it cannot keep a file from being cut short by its name."""
+    """Return the rights that a Landlock version can restrict.
+
+    Before version 2 it refuses all renames between folders; before 3 it cannot prevent truncation by name.
+    """
     known = ALL
     if abi < 2:
         known &= ~Access.REFER
@@ -67,7 +69,7 @@ def known_to(abi: int) -> Access:
 
 
 def why_unavailable() -> str:
-    """Why this process cannot use it, for people; empty if it can."""
+    """Return why this process cannot use Landlock, for people, or an empty text."""
     if sys.platform != "linux":
         return "only Linux has Landlock"
     abi, error = _abi()
@@ -99,15 +101,15 @@ def why_not_enforced() -> str:
 
 
 def restrict(*, read: Iterable[Path], write: Iterable[Path], write_files: Iterable[Path] = ()) -> None:
-    """From now on this thread, and all that it starts, may change only what lies beneath `write`, and read files only
-    beneath that and `read`. Other threads that are there already stay as they are. Cannot be undone.
+    """Restrict this thread and its future children. Irrevocable; other threads are not affected.
 
-    Paths that do not exist, and those that this user may not reach, are left out.
+    They may change only files beneath `write`, and read only files beneath `write` and `read`. Missing and
+    unreachable paths are skipped.
 
     Args:
         read: files or folders.
-        write: folders with all that is in them.
-        write_files: folders whose files may be read and written, but none made or removed: of devices.
+        write: folders with all their content.
+        write_files: folders of devices: files may be read and written but not created or removed.
 
     Raises:
         OSError: the kernel refused; nothing has changed.

@@ -1,4 +1,4 @@
-"""Events in answers of kvs_api, and which of them cannot be read."""
+"""Parse events in answers of kvs_api, and report unreadable ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def _entries(content: bytes) -> list[dict[str, Any]]:
 
 
 def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:
-    """What is wrong with an event."""
     if cause.errors()[0]["type"].startswith("union_tag"):
         return f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
     return errors.validation_summary(cause.errors())

@@ -1,8 +1,7 @@
-"""Log records of the services: lines for people, or one JSON object per line for a log store such as Loki.
+"""Log records of services: lines for people, or one JSON object per line, for example for Loki.
 
-Owns the format and the fields that tell what a record is about. Fields come from three places, each laid over the one
-before: what is true of the whole process (`set_up`), of what a thread does just now (`about`), and of one record
-(``extra=``). What user code prints is not a record: it stays in the logs of its attempts, as it was printed.
+Fields come from the process (`set_up`), the thread's context (`about`) and the record (``extra=``); later
+sources override. Output of user code is not a record: it stays in the logs of its attempts.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import IO
 from cerebro.errors import ClusterError
 
 FIELDS = ("experiment", "run", "model", "sub_epoch", "worker", "attempt")
-"""What a record may be about: names; `sub_epoch` is a task's key, `attempt` its number. Left out where they do not
-apply."""
+"""Fields of a record, by name; `sub_epoch` is a task's key, `attempt` its number. Omitted if not applicable.
+"""
 
 FORMATS = ("text", "json")
 
@@ -43,17 +42,18 @@ def set_up(
     stream: IO[str] | None = None,
     **constant: str | int,
 ) -> None:
-    """Send the records of all loggers, from INFO on, to `stream` (default: standard error). Replaces an earlier set-up.
+    """Send records of all loggers, from INFO, to `stream` (default: standard error). Replaces an earlier
+    set-up.
 
     Args:
-        service: who writes, as in ``app.kubernetes.io/component``.
-        environment: ``CEREBRO_LOG_FORMAT``, `text` where it is unset or empty, or `json`.
-        secrets: texts that no line may show, whatever library puts them into a message; beside the values of variables
-            whose names say that they are secret, such as ``AWS_SECRET_ACCESS_KEY``.
-        constant: of `FIELDS`, what is the same in all records of this process.
+        service: name of the service, as in ``app.kubernetes.io/component``.
+        environment: ``CEREBRO_LOG_FORMAT``: `text` (default) or `json`.
+        secrets: texts to mask in all lines, in addition to values of variables with secret names, such as
+            ``AWS_SECRET_ACCESS_KEY``.
+        constant: `FIELDS` that are equal in all records of this process.
 
     Raises:
-        ClusterError: there is no such format.
+        ClusterError: the format is unknown.
     """
     chosen = environment.get("CEREBRO_LOG_FORMAT") or "text"
     if chosen not in FORMATS:
@@ -66,7 +66,7 @@ def set_up(
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in environment.items():
-        # What is short is a switch or a number, and would be found in half of the words.
+        # Short values are switches or numbers, and would match parts of ordinary words.
         if _SECRET.search(name.upper()) and len(value) >= _SHORTEST_SECRET:
             yield value
 
@@ -128,7 +128,7 @@ class TextLines(_Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, or lines."""
-        # What is the same in all lines of a file is no help in reading it.
+        # Omit fields that are equal in all lines of a file.
         about = {name: value for name, value in self._fields(record).items() if name not in self._constant}
         fields = "".join(f" {name}={value}" for name, value in about.items())
         text = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{fields}"

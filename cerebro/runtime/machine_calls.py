@@ -25,42 +25,43 @@ class MachineCalls(Transport):
         return self.call("GET", "/v1/cluster/health", HealthAnswer)
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
-        """Give a worker nothing more; what only it holds is made elsewhere. Twice is once; a person's reason replaces
-        the controller's.
+        """Quarantine a worker. Idempotent; a person's reason replaces the controller's.
+
+        Replicas that only this worker holds are made on other workers.
 
         Raises:
-            NotFoundError: nobody of that name is registered.
-            ConflictError: it cannot be spared; the message says who would be affected. Or another controller leads.
+            NotFoundError: no worker of this name is registered.
+            ConflictError: it is needed (the message names affected runs), or another controller leads.
         """
         return self.call("PUT", f"/v1/workers/{_quoted(worker)}/quarantine", WorkerHealth, request)
 
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
-        """Give a worker tasks again.
+        """Release a worker from quarantine.
 
         Raises:
-            NotFoundError: nobody of that name is registered.
+            NotFoundError: no worker of this name is registered.
             ConflictError: it is not quarantined.
         """
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/release", WorkerHealth, request)
 
     def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        """Have a worker check its machine; what it finds is in `health` once it is done.
+        """Request a machine check from a worker. Its result appears in `health`.
 
         Raises:
-            NotFoundError: nobody of that name is registered.
+            NotFoundError: no worker of this name is registered.
             ConflictError: the worker trains no models, or another controller leads.
         """
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/check", WorkerHealth, request)
 
     def tell_check(self, worker: str, result: CheckResult) -> None:
-        """The worker's: what it found."""
+        """Report the result of the worker's machine check."""
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/check", result.model_dump_json().encode(), 0.0)
 
     def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """The controller's: how long a worker's sub-epochs take, against the others'.
+        """Report the speed of a worker's sub-epochs relative to other workers. Controller only.
 
         Raises:
-            NotFoundError: nobody of that name is registered.
+            NotFoundError: no worker of this name is registered.
             ConflictError: another controller leads.
         """
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/pace", request.model_dump_json().encode(), 0.0)

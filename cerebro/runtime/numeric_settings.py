@@ -1,7 +1,7 @@
-"""The numbers among the environment variables that services read: what each may be, and what is said otherwise.
+"""Numeric environment variables of services, with their bounds and error messages.
 
-One owner for all services, because whoever starts them (`cerebro up`) checks the numbers first. A service that refuses
-a number at its own start is started again and again, and its reason is in a log.
+All are in one module, because `cerebro up` checks them first. A service that refuses a number at its start
+would restart repeatedly, with the reason only in a log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cerebro.runtime import sandbox_settings
 
 @dataclass(frozen=True, kw_only=True)
 class NumericSetting:
-    """A number that a variable of the environment gives; unset and empty are the same.
+    """A numeric environment variable. Unset and empty are the same.
 
     Attributes:
-        name: of the variable.
-        expected: what it has to be, for an error.
-        is_whole: whether it has to be an integer.
-        least, most: bounds, included.
+        name: name of the variable.
+        expected: description of valid values, for errors.
+        is_whole: True if it must be an integer.
+        least, most: inclusive bounds.
     """
 
     name: str
@@ -35,10 +35,10 @@ class NumericSetting:
     most: float = math.inf
 
     def of(self, environment: Mapping[str, str]) -> float | None:
-        """The number that is set; `None`: none is.
+        """Return the number, or `None` if unset.
 
         Raises:
-            ClusterError: what is set is not what is expected.
+            ClusterError: the value is invalid.
         """
         text = environment.get(self.name, "")
         if not text:
@@ -52,13 +52,13 @@ class NumericSetting:
 
 
 def whole(setting: NumericSetting, environment: Mapping[str, str], default: int) -> int:
-    """What is set, as an integer; else the default. Raises as `NumericSetting.of`."""
+    """Return the integer or the default. Raises as `NumericSetting.of`."""
     number = setting.of(environment)
     return default if number is None else int(number)
 
 
 def real(setting: NumericSetting, environment: Mapping[str, str], default: float) -> float:
-    """What is set, else the default. Raises as `NumericSetting.of`."""
+    """Return the number or the default. Raises as `NumericSetting.of`."""
     number = setting.of(environment)
     return default if number is None else number
 
@@ -163,7 +163,7 @@ SETTINGS = (
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise `ClusterError` if any service would refuse what is in `environment`."""
+    """Raise `ClusterError` if a service would refuse a value in `environment`."""
     for setting in SETTINGS:
         setting.of(environment)
     device_memory(environment)
@@ -174,10 +174,10 @@ def check(environment: Mapping[str, str]) -> None:
 
 
 def autoscaler_mode(environment: Mapping[str, str]) -> str:
-    """What the controller does about the number of workers: ``off``, ``advise`` or ``act``.
+    """Return the autoscaler's mode: ``off``, ``advise`` or ``act``.
 
     Raises:
-        ClusterError: it is none of them.
+        ClusterError: the mode is unknown.
     """
     mode = environment.get(_AUTOSCALER, "") or "advise"
     if mode not in ("off", "advise", "act"):
@@ -188,19 +188,19 @@ def autoscaler_mode(environment: Mapping[str, str]) -> str:
 
 
 def device_memory(environment: Mapping[str, str]) -> int | None:
-    """Bytes of each device that is a share of cores, as a user writes them, such as ``1.5GiB``; `None`: all there are.
+    """Return the bytes of each CPU device, set as a size such as ``1.5GiB``; `None`: all memory.
 
     Raises:
-        ClusterError: what is set is no size.
+        ClusterError: the value is not a size.
     """
     return _size(_DEVICE_MEMORY, environment)
 
 
 def most_memory(environment: Mapping[str, str]) -> int | None:
-    """Bytes that the memory limit of a worker's container may be raised to, as those of a device; `None`: it stays.
+    """Return the maximum memory limit of a worker's container, in bytes; `None`: the limit never grows.
 
     Raises:
-        ClusterError: what is set is no size.
+        ClusterError: the value is not a size.
     """
     return _size(_MOST_MEMORY, environment)
 
