@@ -1,8 +1,8 @@
 """Objects of a shard's rows, fetched ahead of the row function.
 
-Of a folder no copy is made: the row function reads the folder itself. Objects of a remote store are copied to
-a folder of the shard's own, a bounded number ahead and at a time, and removed with the shard. Row functions
-are not known here.
+Objects in a folder are not copied: the row function reads the folder itself. Objects of a remote store are
+copied to the shard's own folder, with limits on read-ahead and concurrency, and removed with the shard. Does
+not call row functions.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _AHEAD = 4  # objects fetched ahead, in multiples of those fetched at a time
 
 
 class ShardObjects:
-    """The objects of some rows, as a context manager. Owned by one thread.
+    """The objects of some rows, as a context manager. Used by one thread.
 
     Args:
-        store: where they are, or None where rows name no objects.
+        store: object store, or None if rows name no objects.
         rows: metadata rows of the shard.
-        columns: names of the columns that name objects: a name, a list of names, or null.
-        folder: for copies; made when needed, removed at the end.
-        concurrency: objects fetched at a time.
+        columns: columns that name objects: a name, a list of names, or null.
+        folder: for copies; created when needed, removed at exit.
+        concurrency: number of concurrent downloads.
 
     Attributes:
-        is_local: nothing is copied.
+        is_local: True if no copies are needed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ShardObjects:
             return
         names = self._names(position)
         if self.is_local:
-            return  # the row function itself will find out what is missing
+            return  # the row function itself will find a missing object
         self._fetch_ahead(position)
         for name in names:
             if (other := self._copied_as[normpath(name)]) != name:

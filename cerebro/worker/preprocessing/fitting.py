@@ -1,7 +1,7 @@
-"""The pass over all training rows that `ETLSpec.fit` makes, before any of them is preprocessed.
+"""The pass of `ETLSpec.fit` over all training rows, before preprocessing.
 
-It sees what is on the shared volume, partition after partition: the rows in the order in which they were cut, which
-does not depend on the workers. Nothing else of the data set is read, so no row of another split can be seen.
+It reads the training metadata on the shared volume, partition by partition, in an order that does not depend
+on the workers. It reads no other data, so it cannot see rows of other splits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FETCHED_ROWS = 256
 
 
 class Fitting(Protocol):
-    """What is used of an `cerebro.spec.ETLSpec`."""
+    """The part of `cerebro.spec.ETLSpec` that a fit pass uses."""
 
     @property
     def is_feature_download(self) -> Sequence[str]:
@@ -48,15 +48,15 @@ class FitPass:
     """One call of `fit`.
 
     Args:
-        paths: metadata of the training partitions, in their order.
-        objects_uri: root that metadata refer to.
-        scratch: folder for copies of objects, of this pass alone; removed at the end.
-        seed_key: the generators are seeded by it.
-        on_rows: told after each batch, and for each row whose objects were copied (rows until now, rows in all). What
-            it raises ends the pass.
+        paths: metadata of the training partitions, in order.
+        objects_uri: root of the objects that metadata name.
+        scratch: this pass's own folder for copies of objects; removed at the end.
+        seed_key: seed of the generators.
+        on_rows: called with (rows until now, total rows) after each batch, and after each row with copied
+            objects. An exception ends the pass.
 
     Attributes:
-        rows: handed out until now, those that were left out among them.
+        rows: number of rows returned or skipped until now.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class FitPass:
         self._trouble: BaseException | None = None
 
     def fit(self) -> Any:
-        """What the user's method returns. It may leave the iterator before its end, if it has seen enough.
+        """Return the result of the user's method, which may stop iterating early.
 
         Raises:
-            SpecError: it raised, with its traceback; or the spec names columns that are not there.
-            LocatorError, MetadataError, ObjectStoreError, StorageFullError: rows or objects cannot be had.
+            SpecError: user code raised (with its traceback), or the spec names missing columns.
+            LocatorError, MetadataError, ObjectStoreError, StorageFullError: rows or objects are unavailable.
         """
         parts = [Metadata(path) for path in self._paths]
         store = self._store(parts)
@@ -90,7 +90,7 @@ class FitPass:
         try:
             found = self._spec.fit(batches, object_dir)
         except (Exception, SystemExit) as error:
-            if self._trouble is not None:  # not user code's, whatever that made of it
+            if self._trouble is not None:  # raised by the platform, whatever user code turned it into
                 raise self._trouble from error
             if (found := error_of_call(error, self._scratch)) is not None:
                 raise found from error
@@ -139,7 +139,7 @@ class FitPass:
             raise
 
     def _batch(self, part: Metadata, rows: range, objects: ShardObjects | None, total: int) -> pa.RecordBatch:
-        """Those of the rows whose objects are there."""
+        """Return the rows with available objects."""
         there: list[int] | None = None
         if objects is not None:
             there = []
@@ -156,7 +156,7 @@ class FitPass:
 
 
 def _is_there(objects: ShardObjects, position: int) -> bool:
-    """Whether the objects of a row can be had. One without them fails in preprocessing, where it is told."""
+    """True if a row's objects are available. Preprocessing reports rows without."""
     try:
         objects.wait(position)
     except LocatorError:

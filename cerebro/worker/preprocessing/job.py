@@ -1,4 +1,4 @@
-"""What preprocessing a partition is asked to do, what it needs of a spec, and what it reports on the way."""
+"""The interface of preprocessing a partition: its job, its spec and its progress."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class EtlJob:
     """One partition of one split.
 
     Attributes:
-        split: also the mode that the row function is called with.
-        metadata_path: Arrow IPC file with the partition's metadata rows, ``id`` among its columns.
+        split: also the mode passed to the row function.
+        metadata_path: Arrow IPC file with the partition's metadata rows, including ``id``.
         output_folder: the partition's folder; owned by this job while it runs.
-        objects_uri: root of the objects that rows name; None where rows name none.
-        cache_folder: where objects of a remote store are kept while their rows are preprocessed; emptied.
-        cores: processes to use, and what the cut into shards follows; with 1 the calling process does the work.
-        shortages: how many attempts at this ran out of memory: fewer processes begin.
-        max_failed_fraction: share of the partition's rows, 0 to 1, that may fail before the job does.
-        fingerprint: changes whenever the rows that come out may; shards of another one are made again.
-        download_concurrency: objects fetched at a time, over all cores.
+        objects_uri: root of the objects that rows name; None without objects.
+        cache_folder: folder for remote objects during preprocessing; emptied.
+        cores: number of processes, which also determines the shards; with 1 the calling process does the
+            work.
+        shortages: number of attempts that ran out of memory; reduces the initial processes.
+        max_failed_fraction: maximum fraction of failed rows, 0 to 1.
+        fingerprint: changes whenever the output may change; shards with another one are rebuilt.
+        download_concurrency: number of concurrent downloads, over all cores.
     """
 
     split: Mode
@@ -53,7 +54,7 @@ class ShardRange:
 
 @dataclass(frozen=True, kw_only=True)
 class EtlProgress:
-    """Rows of the partition so far; ``rows_done`` counts failed rows and those of an earlier attempt too."""
+    """Rows of the partition until now; ``rows_done`` includes failed rows and earlier attempts."""
 
     rows_done: int
     rows_failed: int
@@ -61,7 +62,7 @@ class EtlProgress:
 
 
 class Spec(Protocol):
-    """What is used of an `cerebro.spec.ETLSpec`."""
+    """The part of `cerebro.spec.ETLSpec` that preprocessing uses."""
 
     @property
     def is_feature_download(self) -> Sequence[str]:
@@ -85,4 +86,4 @@ SpecFactory: TypeAlias = Callable[[], Spec]
 """Makes the spec, initialised; called once in each process that preprocesses rows."""
 
 ProgressCallback: TypeAlias = Callable[[EtlProgress], None]
-"""Called from the job's own process and thread a few times a second; what it raises ends the job."""
+"""Called from the job's process and thread a few times a second. An exception ends the job."""

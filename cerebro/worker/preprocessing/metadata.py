@@ -17,10 +17,10 @@ from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 
 class Metadata:
-    """The rows of one Arrow IPC file, memory-mapped. Made before processes are forked, read in each of them.
+    """The rows of one Arrow IPC file, memory-mapped. Created before forking, read in each process.
 
     Attributes:
-        checksum: of the file, to tell whether shards were made from the same rows.
+        checksum: the file's checksum, to detect shards of other rows.
         id_type: Arrow type of the ids.
     """
 
@@ -37,7 +37,7 @@ class Metadata:
             raise LocatorError(f"partitioned metadata {path} cannot be read: {error}") from error
         if "id" not in self.columns:
             raise MetadataError(f"{path} has no column 'id' (its columns: {', '.join(self.columns)})")
-        # A large table is written in many batches: the one that has a row is looked up, not looked for.
+        # A large table has many batches: find a row's batch by bisection.
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
         self.id_type = self._schema.field("id").type
         if pa.types.is_dictionary(self.id_type):
@@ -65,18 +65,19 @@ class Metadata:
         return rows
 
     def batch(self, start: int, stop: int, kept: Sequence[int] | None = None) -> pa.RecordBatch:
-        """Rows ``start`` to ``stop`` (exclusive), at least one, as Arrow columns: over the file's own memory, unless
-        they lie in several of its batches.
+        """Return rows ``start`` to ``stop`` (exclusive), at least one, as Arrow columns.
+
+        Zero-copy unless they span several of the file's batches.
 
         Args:
-            kept: a copy of these of them alone, by their position from ``start``; there may be none.
+            kept: positions relative to ``start`` to copy instead; may have no items.
         """
         first, *others = self._parts(start, stop)
         whole = pa.concat_batches([first, *others]) if others else first
         return whole if kept is None else whole.take(pa.array(kept, pa.int64()))
 
     def _parts(self, start: int, stop: int) -> list[pa.RecordBatch]:
-        """The rows as slices of the file's batches; none is empty."""
+        """Return the rows as non-empty slices of the file's batches."""
         parts = []
         number = bisect.bisect_right(self._ends, start)
         while start < min(stop, self.num_rows):

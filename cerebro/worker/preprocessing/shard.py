@@ -1,9 +1,9 @@
-"""One shard: its rows through the user's function, of a row or of a batch, into a file.
+"""Build one shard: apply the user's row or batch function and write the results.
 
-A row whose function raises is recorded and left out; a row that cannot be stored, or differs from the others,
-ends the job. The global random generators are seeded for each call from the fingerprint and the id of its (first) row:
-a row that draws random numbers becomes the same tensors on whatever core, and in whichever attempt, it is made. Batches
-are cut from the shard's begin on, and halved where the function raises.
+A row that makes the function raise is recorded and skipped. A row that cannot be stored, or differs from the
+others, ends the job. Each call seeds the global random generators from the fingerprint and the id of its
+(first) row, so random rows are the same on every core and in every attempt. Batches start at the shard's
+first row and are halved after an exception.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ _MAX_TRACEBACK = 4_000  # characters; a partition may have many failed rows
 _MAX_ERROR = 500
 
 RowsCallback = Callable[[int, int, FailedRow | None], None]
-"""Told after each call: position of its first row in the partition, how many rows it took, and how it failed, if it
-did: that is told of one row at a time."""
+"""Called after each call with its first position, number of rows, and failure (always of a single row)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessor:
-    """What one process needs to make shards."""
+    """One process's means to build shards."""
 
     job: EtlJob
     metadata: Metadata
@@ -58,16 +57,16 @@ class Preprocessor:
     downloads: int
     """Objects this process may fetch at a time."""
     is_alone: bool = True
-    """No other process preprocesses here: a row for which memory does not suffice never will have enough."""
+    """True if no other process preprocesses here, so a row that exceeds memory always will."""
 
     def shard(self, part: ShardRange, on_rows: RowsCallback) -> ShardManifest:
-        """Make one shard.
+        """Build one shard.
 
         Raises:
-            MemoryError: a row's function did, beside other processes.
+            MemoryError: user code ran out of memory while other processes ran.
             RowError: a row cannot be stored or differs from the shard's first.
             ObjectStoreError, StorageFullError: see `ShardObjects`, `ShardWriter`.
-            Whatever ``on_rows`` raises.
+            Exception: any exception of ``on_rows``.
         """
         columns = tuple(self.spec.is_feature_download)
         is_by_batches = prepares_batches(self.spec)
@@ -139,7 +138,7 @@ class Preprocessor:
         row_id: RowId,
         objects: ShardObjects,
     ) -> _Made:
-        """What the user's function makes of a row, or of a batch that begins with the row."""
+        """Call the user's function on a row, or on a batch that starts with the row."""
         seed_generators(f"{self.job.fingerprint}/{self.job.split}/{row_id}")
         try:
             made = function(given, self.job.split, objects.folder)
@@ -147,7 +146,7 @@ class Preprocessor:
             if isinstance(error, MemoryError) and not self.is_alone:
                 raise
             if (found := error_of_call(error, self.job.cache_folder)) is not None:
-                raise found from error  # the row is in order: it is preprocessed again later
+                raise found from error  # the row is valid and is preprocessed again later
             return _failed(row_id, error)
         if not isinstance(made, tuple) or len(made) != 2:
             raise RowError(
@@ -159,7 +158,7 @@ class Preprocessor:
 
 _Made: TypeAlias = "tuple[object, object] | FailedRow"
 _Call: TypeAlias = "tuple[int, Sequence[RowId], _Made]"
-"""Position of the first row in the shard, ids of the rows, and what was made of them."""
+"""Position of the first row in the shard, ids of the rows, and the function's result."""
 
 
 def begin(
@@ -209,13 +208,13 @@ def open_preprocessor(
 
 
 def seed_generators(key: str) -> None:
-    """Seed Python's, NumPy's and, where it is loaded, torch's global generator from ``key``."""
+    """Seed the global generators of Python, NumPy and, if imported, torch from ``key``."""
     seed = xxhash.xxh3_64_intdigest(key.encode())
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is not None:
-        generator.manual_seed(seed)  # not torch.manual_seed, which asks for GPUs and takes 0.2 ms
+        generator.manual_seed(seed)  # not torch.manual_seed, which accesses GPUs and takes 0.2 ms
 
 
 def _user_code(what: str, call: Callable[[], Any]) -> Any:

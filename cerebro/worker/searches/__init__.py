@@ -1,6 +1,6 @@
-"""Answers what a search asks of workers: what a user's own procedure orders, and which values a sampler draws.
+"""Answer a search's requests: actions of a user's own procedure, and suggestions of a sampler.
 
-Started as a handler of an agent, beside others: ``--handlers etl_worker cerebro.worker.searches``.
+Runs as one of an agent's handlers: ``--handlers etl_worker cerebro.worker.searches``.
 """
 
 KINDS = ("search",)

@@ -14,7 +14,7 @@ from cerebro.search.questions import values_for
 from cerebro.worker.agent.context import BaseHandler, Context
 
 _NICE = 15
-"""Sub-epochs train beside it, and nobody waits for an answer as they do."""
+"""Niceness: concurrent sub-epochs have priority."""
 
 
 class Handler(BaseHandler):

@@ -16,7 +16,7 @@ def differences(one: object, other: object, where: str = "state", *, tolerance: 
     """Where two states differ, to the bit: shapes, dtypes, values and their types. With a tolerance, tensors may differ
     by that share of their norm, and numbers of theirs."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        # Bits, not values: -0.0 and NaN count as they are.
+        # Compare bits rather than values, so that -0.0 and NaN are exact.
         same = one.dtype == other.dtype and one.shape == other.shape
         if not same or not (torch.equal(_bits(one), _bits(other)) or _is_close(one, other, tolerance)):
             yield where
@@ -47,13 +47,13 @@ def trained(state: State) -> State:
 
 
 def _parts(value: object) -> Iterator[bytes | memoryview]:
-    """All that a state consists of, each thing after what tells where it begins."""
+    """Yield a state's content as bytes, with a prefix for each item."""
     if isinstance(value, torch.Tensor):
         yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
         yield _bits(value).numpy().data
     elif isinstance(value, dict):
         yield f"dict {len(value)}".encode()
-        # Whichever came first: two states with the same under the same names are the same.
+        # Sorted, because the order of insertion does not matter.
         for name, part in sorted(((repr(name), part) for name, part in value.items()), key=itemgetter(0)):
             yield name.encode()
             yield from _parts(part)

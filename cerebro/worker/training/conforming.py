@@ -46,7 +46,7 @@ class _FoundError(Exception):
 
 
 class _LastBatchError(Exception):
-    """What was to be seen has been seen."""
+    """Ends training after the checks have seen enough."""
 
 
 class SmallSpec(SubEpochSpec):
@@ -90,7 +90,7 @@ def _small_rows() -> list[tuple[Any, Any]]:
 
 
 class _Rank:
-    """This rank, with what it was asked."""
+    """This rank and its request."""
 
     def __init__(self, folder: Path, group: Group, request: Mapping[str, Any]) -> None:
         self.folder, self.group = folder, group
@@ -118,7 +118,7 @@ class _Rank:
         return prepare(self.spec, trainee, self.technique, self.params, self.group)
 
     def train(self, trainee: Trainee, number: int, on_batch: Callable[..., None] = lambda *_: None) -> None:
-        """A sub-epoch of it."""
+        """Train a sub-epoch of the model."""
         loader = PartitionLoader(
             [self._partition],
             batch_size=self.hyperparams["batch_size"],
@@ -184,7 +184,7 @@ class _Rank:
         stories = {"after sub-epochs on one device, by it and on one device, ": (True, False, True)}
         stories["after a sub-epoch on one device and two by it, "] = (True, False, False)
         expected = self._chain((True,) * 3)
-        # All of them first: no rank may leave while another one goes on.
+        # Collect all first: no rank may leave while another continues.
         found = {what: self._chain(are_single) for what, are_single in stories.items()}
         if self.group.rank == 0:
             one = checkpoints.load(self.folder, expected, "cpu")
@@ -222,7 +222,7 @@ class _Rank:
             trainee.state()
         except _LastBatchError:
             os._exit(0)  # as a rank that is killed
-        except Exception:  # noqa: BLE001 - whatever a missing rank makes of a collective call
+        except Exception:  # noqa: BLE001 - any exception that a missing rank causes in a collective call
             return
         raise _FoundError("the sub-epoch ended without an error although another rank was gone")
 
@@ -275,7 +275,7 @@ def _joined(folder: Path, rank: int, ranks: int, request: Mapping[str, Any]) -> 
 
 
 def main() -> None:
-    """Do the checks, and tell of each in a file."""
+    """Run the checks and write the results to a file."""
     folder, (rank, ranks) = Path(sys.argv[1]), map(int, sys.argv[2:4])
     request = cloudpickle.loads((folder / "request").read_bytes())
     torch.set_num_threads(1)
@@ -298,7 +298,7 @@ def main() -> None:
                 do()
             except (_FoundError, NotApplicableError) as error:
                 tell(name, str(error))
-            except Exception:  # noqa: BLE001 - whatever a user's technique raises
+            except Exception:  # noqa: BLE001 - any exception of a user's technique
                 tell(name, traceback.format_exc(limit=-6).strip())
                 return
             if name != "failing rank":

@@ -1,6 +1,6 @@
-"""The course of what a sub-epoch reports, in a few points: what policies by priority score learn from.
+"""A short curve of a sub-epoch's reported values, for policies by priority score.
 
-Values on a GPU are added up there: to fetch each of them would have the GPU wait for every batch.
+Values on a GPU are summed there: fetching each one would synchronize the GPU at every batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cerebro.contract.values import has_masked
 
 
 class _Sum(NamedTuple):
-    """Values that came one after another: when, as a mean; their sum; how many they are."""
+    """Consecutive values: mean time, sum and count."""
 
     seconds: float
     value: Any
@@ -45,7 +45,7 @@ class CurveRecorder:
         self._last: Any = None
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """Take in what was reported. What is no single number is left out."""
+        """Record reported values. Ignores values that are not single numbers."""
         self._name = self._name or next(iter(values), "")
         value = _number(values.get(self._name))
         if value is None:
@@ -62,10 +62,10 @@ class CurveRecorder:
         self._sums.append(new)
 
     def curve(self) -> Curve | None:
-        """The whole of it; `None` if no number was reported. Fetching it from a GPU waits for that.
+        """Return the curve; `None` if no number was reported. Synchronizes with the GPU.
 
-        It has diverged by its last value, not by any: a point is not finite where one of its values is not, and some
-        losses are undefined for some batches.
+        Only the last value decides whether it has diverged: a point is not finite if any of its values is
+        not, and some losses are undefined for some batches.
         """
         if not self._sums:
             return None

@@ -32,10 +32,10 @@ def users(modules: Sequence[torch.nn.Module]) -> list[Any]:
 
 
 def only_single(modules: Sequence[torch.nn.Module]) -> str:
-    """Why a model can be trained by no technique; empty if it may be."""
+    """Return why a model cannot use any technique, or ""."""
     return next((module.only_single for module in modules if isinstance(module, StandIn)), "")
 
 
 def takes_threads(modules: Sequence[torch.nn.Module], threads: int) -> bool:
-    """Whether sub-epochs of a model can be computed in this process with so many threads."""
+    """True if this process can train a model with this number of threads."""
     return all(module.threads in (None, threads) for module in modules if isinstance(module, StandIn))

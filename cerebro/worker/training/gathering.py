@@ -1,7 +1,7 @@
-"""The state of a rank group made whole: what its ranks have parts of is put together, all else must be equal.
+"""Assemble a rank group's state: join the parts of tensors and require everything else to be equal.
 
-A checkpoint is the same file whatever wrote it. So what is no part of a tensor must be the same on every rank, or
-nobody could say what belongs into the file.
+A checkpoint does not depend on the number of ranks. So everything except parts of tensors must be the same on
+every rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def joined(part: DTensor, group: Group) -> torch.Tensor | None:
     """The full tensor, on rank 0's host; nothing on others. Collective."""
     local = part.to_local().detach()
     if group.size > 1 and local.device.type == "cpu" and part.placements == (Shard(0),):
-        # Received where it stays: no rank needs room for more than what it has.
+        # Received in place: no rank needs memory for more than its own part.
         if group.rank > 0:
             if local.numel():
                 dist.send(local.contiguous(), dst=0)
@@ -40,7 +40,7 @@ def joined(part: DTensor, group: Group) -> torch.Tensor | None:
     tensor: torch.Tensor = part.full_tensor().detach()
     if group.rank > 0:
         return None
-    # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
+    # Uneven rows were padded, and torch saves a tensor's entire storage.
     is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
     return (tensor.clone() if is_padded else tensor).cpu()
 
@@ -51,20 +51,20 @@ def whole(
     name: str = "",
     join: Callable[[DTensor, Group], torch.Tensor | None] = joined,
 ) -> Any:
-    """A tree of tensors, numbers and texts with its DTensors as full tensors. Collective.
+    """Convert a tree's DTensors to full tensors. Collective.
 
-    Rank 0 takes as much more host memory as the full tensors have bytes. Where parts lie on GPUs, each device takes
-    room for one full tensor at a time.
+    Rank 0 needs additional host memory for the full tensors. Parts on GPUs need device memory for one full
+    tensor at a time.
 
     Args:
-        name: of the tree, for people.
-        join: makes a full tensor of a part; called on all ranks in the same order.
+        name: name of the tree, for people.
+        join: creates a full tensor from a part; called on all ranks in the same order.
 
     Returns:
         On rank 0 the tree. On other ranks `None`.
 
     Raises:
-        RanksDifferError: ranks differ in something else; on all of them.
+        RanksDifferError: ranks differ in another value; on all ranks.
     """
     leaves = dict(_leaves(state, name))
     parts: dict[str, DTensor] = {path: value for path, value in leaves.items() if isinstance(value, DTensor)}
@@ -133,7 +133,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _mark(value: Any) -> str:
-    """What is equal where a value is, to the bit."""
+    """Return a text that is equal for bitwise equal values."""
     if isinstance(value, DTensor):
         return f"a part of a tensor of shape {tuple(value.shape)} and {value.dtype}"
     if isinstance(value, torch.Tensor):

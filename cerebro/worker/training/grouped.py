@@ -1,18 +1,18 @@
-"""A model that a sub-epoch trains by a way: the user's own loop, made right where a rank reads its share of the rows.
+"""A model trained with a parallel plan: the user's own loop, adapted for ranks that read shares of the rows.
 
-All that is collective happens in the same order on all ranks: `prepare`, then `train_sub_epoch`, then `Trainee.state`::
+All collective steps run in the same order on all ranks: `prepare`, then `train_sub_epoch`, then
+`Trainee.state`::
 
-    group = RankGroup.join(folder, rank=rank, size=size, device=device)      # or kept from the sub-epoch before
-    technique = resolve(way)
+    group = RankGroup.join(folder, rank=rank, size=size, device=device)  # or kept from the sub-epoch before
+    technique = resolve(parallel_plan)
     device = technique.made_on(group, parallel_plan.params)
     trainee = create(spec, hyperparams, seed=seed, model=model, device=device)
-    restore(trainee, state)                                                  # of a file that was loaded to `device`
+    restore(trainee, state)  # of a file that was loaded to `device`
     trainee = prepare(spec, trainee, technique, parallel_plan.params, group)
     loader = PartitionLoader(rows, ..., device=group.device, share=trainee.share)
-    feed = InstrumentedLoader(loader, ...)                                   # `loader.num_rows` are the sub-epoch's
-    rows metrics = train_sub_epoch(spec, trainee, feed, ...)                           # of the group: the same on every
-    rank reference = trainee.save(root, name)                                     # each rank its own rows; rank 0 has
-    it
+    feed = InstrumentedLoader(loader, ...)  # `loader.num_rows` is the sub-epoch's number of rows
+    metrics = train_sub_epoch(spec, trainee, feed, ...)  # the group's metrics, equal on all ranks
+    reference = trainee.save(root, name)  # each rank writes its rows; rank 0 returns the reference
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from cerebro.worker.training.weights import weight, weighted
 
 @dataclass(kw_only=True)
 class GroupTrainee(Trainee):
-    """A model as one rank of a group has it. Made by `prepare`.
+    """One rank's part of a model. Created by `prepare`.
 
     Attributes:
-        share: (which, of so many) of the rows of each batch this rank reads.
+        share: index and number of row shares of each batch.
     """
 
     technique: Technique
@@ -78,22 +78,22 @@ class GroupTrainee(Trainee):
         return self.group.rank
 
     def whole(self, state: State) -> State:
-        """What is saved of a state, with full tensors, on rank 0; nothing on the others. Collective.
+        """Return the state with full tensors on rank 0, and {} on others. Collective.
 
         Raises:
-            RanksDifferError: ranks differ in what is kept: on all of them.
+            RanksDifferError: ranks have different states: on all ranks.
         """
         return whole(state, self.group) or {}
 
     def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
-        """Write a state, each rank its own rows; what identifies the file, on rank 0. Collective."""
+        """Write a state jointly, each rank its rows. Rank 0 returns the reference. Collective."""
         return save_together(root, name, state, self.group, in_base)
 
     def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
-        """What this rank has of a tensor, and which row that begins with."""
+        """Return this rank's rows of a tensor and the first row's number."""
         if not isinstance(tensor, DTensor):
             return super().rows_here(tensor)
-        # Ranks of several machines write no file together: see `own_rows`.
+        # Ranks on several machines do not write jointly; see `own_rows`.
         if (
             self.group.is_of_several_workers
             or len(tensor.placements) > 1
@@ -103,20 +103,20 @@ class GroupTrainee(Trainee):
         return tensor.to_local().detach(), first_row(tensor)
 
     def of_ranks(self, value: Any) -> list[Any]:
-        """What each rank gave. Collective."""
+        """Return the values of all ranks. Collective."""
         return self.group.gathered(value)
 
     def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
-        """What this rank has of a saved tensor that belongs to a parameter."""
+        """Return this rank's part of a parameter's saved tensor."""
         return cut(tensor, parameter) if tensor is not None and isinstance(parameter, DTensor) else tensor
 
     def cut_kept(self) -> None:
-        """Cut what user code keeps by the names of sharded parameters."""
+        """Cut user code's entries named like sharded parameters."""
         cut_named(self.checkpoint, self.modules, except_for=self.checkpoint.made)
 
     @contextmanager
     def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
-        """Around the user's `train`."""
+        """Wrap the user's `train`."""
         with ExitStack() as stack:
             index, of = self.share
             if of > 1:
@@ -129,10 +129,10 @@ class GroupTrainee(Trainee):
             yield
 
     def agreed(self, metrics: Measured, feed: DataLoader) -> Measured:
-        """Metrics of the group from those of its ranks. Collective.
+        """Combine the ranks' metrics. Collective.
 
         Raises:
-            RanksDifferError: the ranks do not name the same ones: on all of them.
+            RanksDifferError: ranks return different metrics: on all ranks.
         """
         if self.group.size == 1:
             return dict(metrics)
@@ -141,7 +141,7 @@ class GroupTrainee(Trainee):
 
     @contextmanager
     def _shared(self, feed: InstrumentedLoader) -> Iterator[None]:
-        """Weigh what backward passes start from by the batch at hand."""
+        """Weight the initial gradient of backward passes by the current batch."""
         factor = 1.0
 
         def handed(batch: tuple[Any, Any], own: int, rows: int) -> None:
@@ -171,7 +171,7 @@ def prepare(
     if not isinstance(hints, Hints):
         raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
     if trainee.is_new:
-        # All ranks begin with the same weights. Those of a file are.
+        # All ranks need equal initial weights. Weights from a file are equal.
         require_same({"models": [module.state_dict() for module in trainee.modules]}, group)
     names = _names(trainee.modules)
     technique.prepare(trainee.modules, group, params, hints)

@@ -58,9 +58,9 @@ class InstrumentedLoader:
         self.num_rows = loader.own_rows
         self.rank, self.ranks = loader.share
         self.place: Callable[[Batch], Batch] = lambda batch: batch
-        """Where a technique wants a batch: with outputs on another device than inputs, for one."""
+        """Moves a batch to a technique's devices; outputs may need another device than inputs."""
         self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own, rows: None
-        """Called with each batch before it is handed out, the rows of it that are this rank's, and those of all."""
+        """Called with each batch before it is returned, this rank's number of rows, and all ranks' number."""
         self.batch_size = loader.batch_size
         position = position or Position(epochs=epoch, sub_epochs=sub_epoch + 1, total_steps=len(loader))
         self.epoch, self.epochs = epoch - 1, position.epochs
@@ -81,22 +81,21 @@ class InstrumentedLoader:
 
     @property
     def shared_rows(self) -> int:
-        """Rows of a pass that are this rank's: without those that it was lent."""
+        """Number of this rank's rows in a pass, without borrowed rows."""
         return self._loader.shared_rows
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A user may pass over the data several times in one sub-epoch: batches go on counting, which shows that it
-        # advances.
+        # A sub-epoch may pass over the data several times: the batch count continues, which shows progress.
         self._savepoints.begin_pass()
         first, self._first_batch = self._first_batch, 0
         for index, batch in enumerate(self._loader, first):
             self._tell(index * self.batch_size)
             self._batches += 1
-            # Counted from the sub-epoch's first in every pass: where the next sub-epoch goes on is not for this one to
-            # say.
+            # Each pass counts from the sub-epoch's first step: the platform sets the next sub-epoch's first
+            # step.
             self.step = self._first_step + index
             self._savepoints.begin_loop(self)
             self.on_handed(batch, *self._loader.counts)
@@ -116,19 +115,19 @@ class InstrumentedLoader:
             )
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the sub-epoch as far as it is done: as given, or as they were where it goes on."""
+        """Register progress values, and return them as saved if the sub-epoch resumes."""
         return self._savepoints.progress(values)
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
-        """Say that the sub-epoch can go on from a savepoint: see `cerebro.spec.DataLoader`."""
+        """Declare that the sub-epoch can resume from a savepoint; see `cerebro.spec.DataLoader`."""
         self._savepoints.declare(hook, every)
 
     def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> TorchLoader[Any]:
-        """These batches for a library that asks for a loader of torch: see `cerebro.spec.DataLoader`."""
+        """Return the batches as a torch DataLoader; see `cerebro.spec.DataLoader`."""
         return as_torch(self, arrange, self._savepoints.hand_over)
 
     def values(self) -> dict[str, float]:
-        """The newest reported values, as numbers; fetching them from a GPU waits for it."""
+        """Return the latest reported values as numbers. Synchronizes with a GPU."""
         return {
             name: float(getattr(value, "item", lambda v=value: v)())
             for name, value in self._latest.items()

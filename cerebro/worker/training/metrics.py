@@ -1,4 +1,4 @@
-"""What user code returns as metrics: checked, put together over ranks, and made into what a task's result has."""
+"""Metrics of user code: validated, combined over ranks, and converted for a task's result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Measured = dict[str, float | Ratio]
 
 
 def checked_metrics(returned: object, function: str, where: str) -> Measured:
-    """What user code returned.
+    """Validate the metrics that user code returned.
 
     Raises:
-        MetricError: it is no dict of names and numbers, or a ratio is of no numbers.
-        NonFiniteMetricError: one of them is NaN or infinite.
+        MetricError: not a dict of names and numbers, or a ratio without numbers.
+        NonFiniteMetricError: a value is NaN or infinite.
     """
     if not isinstance(returned, Mapping):
         raise MetricError(
@@ -67,11 +67,11 @@ def checked_name(name: object, function: str) -> str:
 
 
 class RankMetrics(NamedTuple):
-    """What a rank returned.
+    """One rank's metrics.
 
     Attributes:
-        rows: of the sub-epoch that are the rank's.
-        share: which of the group's shares of the rows it read; ranks of one share have read the same rows.
+        rows: the rank's number of rows in the sub-epoch.
+        share: index of its row share; ranks with the same share have read the same rows.
     """
 
     metrics: Measured
@@ -111,12 +111,12 @@ def numbers_of(metrics: Measured) -> dict[str, float]:
 
 
 def ratios_of(metrics: Measured) -> dict[str, Terms]:
-    """Those that are ratios."""
+    """Return the metrics that are ratios."""
     return {name: terms_of(each) for name, each in metrics.items() if isinstance(each, Ratio)}
 
 
 def kinds_of(metrics: Measured) -> dict[str, bool]:
-    """Name -> whether it is a ratio."""
+    """Return, by name, True for a ratio."""
     return {name: isinstance(each, Ratio) for name, each in metrics.items()}
 
 
@@ -129,12 +129,13 @@ def terms_of(metric: float | Ratio) -> Terms:
 def require_mergeable(
     metrics: Measured, merges: Mapping[str, bool], needs: Sequence[str], model: str, where: str
 ) -> None:
-    """Raise MetricError unless a sub-epoch's metrics can be put together with those of its epoch's other sub-epochs.
-    What only some of them have is left out of the epoch, and is no error.
+    """Raise MetricError unless metrics can be combined with the epoch's other sub-epochs.
+
+    A metric that some sub-epochs lack is omitted from the epoch without an error.
 
     Args:
-        merges: metrics of the sub-epochs before it, name -> True for a ratio.
-        needs: names that must not be left out.
+        merges: metrics of earlier sub-epochs, name -> True for a ratio.
+        needs: names of required metrics.
     """
     kinds = kinds_of(metrics)
     if (name := mixed(kinds, merges)) is not None:

@@ -1,9 +1,9 @@
-"""A node check: a few seconds of work whose outcome is known, in a process of its own, that runs no user code.
+"""A node check: a few seconds of work with known results, in its own process, without user code.
 
-``python -m cerebro.worker.training.node_check`` writes a JSON list of `Probe` to standard output, a line after each
-probe, so that what it has found is known also if the next one never ends. It looks at arithmetic and memory (of the GPU
-that it may see, else of the processor and of the machine), at a partition that the worker holds, and at the checkpoint
-volume. It finds wrong results, and what does not answer; speed is for the reader to judge.
+``python -m cerebro.worker.training.node_check`` prints a JSON `Probe` per line, immediately, so that findings
+survive if a later probe hangs. It checks arithmetic and memory (of its visible GPU, otherwise of processor
+and host), a partition on the worker, and the checkpoint volume. It finds wrong results and hangs; the reader
+judges speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIDE = 1024
 """Of the matrices: whole numbers up to 15, so that every sum is below 2^24 and exact in single precision."""
 _MOST = 16
 _SECONDS = 2.0
-"""For how long arithmetic is repeated: a bit flips now and then, and more often when it is warm."""
+"""Seconds of repeated arithmetic: bit flips are rare, and more frequent on warm hardware."""
 _PATTERN_BYTES = 256 << 20
 _READ_BYTES = 256 << 20
 _WRITE_BYTES = 64 << 20
@@ -65,7 +65,7 @@ def probes(shards: Path, checkpoints: Path, *, expects_gpu: bool) -> Iterator[Pr
 
 
 class _NothingToLookAtError(Exception):
-    """The worker has no such thing."""
+    """The worker has nothing for this probe to check."""
 
 
 def _made(name: str, probe: Callable[[], str | float]) -> Probe:
@@ -77,21 +77,21 @@ def _made(name: str, probe: Callable[[], str | float]) -> Probe:
     except _NothingToLookAtError as why:
         return Probe(name=name, told=str(why))
     except (torch.OutOfMemoryError, MemoryError) as why:
-        # What runs beside it has the memory.
+        # Other processes use the memory.
         return Probe(name=name, told=f"{type(why).__name__}: {why}"[:300])
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the probe has found
+    except Exception as error:  # noqa: BLE001 - any exception is the probe's finding
         problem = f"{type(error).__name__}: {error}"[:300]
     return Probe(name=name, problem=problem, seconds=time.monotonic() - began, rate=rate)
 
 
 def arithmetic(device: torch.device, seconds: float = _SECONDS) -> str | float:
-    """Multiply matrices of whole numbers whose product's sum is known exactly, again and again.
+    """Multiply integer matrices repeatedly and compare with an exact sum of the product.
 
-    The sum of all entries of A B is the sum over k of (column k of A) times (row k of B): computed in whole numbers on
-    the processor, which takes another way to it.
+    The sum of all entries of A B is the sum over k of (column k of A) times (row k of B), computed in
+    integers on the processor, which is an independent way.
 
     Returns:
-        What is wrong, or how many were multiplied in a second.
+        A description of the error, or the number of products per second.
     """
     generator = torch.Generator().manual_seed(7)
     left, right = (torch.randint(0, _MOST, (_SIDE, _SIDE), generator=generator) for _ in range(2))
@@ -109,7 +109,7 @@ def arithmetic(device: torch.device, seconds: float = _SECONDS) -> str | float:
 
 
 def memory(device: torch.device, num_bytes: int = _PATTERN_BYTES) -> str:
-    """Write patterns, and read them: of less than is wanted where that is not free."""
+    """Write and verify patterns. Uses less memory if not enough is free."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         num_bytes = min(num_bytes, free // 2)
@@ -134,7 +134,7 @@ def processor() -> str:
 
 
 def _looped(times: int) -> int:
-    """What the loop comes to, in logarithmically many steps: x -> a x + c, doubled."""
+    """Return the loop's result in logarithmic time: x -> a x + c, doubled."""
     a, c, factor, addend, mask = 1_103_515_245, 12_345, 1, 0, 0x7FFFFFFF
     while times:
         if times & 1:
@@ -148,7 +148,7 @@ _EXPECTED = _looped(_LOOPS)
 
 
 def partition(shards: Path, num_bytes: int = _READ_BYTES) -> str:
-    """Read some of what the worker holds."""
+    """Read part of the worker's shards."""
     files = sorted(shards.glob("datasets/*/train/partition-*/*.arrow"))
     if not files:
         raise _NothingToLookAtError("it holds none")
@@ -159,7 +159,7 @@ def partition(shards: Path, num_bytes: int = _READ_BYTES) -> str:
         with (
             suppress(FileNotFoundError),
             path.open("rb", buffering=0) as file,
-        ):  # it may be reclaimed meanwhile
+        ):  # it may be reclaimed in the meantime
             with suppress(OSError):  # from the disk, and not from memory, where the system can
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             while read < num_bytes and (block := file.read(1 << 20)):

@@ -1,8 +1,8 @@
-"""A checkpoint that ranks write together: rank 0 lays the file out, and each rank writes its own rows into it.
+"""A checkpoint written jointly: rank 0 creates the file, and each rank writes its rows.
 
-The file is the one that rank 0 would write of full tensors, to the bit. For tensors of which ranks have rows, rank 0
-gives torch memory that it never touches: where torch is about to write from there, room is left instead, and its place
-in the file is noted. So no format of torch is imitated, and no rank needs memory for the rows of another.
+The file equals, bit for bit, the one rank 0 would write with full tensors. For sharded tensors, rank 0 passes
+placeholders to torch: untouched memory. A write from a placeholder leaves a gap in the file and records its
+offset. So no torch format is imitated, and no rank needs memory for another rank's rows.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ ranks need to agree on where to write."""
 def save_together(
     root: Path, name: str, state: State, group: Group, in_base: BaseTensors | None = None
 ) -> CheckpointRef | None:
-    """Write what the ranks of a group have of a state as one file, durably. Collective.
+    """Write a rank group's state as one file, durably. Collective.
 
-    Rank 0 takes more host memory only for tensors that are not cut by rows.
+    Rank 0 needs additional host memory only for tensors not sharded by rows.
 
     Args:
-        in_base: what of it is in a base (`frozen.move_to_base`).
+        in_base: tensors stored in a base (`frozen.move_to_base`).
 
     Returns:
-        What identifies the file, on rank 0 once it is there. On other ranks `None`, and what they have is written.
+        On rank 0 the reference, after the file exists. On other ranks `None`, after their rows are written.
 
     Raises:
-        RanksDifferError: ranks differ in something else: on all of them.
+        RanksDifferError: ranks differ in another value: on all ranks.
         FileNotFoundError, SpecError: as `checkpoint.save`; on rank 0.
-        StorageFullError: as `checkpoint.save`; on all of them if the volume was full for one's rows.
+        StorageFullError: as `checkpoint.save`; on all ranks if the volume was full for any rank's rows.
     """
     rows = _Rows(state, in_base)
     full = whole(state, group, join=rows.join)
@@ -76,16 +76,16 @@ def save_together(
             return writer.commit(name)
     except Exception:
         if not is_told:
-            group.gathered(None)  # nobody waits for rows
+            group.gathered(None)  # no rank waits for rows
         raise
 
 
 class _Rows:
-    """What this rank writes itself.
+    """Rows that this rank writes.
 
     Attributes:
-        parts: of tensors, in the same order on all ranks.
-        placeholders: on rank 0, memory as large as each full tensor. It is not touched, so it takes none.
+        parts: parts of tensors, in the same order on all ranks.
+        placeholders: on rank 0, untouched memory as large as each full tensor, which therefore uses none.
     """
 
     def __init__(self, state: State, in_base: BaseTensors | None) -> None:
@@ -101,7 +101,7 @@ class _Rows:
         if placeholder is not None:
             return placeholder if group.rank == 0 else None
         num_bytes = part.numel() * part.element_size()
-        # Not by several machines: what one has written to a network volume, another may see late.
+        # Not across machines: on a network volume, writes may become visible late.
         is_by_rows = (
             self._is_wanted
             and group.size > 1
@@ -113,7 +113,7 @@ class _Rows:
         self.parts.append(part)
         if group.rank > 0:
             return None
-        device = "cpu"  # whatever user code's default
+        device = "cpu"  # regardless of user code's default
         self.placeholders.append(torch.empty(part.shape, dtype=part.dtype, device=device))
         return self.placeholders[-1]
 
@@ -122,7 +122,7 @@ class _Rows:
 
         Raises:
             StorageFullError: the volume is full: on all ranks.
-            OSError: a rank cannot write: on all of them.
+            OSError: a rank cannot write: on all ranks.
         """
 
         def write() -> None:

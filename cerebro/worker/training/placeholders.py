@@ -1,8 +1,8 @@
-"""What torch writes a state into where values of some tensors come by another way.
+"""A writer for torch.save that omits tensors written in another way.
 
-Such a tensor has a *placeholder*: memory of the right size that is never touched. Where torch is about to write from
-there, its offset in the file is noted. So no format of torch is imitated. Rows that ranks write themselves are left out
-for the moment, frozen weights for good.
+Such a tensor has a *placeholder*: untouched memory of the right size. When torch writes from it, the offset
+in the file is recorded. So no torch format is imitated. Ranks fill in their rows later; frozen weights stay
+omitted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PlaceholderWriter:
         self._hash = xxhash.xxh3_64() if is_known else None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Hand on what is no placeholder."""
+        """Pass on data that is not a placeholder."""
         view = memoryview(data)
         address = np.frombuffer(view, dtype=np.uint8).ctypes.data if view.nbytes else 0
         at = bisect_right(self._placeholders, address, key=itemgetter(0)) - 1
@@ -83,11 +83,10 @@ class PlaceholderWriter:
             self._hash.update(of.content[offset : offset + num_bytes])
 
     def commit(self, name: str) -> CheckpointRef:
-        """Have the file be there, with what it leaves to its base; what identifies the whole. All rows have
-        been written.
+        """Commit the file with its layout, after all rows are written. Return its reference.
 
         Raises:
-            CheckpointCorruptError: the base is not what it was.
+            CheckpointCorruptError: the base has changed.
             StorageFullError: the volume is full.
         """
         if self._in_base is None:
@@ -110,7 +109,7 @@ class PlaceholderWriter:
         return CheckpointRef(name=name, checksum=found, size=layout.size)
 
     def _checksum(self, layout: Layout) -> str:
-        """Of the whole: of what was at hand, or else of what is there."""
+        """Return the checksum of the assembled file, from the running hash or by reading."""
         if self._hash is not None:
             return f"xxh3_64:{self._hash.hexdigest()}"
         own, base = self._file.aside, self._file.aside.with_name(layout.base)

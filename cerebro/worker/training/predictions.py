@@ -17,22 +17,21 @@ _SINGLE = "prediction"
 """Column name where `predict` returns no dict."""
 
 Column: TypeAlias = "np.ndarray[Any, Any] | Ragged | list[Any]"
-"""One entry per row: numbers, arrays of different lengths, or texts and what else Arrow makes of Python's values."""
+"""One entry per row: numbers, arrays of different lengths, texts, or other Python values for Arrow."""
 
 Columns: TypeAlias = dict[str, Column]
 
 
 def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
-    """Write what `SubEpochSpec.predict` returned, durably, one entry per row.
+    """Write the result of `SubEpochSpec.predict` durably, one entry per row.
 
     Args:
-        ids: of the rows, in the order in which the loader handed them out.
-        returned: for all rows an array, a tensor, a `Ragged`, a list of numbers or texts, or a dict of such columns,
-            where one may be a list of arrays, too; or an iterable that yields one of these, or a list of arrays, per
-            batch.
+        ids: row ids, in the loader's order.
+        returned: for all rows an array, a tensor, a `Ragged`, a list of numbers or texts, or a dict of such
+            columns (also lists of arrays); or an iterable with one of these, or a list of arrays, per batch.
 
     Raises:
-        SpecError: there is not one prediction per row, or a column cannot be stored.
+        SpecError: the number of predictions differs from the rows, or a column cannot be stored.
     """
     columns = _joined(returned)
     taken = sorted({"id", "model"} & set(columns))
@@ -77,7 +76,7 @@ def _joined(returned: object) -> Columns:
 
 
 def _columns(value: object, name: str = "") -> Columns | None:
-    """What stands for one batch, or for all; `None`: a list of arrays or dicts, each of which stands for a batch."""
+    """Return the columns of one batch or of all rows; `None` for a list with one item per batch."""
     if isinstance(value, Mapping):
         found: Columns = {}
         for key, column in value.items():
@@ -92,7 +91,7 @@ def _columns(value: object, name: str = "") -> Columns | None:
 
 
 def _column_of_arrays(batch: object) -> Columns | None:
-    """What was yielded for one batch as a list of arrays, one for each row."""
+    """Convert a batch that was yielded as a list of arrays, one per row."""
     is_list = isinstance(batch, list) and not (batch and isinstance(batch[0], (Mapping, Ragged)))
     return {_SINGLE: _column(_SINGLE, batch)} if is_list else None
 

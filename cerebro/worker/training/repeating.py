@@ -1,7 +1,7 @@
-"""Sub-epochs trained again as they were trained: in this process, or by their ways in as many processes as these take.
+"""Train sub-epochs again as before: in this process, or by parallel plan in the same number of processes.
 
-Such a process is ``python -m cerebro.worker.training.repeating FOLDER RANK``: what it is to do is in
-``FOLDER/request.json``; rank 0 leaves the state after the sub-epoch there, and a reference to it in
+Such a process is ``python -m cerebro.worker.training.repeating FOLDER RANK`` and reads
+``FOLDER/request.json``. Rank 0 writes the state after the sub-epoch, and a reference to it in
 ``FOLDER/trained.json``.
 """
 
@@ -47,15 +47,16 @@ _PROGRAM = "cerebro.worker.training.repeating"
 
 
 class _Request(Contract):
-    """A sub-epoch. `code` and `technique` are what was encoded of user code, `start` the state before it, in the
-    folder; `None`: the model is new."""
+    """A sub-epoch. `code` and `technique` are encoded user code; `start` is the earlier state's file, `None`
+    for a new model.
+    """
 
     code: str
     technique: str = ""
     archive: str = ""
     misc: str = ""
     fitted: str = ""
-    """File with what `ETLSpec.fit` returned, which was checked; empty where there is none."""
+    """File with the verified result of `ETLSpec.fit`, or ""."""
     parallel_plan: ParallelPlan
     hyperparams: Hyperparameters
     seed: int
@@ -64,7 +65,7 @@ class _Request(Contract):
     partitions: tuple[int, ...]
     folders: tuple[str, ...]
     rows: tuple[int, ...]
-    """Where they lie, and their rows."""
+    """Row numbers of the sub-epoch."""
     sub_epoch: int
     position: Position
     validation: Validation | None = None
@@ -77,12 +78,13 @@ class Repeat:
     """Trains models again.
 
     Attributes:
-        spec, code: user code, and what it was decoded from. technique: the same of a user's own technique, by its hash.
-        fitted: file with what `ETLSpec.fit` returned for the data set, if anything.
-        rows: partition -> its rows. folders: where they lie.
-        models: all of the run: a model that went on from another one's checkpoint is trained as that one first.
-        cores: threads of sub-epochs whose log does not tell how many they had.
-        is_single: on one device, whatever ways sub-epochs had.
+        spec, code: user code, decoded and encoded. technique: the same for a user's own technique, by its
+            hash.
+        fitted: file with the result of `ETLSpec.fit` for the data set, if any.
+        rows: rows by partition. folders: their folders.
+        models: all models of the run: a clone of another model's checkpoint trains as that model first.
+        cores: threads for sub-epochs without a logged number of threads.
+        is_single: True to use one device, whatever the parallel plans.
     """
 
     technique: Callable[[str], str]
@@ -100,12 +102,14 @@ class Repeat:
     fitted: Path | None = None
 
     def train(self, model: Model, folder: Path) -> Trainee:
-        """All its sub-epochs; `folder` is empty, and for states between sub-epochs of which one has a way."""
+        """Train all sub-epochs of a model, with `folder` for states between sub-epochs with a parallel
+        plan.
+        """
         before, trainee = self._owned(model, 0), self._new(model, 0)
         for sub_epoch, visit in enumerate(model.visits):
             now = self._owned(model, sub_epoch)
             if visit.parallel_plan is not None and not self.is_single:
-                # With what it was trained before is in its state, from which the ranks see what has changed.
+                # The state contains earlier hyper-parameters, so the ranks notice changes.
                 start = checkpoints.save(folder, f"u{sub_epoch}.pt", trainee.state()) if sub_epoch else None
                 found = self._by_parallel_plan(model, sub_epoch, visit.parallel_plan, folder, start)
                 trainee = self._new(model, sub_epoch)
@@ -268,7 +272,7 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
         restore(plain, checkpoints.load(folder, asked.start, torch.device(device)))
     trainee = prepare(spec, plain, technique, asked.parallel_plan.params, group)
     number, share = 0, SubEpochShare(partition=asked.partitions[0], share=trainee.share)
-    if asked.parallel_plan.workers > 1:  # a rank of a gang reads what its worker had
+    if asked.parallel_plan.workers > 1:  # a rank of a gang reads its worker's rows
         number, rank = divmod(group.rank, asked.parallel_plan.ranks_here)
         share = SubEpochShare(
             partition=asked.partitions[number],

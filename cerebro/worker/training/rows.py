@@ -19,7 +19,7 @@ _PART_BYTES = 1 << 30
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """Its bytes in order; a copy where they do not lie so on the host."""
+    """Return the tensor's bytes in order; a copy unless contiguous on the host."""
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     found: memoryview = flat.view(torch.uint8).numpy().data
     return found
@@ -36,10 +36,10 @@ def write_at(descriptor: int, tensor: torch.Tensor, place: int) -> None:
 
 
 def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) -> list[_T]:
-    """What `action` returns on each rank. Collective.
+    """Return the results of `action` on all ranks. Collective.
 
     Args:
-        of_ranks: what each rank gave; collective.
+        of_ranks: gathers a value from all ranks.
 
     Raises:
         StorageFullError, VolumeError, OSError: a rank cannot write. Every rank raises it.

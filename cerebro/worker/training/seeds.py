@@ -1,4 +1,4 @@
-"""Seeds from what a sub-epoch is, so that a sub-epoch done again, anywhere, draws the same numbers."""
+"""Seeds derived from a sub-epoch's identity, so that a re-execution anywhere draws the same numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sub_epoch_seed(seed: int, model: str, epoch: int, partition: int) -> int:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Seed of what one rank draws on its device in a sub-epoch with this seed."""
+    """Return the seed of one rank's device for a sub-epoch's seed."""
     return _derive(seed, "rank", rank)
 
 
@@ -60,13 +60,13 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(state: Mapping[str, Any]) -> None:
-    """Have them go on from where they were."""
+    """Restore the state of all generators."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, key, *rest = state["numpy"]
     np.random.set_state((name, key.cpu().numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"].cpu())
-    # As many devices as there are here: a sub-epoch may go on where there are none, if not to the same bits.
+    # Restore only devices that exist: a sub-epoch may continue without GPUs, though not bit for bit.
     for device, generator in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
         torch.cuda.set_rng_state(generator.cpu(), device)
 

@@ -1,7 +1,7 @@
-"""Tensors of full shape put beside sharded parameters, of which each rank has a part: no rank asks another for it.
+"""Cut full tensors to match sharded parameters, without communication between ranks.
 
-What a checkpoint has of an optimizer, or of an average of the weights, is whole. Beside a parameter that is a DTensor
-it is cut as the parameter is, when user code loads it; torch would compute nothing with both (pytorch#136336).
+A checkpoint contains full tensors of an optimizer or of averaged weights. When user code loads one for a
+DTensor parameter, it is cut in the same way; torch cannot combine full and sharded tensors (pytorch#136336).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cut(value: torch.Tensor, like: DTensor) -> DTensor:
     placements = like.placements if same else (Replicate(),) * mesh.ndim
     sizes, offsets = compute_local_shape_and_global_offset(value.shape, mesh, placements)
     part = value[tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))]
-    # A copy, so that the full tensor's memory is given back.
+    # A copy, so that the full tensor's memory is freed.
     local = part.detach().to(like.to_local().device, copy=True).contiguous()
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
     # Not `DTensor.from_local`: it would move what lies on the host to the mesh's devices.
@@ -79,11 +79,11 @@ def _is_whole(value: Any) -> bool:
 def cut_named(
     kept: MutableMapping[str, Any], modules: Sequence[torch.nn.Module], *, except_for: Collection[str]
 ) -> None:
-    """Cut what user code keeps by the names of sharded parameters, such as an average of the weights; in place.
+    """Cut user code's entries named like sharded parameters, such as averaged weights; in place.
 
     Args:
         kept: the user's `checkpoint`.
-        except_for: keys of it that are not looked at: what is tracked there is loaded by an object of its own.
+        except_for: keys to skip: tracked objects load their own entries.
     """
     named = [dict(module.named_parameters()) for module in modules]
     for key, value in kept.items():

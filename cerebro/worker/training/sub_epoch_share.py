@@ -1,4 +1,4 @@
-"""What one rank reads of a sub-epoch: which partition, and which rows of each batch."""
+"""One rank's share of a sub-epoch: a partition, and rows of each batch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SubEpochShare:
     """A rank's share of a sub-epoch.
 
     Attributes:
-        partition: that it reads.
-        share: (which, of so many) of the ranks that read the same partition.
-        merged: of a sub-epoch on a set of partitions: which of them it is.
+        partition: the rank's partition.
+        share: index and number of ranks that read the same partition.
+        merged: index of the partition in a gang's set.
     """
 
     partition: int
@@ -53,14 +53,14 @@ class SubEpochShare:
         first: int = 0,
         reading: ReadingAhead | None = None,
     ) -> PartitionLoader:
-        """Batches of the share.
+        """Create the loader of the share.
 
         Args:
             source: the partition.
-            hyperparams: say how rows are cut into batches.
-            seed: of the run.
-            first: batch that the first pass begins with.
-            reading: says how batches are gathered ahead, and learns of it.
+            hyperparams: contain the batch size.
+            seed: the run's seed.
+            first: first batch of the first pass.
+            reading: read-ahead settings, and their measurements.
         """
         batch_size = hyperparams["batch_size"]
         assert isinstance(batch_size, int)

@@ -1,10 +1,10 @@
-"""The batches of a sub-epoch as a `torch.utils.data.DataLoader`, for libraries that ask for one.
+"""A sub-epoch's batches as a `torch.utils.data.DataLoader`, for libraries that require one.
 
-It reads nothing by itself: it hands on the batches of the sub-epoch's own loader, so heartbeats and the count of steps
-are those of a loop over that one. A library may wrap it.
+It returns the batches of the sub-epoch's own loader, so heartbeats and step counts are the same. A library
+may wrap it.
 
-Such a library often seeds all generators before its loop, always with the same number: then each sub-epoch would draw
-the same dropout masks. So the generators are put back when the library asks for its first batch.
+Such a library often seeds all generators with a fixed number before its loop: then each sub-epoch would draw
+the same dropout masks. So the generators are restored when the library requests its first batch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Batches(Protocol):
 
 
 class TorchBatches(IterableDataset[Any]):
-    """A data set whose items are whole batches; its length is the number of rows.
+    """A data set with batches as items; its length is the number of rows.
 
     Args:
-        arrange: makes of inputs and outputs what the library takes for a batch.
-        on_begin: called when somebody begins to iterate.
+        arrange: converts inputs and outputs to the library's batch.
+        on_begin: called at the start of an iteration.
     """
 
     def __init__(

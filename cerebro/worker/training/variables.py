@@ -1,9 +1,9 @@
-"""What user code keeps in variables across the batches of a sub-epoch, as far as it can be seen from outside.
+"""Detect state in user code's variables that a savepoint would miss.
 
-A savepoint holds what the platform was told of. A sum in a variable of `train` would begin at nothing again after it,
-and nobody would notice. So where user code tracks its optimizer and says no more, its variables are looked at: those
-that were there before the loop and have changed since, and those that count batches, which `enumerate` begins at 0.
-What is neither a value nor reachable from one, such as the place of another iterator, cannot be seen.
+A savepoint contains only declared state. A running sum in a variable of `train` would silently restart at
+zero. So if user code only tracks its optimizer, its variables are inspected: those changed since before the
+loop, and those that count batches, which `enumerate` starts at 0. State outside values, such as another
+iterator's position, is not visible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import xxhash
 
 Marks = dict[tuple[CodeType, str], Any]
-"""Function and variable -> what is equal as long as the value is the same."""
+"""Function and variable -> a mark that is equal while the value is unchanged."""
 
 _DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
 """How deep a value is looked into; items and bytes beyond which it is not."""
@@ -42,10 +42,10 @@ class Variables:
         self._before = self._marks()
 
     def problem(self, batches: int) -> str:
-        """Why going on without these variables would not be the same; empty if nothing is seen.
+        """Return why resuming without these variables would differ, or "".
 
         Args:
-            batches: handed out since this was made.
+            batches: number of batches returned since creation.
         """
         now = self._marks()
         if now is None or self._before is None:
@@ -93,8 +93,8 @@ class Variables:
         if isinstance(value, torch.nn.Module):
             return id(value), tuple(tensor._version for tensor in (*value.parameters(), *value.buffers()))
         if hasattr(value, "state_dict") or hasattr(value, "__next__"):
-            return object()  # it has a state of its own, which is equal to nothing later
-        # A tuple is what is in it: an equal one may be another object.
+            return object()  # an opaque state, equal to no later one
+        # A tuple is compared by content: an equal one may be another object.
         return type(value) is tuple or id(value), tuple(self._inside(value, depth))
 
     def _inside(self, value: Any, depth: int) -> Iterator[Any]:

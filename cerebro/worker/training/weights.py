@@ -1,8 +1,9 @@
-"""What makes the gradients of uneven shares add up to the gradient of the batch.
+"""Weights that make the gradients of uneven shares add up to the batch's gradient.
 
-Rank r of k has n_r of a batch's n rows. The loss it computes is the mean of these; ranks' gradients are averaged. So
-its `backward` starts from k * n_r / n instead of 1, and the average is the gradient of the mean over all n rows:
-sum_r (k * n_r / n) * grad_r / k. Where a loss is a mean over something else than rows, its terms are counted instead.
+Rank r of k has n_r of a batch's n rows. Its loss is the mean over its rows, and the ranks' gradients are
+averaged. So its `backward` starts from k * n_r / n instead of 1, and the average is the gradient of the mean
+over all n rows:
+sum_r (k * n_r / n) * grad_r / k. If a loss is a mean over other terms than rows, those are counted instead.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ import torch
 
 
 def weight(own: float, all_of_them: float, ranks: int, loss: str = "mean") -> float:
-    """What a rank's backward pass starts from.
+    """Return the initial gradient of a rank's backward pass.
 
     Args:
         own, all_of_them: rows (or other terms of the loss) of this rank's share, and of the batch.
-        loss: whether the user's loss is the ``"mean"`` or the ``"sum"`` of its terms.
+        loss: ``"mean"`` or ``"sum"``: how the user's loss combines its terms.
     """
     if own == 0 or all_of_them == 0:
-        return 0.0  # a rank without a row of its own was lent one
+        return 0.0  # a rank without its own rows has a borrowed one
     return float(ranks) if loss == "sum" else ranks * own / all_of_them
 
 
 @contextmanager
 def weighted(factor: Callable[[], float]) -> Iterator[None]:
-    """Have every backward pass start from so much, instead of 1 or of what it is given.
+    """Multiply the initial gradient of every backward pass by a factor.
 
-    For the whole process: `torch.Tensor.backward` calls `torch.autograd.backward`, which is replaced. Gradients that
-    user code takes by `torch.autograd.grad` stay as they are: they are no part of a reduction.
+    Applies to the whole process: replaces `torch.autograd.backward`, which `torch.Tensor.backward` calls.
+    Gradients from `torch.autograd.grad` are unchanged: they are not reduced.
 
-    Nothing is weighted twice: neither what torch hands on to this function by its name, as it does where a mode or a
-    subclass of tensors takes part, nor what a pass within a pass is given, as reentrant checkpointing does.
+    No pass is weighted twice, neither when torch calls this function again by name, for modes or tensor
+    subclasses, nor for a pass within a pass, as in reentrant checkpointing.
     """
     original = torch.autograd.backward
 
@@ -68,7 +69,7 @@ def _scaled(tensors: Any, given: Any, scale: float) -> Any:
     if len(seeds) != len(roots) or any(
         seed is None and root.numel() != 1 for root, seed in zip(roots, seeds, strict=True)
     ):
-        return given  # a mistake, which torch tells of
+        return given  # invalid; torch reports it
     return _Weighted(
         (torch.ones_like(root) if seed is None else seed) * scale
         for root, seed in zip(roots, seeds, strict=True)
