@@ -190,7 +190,7 @@ def _merged(
     """Merge the entries after `after`: the cluster log fills gaps in the experiment's ids.
 
     Args:
-        own, cluster log: entries after the cursor, both read at the same moment.
+        own, cluster_log: entries after the cursor, both read at the same moment.
         has_more: True if the experiment's log continues.
         is_cut: True if the cluster log continues.
         reserved: number of cluster events with reserved numbers at that moment. Later ones may still get

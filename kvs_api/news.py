@@ -28,7 +28,7 @@ _REFUSED_S = 60.0
 _SILENT_S = 12.0
 """A connection without data for this long, not even replies to pings, is lost."""
 _MOST_UNTOLD = 2
-"""Checks in a row with news but no message; then messages go to another connection."""
+"""Checks in a row with news but no message before the connection is replaced."""
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ def dispatch(problem: Problem, policy: Policy, *, seed: int = 0, conditions: Con
         Every sub-epoch once, with its real start and end.
 
     Raises:
-        InstanceError: a sub-epoch can never run, because none of its workers returns.
+        InstanceError: a sub-epoch can never run, because its workers never return.
     """
     return _Run(problem, policy, seed, conditions).schedule()
 

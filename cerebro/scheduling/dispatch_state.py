@@ -82,7 +82,7 @@ class DispatchState:
         worker_left: ``worker_left[w]``, estimated remaining seconds of worker `w` with all GPUs busy. Holders
             share a sub-epoch so that each is occupied equally long.
         rank: ``rank[m]``, position of model `m` by its total work, longest first, as estimated at creation.
-        priority score: ``priority_score[m]``, value of training model `m` next by the policy's rule, larger
+        priority_score: ``priority_score[m]``, value of training model `m` next by the policy's rule, larger
             first. An empty list means unknown. Always replaced as a whole.
         is_replicated: True if some partition has several holders.
         now: time of the newest change, in seconds.

@@ -130,7 +130,7 @@ class Estimates:
 
         Args:
             log_rate: natural logarithm of seconds per row.
-            sub-epochs: number of earlier sub-epochs of this same model; 0 if the values are from similar
+            sub_epochs: number of earlier sub-epochs of this same model; 0 if the values are from similar
             models.
         """
         subject = (model, "")

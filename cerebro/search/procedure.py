@@ -238,7 +238,7 @@ class Facts:
         return random.Random(f"{self.seed}/search/{number}")
 
     def score(self, value: float) -> float:
-        """Return `value` with the sign for which larger is better."""
+        """Return `value` with its sign chosen so that larger is better."""
         return value if self.mode == "max" else -value
 
 

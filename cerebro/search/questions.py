@@ -22,7 +22,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def drawable() -> frozenset[str]:
-    """Return the kinds of samplers with installed libraries. Imports none of these libraries."""
+    """Return the kinds of samplers with installed libraries. Does not import these libraries."""
     return frozenset(kind for kind, needed in _NEEDS.items() if not missing(needed))
 
 

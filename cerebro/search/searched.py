@@ -27,7 +27,7 @@ class SearchedModel:
     """A model of a search.
 
     Attributes:
-        number: position in the order in which models were added.
+        number: position in the order of addition.
         is_apart: True if a user started it with another model's weights; its values cannot be compared.
         granted: resource: epochs it may train for in all.
         ordered: resource ordered by the search since a user last changed it; the order may still be pending.
