@@ -1,1 +1,4 @@
-"""The controller: partitions the data, decides who does what, watches. It never trains and never opens user code."""
+"""The controller: partitions the data, assigns tasks and watches workers.
+
+It never trains and never opens user code.
+"""

@@ -25,15 +25,16 @@ from controller.storage.measured_bytes import MeasuredBytes
 from controller.storage.registered_models import Registering
 
 _COLLECT_AFTER = (100_000, 50, 100)
-"""Objects that are new, and so many collections of each of the two younger generations."""
+"""New objects before a collection, and collections of each younger generation."""
 
 _VOLUMES = ("shared", "checkpoints", "metrics", "logs")
-"""Volumes whose free space it measures, where they are mounted."""
+"""Volumes with a measured free space, if mounted."""
 
 
 HUNG_S = 300.0
-"""Longest honest iteration of the loop: cutting a very large metadata table is one. Starting anew sooner would begin it
-ever again."""
+"""Maximum seconds of a turn of the loop, such as cutting a very large table. An earlier restart would repeat
+it forever.
+"""
 
 
 def main() -> None:
@@ -75,8 +76,8 @@ def main() -> None:
     )
     if settings.health_bind:
         _answer_probes(settings.health_bind, controller, metrics)
-    # What a log folds to is millions of objects that stay and form no cycles. Looking through them again and again, as
-    # Python does by default, took a quarter of the time that it takes to read a long log.
+    # A fold has millions of permanent objects without cycles. Python's default collections took a quarter of
+    # the time to read a long log.
     gc.set_threshold(*_COLLECT_AFTER)
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def _watched(settings: Settings) -> Orchestrator:
-    # Imported only where there is a cluster to ask: the client takes memory and half a second.
+    # Imported only with a cluster: the client takes memory and half a second.
     from controller.kubernetes import KubernetesOrchestrator, in_cluster
 
     orchestrator = KubernetesOrchestrator(*in_cluster(os.environ, settings.namespace), settings.worker_set)
@@ -96,14 +97,16 @@ def _watched(settings: Settings) -> Orchestrator:
 
 
 def _end(settings: Settings) -> None:
-    # Nothing needs saving: what this process knows is a fold of the log.
+    # Nothing to save: the state of this process is a fold of the log.
     resign(settings.server, settings.token, settings.holder, settings.process)
     os._exit(0)
 
 
 def hung(last_iteration: float, now: float) -> str:
-    """What is wrong with a loop whose last iteration began at `last_iteration` (seconds, as `now`); empty if nothing
-    is, be it leading, a standby, or waiting for a store that is away."""
+    """Return an error if the loop has not turned since `last_iteration`, else "".
+
+    The loop turns while it leads, stands by, or waits for the store.
+    """
     still_s = now - last_iteration
     return f"the loop has not turned for {still_s:.0f} s" if still_s > HUNG_S else ""
 

@@ -1,7 +1,7 @@
-"""What the controller counts, for Prometheus. Labels are states, kinds and outcomes: their number is bounded by the
-program, whatever users name their experiments.
+"""The controller's metrics for Prometheus.
 
-Counters are of this process and of what it saw happen: what it reads of a log's past is not counted again.
+Labels are states, kinds and outcomes, so their number does not depend on users' names. Counters cover events
+that this process saw happen; past events read from a log are not counted again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from controller.sharing.arbiter import Place
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LOOK_S = 5.0
-"""Between two counts of workers: decisions come many times a second, scrapes every 15 s or so."""
+"""Seconds between two counts of workers: decisions are frequent, scrapes come every 15 s or so."""
 
 WORKER_STATES = ("busy", "idle", *Liveness, "quarantined")
 
@@ -40,7 +40,7 @@ class _Projection(Protocol):
 
 
 class Metrics:
-    """Counters of one process. The loop tells it what happens; any thread may ask for the exposition."""
+    """Metrics of one process. The loop updates them; any thread may read them."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -94,7 +94,7 @@ class Metrics:
                 self._tasks.labels(kind, outcome)
 
     def watch(self, projection: _Projection, volumes: Mapping[str, Path]) -> None:
-        """Ask these whenever metrics are asked for."""
+        """Measure these at each scrape."""
         lag = Gauge(
             "cerebro_controller_projection_lag_seconds",
             "Age of the oldest commit whose values are not in TensorBoard's files yet.",
@@ -104,17 +104,17 @@ class Metrics:
         self.registry.register(VolumeCollector(volumes))
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def stood_by(self) -> None:
-        """Another process leads: what this one knew is no longer so."""
+        """Reset the gauges, because another process leads."""
         self.leading.set(0)
         self._gap.set(0)
         self._workers.clear()
         self._devices.clear()
 
-    # --- told by the loop ------------------------------------------------------------------------
+    # --- updates by the loop ---------------------------------------------------------------------
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
@@ -123,7 +123,7 @@ class Metrics:
             yield
 
     def happened(self, event: Event) -> None:
-        """`event` is news."""
+        """Count a new event."""
         match event:
             case TaskCommitted():
                 kind = self._attempt_ended(event.task, "committed")
@@ -132,7 +132,7 @@ class Metrics:
                     self._rows.labels("out").inc(event.result.rows)
                     self._rows.labels("failed").inc(event.result.rows_failed)
             case TaskFailed():
-                # Given back by a worker that ends: no failed attempt, see `cerebro.state.tasks`.
+                # Released by an ending worker: not a failed attempt, see `cerebro.state.tasks`.
                 is_revoked = event.failure.kind is FailureKind.PREEMPTED
                 self._attempt_ended(event.task, "revoked" if is_revoked else "failed")
             case TaskRevoked():
@@ -144,15 +144,15 @@ class Metrics:
         return kind
 
     def is_due(self) -> bool:
-        """Whether it is time to `look` again."""
+        """True if `look` is due."""
         return self._monotonic() - self._looked >= _LOOK_S
 
     def look(self, held: Collection[Place], gap: float, snapshot: ClusterSnapshot) -> None:
         """Count workers and their devices.
 
         Args:
-            held: places with a task.
-            gap: the largest of the open fit runs.
+            held: device slots with a task.
+            gap: largest gap of the open fit runs.
         """
         self._gap.set(gap)
         self._looked = self._monotonic()

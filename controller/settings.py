@@ -25,35 +25,36 @@ from cerebro.runtime.volumes import Volumes
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the controller is told.
+    """The controller's settings.
 
     Attributes:
         server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
         token: bearer token (``CEREBRO_TOKEN``, required).
         volumes: mounted volumes; the controller writes metadata to `shared` and event files to `metrics`.
-        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that a slow
-            disk or a store that restarts costs nobody a sub-epoch.
-        tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
-        open_runs: so many runs are worked on at once; the others wait in the queue (``CEREBRO_OPEN_RUNS``). 8: each has
-            part of the cluster, and the log of each is in memory. 1: one after the other. If there are more when it is
-            lowered, they all go on, and no other is begun meanwhile.
-        health_bind: host:port that answers whether the loop turns (``CEREBRO_HEALTH_BIND``); off when empty.
-        holder: name of this controller in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is
-            the pod's in a cluster). A process that starts takes over at once from an earlier one of the same name.
+        lease_s: seconds of silence after which a worker is lost (``CEREBRO_LEASE_S``). 10 s: five missed
+            reports, so that a slow disk or a restarting store costs no sub-epoch.
+        tick_s: maximum seconds between two reads of the workers. 1 s: the delay it adds to the lease.
+        open_runs: maximum active runs; the others wait in the queue (``CEREBRO_OPEN_RUNS``). 8: each has part
+            of the cluster and its log in memory. 1: one after another. After a reduction, active runs
+            continue and no other starts.
+        health_bind: host:port of the health probe (``CEREBRO_HEALTH_BIND``); off by default.
+        holder: this controller's name in the leadership record (``CEREBRO_HOLDER``, default the host's name,
+            which is the pod's in a cluster). A new process takes over at once from an earlier one with its
+            name.
         process: id of this process. The store refuses late requests of an earlier process with the same name.
-        autoscaler: what is done about the number of workers: ``off``, ``advise`` or ``act`` (``CEREBRO_AUTOSCALER``).
-            ``advise``: forecasts are told, and what another number would change; nobody's money is spent.
-        most_workers: that the autoscaler may ask for (``CEREBRO_MOST_WORKERS``); 0: it is not said, and it acts only
-            for runs that say how many they may have.
-        idle_s: after so long without a run all but `least_workers` are given back, where the autoscaler acts
-            (``CEREBRO_IDLE_S``). 1800 s: shorter pauses between runs cost more than they save.
-        least_workers: that stay then (``CEREBRO_LEAST_WORKERS``); 0: none.
-        installed_workers: the number in the chart's values (``CEREBRO_INSTALLED_WORKERS``), which the controller scales
-            a new worker set to, and an old one when the number changes; 0: it is not known.
-        most_memory: bytes that the memory limit of a worker's container may be raised to in its pod, where a sub-epoch
-            has too little (``CEREBRO_MOST_MEMORY``); 0: it stays as it is.
-        worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
-        namespace: of that StatefulSet (``CEREBRO_NAMESPACE``); empty: the pod's own.
+        autoscaler: ``off``, ``advise`` or ``act`` (``CEREBRO_AUTOSCALER``). ``advise`` publishes forecasts
+            and the effect of other numbers of workers, and costs nothing.
+        most_workers: maximum for the autoscaler (``CEREBRO_MOST_WORKERS``); 0: it acts only for runs with
+            their own maximum.
+        idle_s: seconds without a run after which workers are released, if the autoscaler acts
+            (``CEREBRO_IDLE_S``). 1800 s: shorter pauses cost more than they save.
+        least_workers: workers that stay then (``CEREBRO_LEAST_WORKERS``); 0 for scale to zero.
+        installed_workers: number in the chart's values (``CEREBRO_INSTALLED_WORKERS``). The controller scales
+            a new worker set to it, and an old one when it changes; 0 if unknown.
+        most_memory: maximum bytes for the memory limit of a running worker's container
+            (``CEREBRO_MOST_MEMORY``); 0 leaves it unchanged.
+        worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); "" outside Kubernetes.
+        namespace: namespace of the StatefulSet (``CEREBRO_NAMESPACE``); "" for the pod's own.
     """
 
     server: str

@@ -1,4 +1,4 @@
-"""The planner process: orders of sub-epochs computed in advance, beside the loop."""
+"""The planner process: orders of sub-epochs computed in advance, outside the loop."""
 
 from controller.planning.planner_process import Helper, PlannerProcess, without_plan
 from controller.planning.process import ChildHelper

@@ -1,5 +1,4 @@
-"""Answers to the planner process's questions: plans, exact solutions, and whether an order beats what a run does now;
-and to the autoscaler's: when a run would end."""
+"""Answers to requests: plans, exact solutions, comparisons with the present schedule, and forecasts."""
 
 from __future__ import annotations
 
@@ -21,29 +20,29 @@ from controller.scaling.autoscaler import forecast
 
 PLAN_S = 2.0
 SOLVE_S = 30.0
-"""Time limit of the exact solver; a longer one proves little more (docs/scheduling.md)."""
+"""Time limit of the exact solver in seconds; longer runs prove little more (docs/scheduling.md)."""
 
 _SOLVE_SHARE = 0.25
-"""Of the time that is left to run: what is found after the last sub-epoch helps nobody."""
+"""Time limit as a share of the remaining time: a late result is useless."""
 
 _SOLVABLE = 600
-"""Sub-epochs beyond which an exact solver finds nothing that the planner did not."""
+"""Maximum sub-epochs for the exact solver; beyond it finds nothing better than the planner."""
 
 
 def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> dict[str, Any]:
-    """The answer to one question.
+    """Return the answer to one request.
 
     Args:
         plan_s, solve_s: time limits of the planner and of the exact solver.
-        message: of the autoscaler, see `controller.scaling.autoscaler.forecast`. Else ``ask`` (`plan`, `solve`,
-            `judge`), ``problem``, ``sigma``, the ways that are ``present``, the order that is ``followed``, if one is,
-            and the ``order`` and ``parallel_plans`` to be judged.
+        message: for the autoscaler, see `controller.scaling.autoscaler.forecast`. Else ``ask`` (`plan`,
+            `solve`, `judge`), ``problem``, ``sigma``, the ``present`` parallel plans, the ``followed`` order,
+            if any, and ``order`` and ``parallel_plans`` to judge.
 
     Returns:
-        ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
-        ``lower_bound``; of a plan also its ``order`` (empty: only its ways are good), its ``parallel_plans``,
-        ``source``, the ``seconds`` it took, and whether it ``is_last``: nothing better can be found, or not by these
-        means.
+        Simulated ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` without a followed order), and
+            ``lower_bound``. For a plan also ``order`` (empty: only its parallel plans are better),
+            ``parallel_plans``, ``source``, ``seconds`` of computation, and ``is_last``: True if nothing
+            better can be found this way.
     """
     if message["ask"] == "forecast":
         return forecast.answer(message)
@@ -63,7 +62,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
     parallel_plans = _allotted(problem, schedule, present)
     proposals = {"planned_s": _Proposal(order, parallel_plans)}
     if parallel_plans != present:
-        # Better ways, without an order that has to be kept to.
+        # Better parallel plans, without a fixed order.
         proposals["by_parallel_plans_s"] = _Proposal((), parallel_plans)
     means = _compared(problem, proposals, present, followed, sigma)
     by_parallel_plans_s = means.pop("by_parallel_plans_s", None)
@@ -73,14 +72,14 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
 
 class _Proposal(NamedTuple):
-    """What a run could do from now on: ways, and an order in which they are followed; none: it is dispatched."""
+    """A possible future: parallel plans and an order; without an order, dispatch."""
 
     order: Sequence[Entry]
     parallel_plans: Allotment
 
 
 def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[list[int]]:
-    """The ways of a schedule; the present one where a model does not run in it."""
+    """Return the parallel plans of a schedule; the present one for an absent pair."""
     table, used = (
         of_schedule(problem, schedule),
         {(sub_epoch.model, sub_epoch.worker) for sub_epoch in schedule.sub_epochs},
@@ -94,7 +93,7 @@ def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[
 def _solved(
     problem: Problem, table: Allotment, followed: Sequence[Entry] | None, limit_s: float
 ) -> tuple[Schedule, dict[str, Any]]:
-    """What an exact solver makes of what the run does now."""
+    """Improve the present schedule with an exact solver."""
     policy = Following(followed) if followed else POLICIES[DEFAULT_POLICY]
     present = dispatch(problem.with_strategies(table), policy)
     limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
@@ -110,7 +109,7 @@ def _compared(
     followed: Sequence[Entry] | None,
     sigma: float,
 ) -> dict[str, Any]:
-    """Simulated: each proposal, and what the run does now and would do if left to dispatch, by its present ways."""
+    """Simulate each proposal, the present schedule, and dispatch with the present parallel plans."""
     found: dict[str, Any] = {"followed_s": None, "lower_bound": lower_bound(problem)}
     choices = {**proposals, "dispatch_s": _Proposal((), present)}
     if followed:

@@ -1,8 +1,8 @@
-"""The planner process's helper process: ``python -m controller.planning.child``. A question a line in, an answer
-a line out.
+"""The planner's child process: ``python -m controller.planning.child``.
 
-A process of its own because planning is pure Python that would hold the controller up, and because a solver's memory
-goes back when it ends. It is started with a niceness: training goes first.
+Each line of input is a request, each line of output its answer. A separate process, because planning in
+Python would block the controller, and a solver's memory is freed at its exit. It has a low priority: training
+goes first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controller.planning.answering import answer
 
 
 def main() -> None:
-    """Answer until standard input ends, which it does when the controller does."""
+    """Answer requests until standard input ends, as it does when the controller ends."""
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))

@@ -1,12 +1,11 @@
-"""When to look for a better order, and whether to take what was found: the thesis's interleaving (section 4.2.2).
+"""Timing of planning, and the choice of plans: the thesis's interleaving (section 4.2.2).
 
-Dispatch decides from the first sub-epoch on. As soon as every model has run somewhere, a helper beside the controller
-is asked for a plan of what is left, then, if that is still away from the bound, for an exact solver's. What was found
-is followed only if the helper, asked once more when the answer is there, finds it better than what the run does now,
-for what is left *then*, at the noise of sub-epoch times measured so far. A new round of questions begins when an epoch
-is complete, when more is known of sub-epoch times, and whenever a worker was lost or joined.
+Dispatch decides from the first sub-epoch. After every model has run, a child process plans the remaining
+work, and if the plan is far from the bound, an exact solver tries. A result is followed only if a final
+comparison finds it better than the present schedule for the work remaining *then*, at the measured noise. A
+new round starts after a completed epoch, more observations, or a change of workers.
 
-Never waits: `advise` looks whether an answer is there, and puts the next question.
+It never waits: `advise` collects an answer and sends the next request.
 """
 
 from __future__ import annotations
@@ -30,67 +29,66 @@ from controller.planning.planner_query import PlannerQuery, order_from_json, pla
 log = logging.getLogger(__name__)
 
 _WORTH = 0.01
-"""Share of the time left that a change must save: less is lost in the noise of the simulations that compare."""
+"""Minimum gain as a share of the remaining time: smaller ones are within the noise of the simulations."""
 
 _SHORTEST_S = 2.0
-"""With less left to run, looking would take longer than it could save."""
+"""Minimum remaining seconds: below, planning takes longer than it saves."""
 
 
 ParallelPlans = dict[str, dict[str, ParallelPlan]]
-"""Model -> worker -> the way by which its sub-epochs run there."""
+"""Model -> worker -> parallel plan of its sub-epochs there."""
 
 
 class Helper(Protocol):
-    """Answers one question at a time, out of the way of whoever asks. Used by one thread; none of these waits."""
+    """Answers one request at a time in the background. Used by one thread; no method waits."""
 
     def ask(self, message: Mapping[str, Any]) -> None:
-        """Put a question; a question that is not answered yet is given up."""
+        """Send a request; drop an unanswered one."""
         ...
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer to the newest question, once; `None` while there is none."""
+        """Return the answer to the newest request, once; `None` until it arrives."""
         ...
 
     def rest(self) -> None:
-        """Nothing will be asked for a while: give back what the helper holds."""
+        """Free resources, because no request follows for a while."""
         ...
 
 
 class Stage(StrEnum):
-    """The question that is open."""
+    """The open request."""
 
-    NONE = "none"  # the round has ended, or none has begun
+    NONE = "none"  # no round, or it has ended
     PLAN = "plan"  # the planner's best order
-    SOLVE = "solve"  # an exact solver's
-    JUDGE = "judge"  # is what was found still better
+    SOLVE = "solve"  # an exact solver's order
+    JUDGE = "judge"  # final comparison of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """An order that waits to be judged."""
+    """An order that awaits the final comparison."""
 
     source: str
     seconds: float
     order: tuple[PlannedSubEpoch, ...]
     parallel_plans: ParallelPlans
     asked: float
-    """The dispatch state's time from which the order's times count."""
+    """Time of the dispatch state that is zero in the order."""
     is_last: bool
-    """Nothing better is to be looked for in this round."""
+    """True if this round looks for nothing better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Occasion:
-    """What makes a plan worth looking for again.
+    """Facts that start a new round when they change.
 
     Attributes:
         workers: the run and its workers.
-        given_up: models that go no further: they failed, or a user stopped them for now.
-        epochs: completed.
-        knowledge: grows by one whenever the sub-epochs observed have grown by half: a plan made on little is looked at
-            again.
-        ways: where there is a choice of ways: those that are left and known of each model, and how many sub-epochs took
-            another time than was known of their way. A trial, a way that is ruled out and a surprise are occasions.
+        given_up: failed and stopped models.
+        epochs: number of completed epochs.
+        knowledge: grows by one when the observations have grown by half, because early plans rest on few.
+        ways: with a choice of parallel plans, the known ones of each model, and the number of unexpected
+            times (`parallel_plans`). Trials, ruled out plans and surprises change it.
     """
 
     workers: tuple[object, ...]
@@ -117,25 +115,25 @@ class _Occasion:
 
 
 class PlannerProcess:
-    """Keeps one question open at a time. Forgets everything when the controller dies: the log has the plans."""
+    """Keeps one request open at a time. It keeps no state across controllers: the log has the plans."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper
         self._stage = Stage.NONE
         self._round: _Occasion | None = None
-        """What was true when the present round, or the one before, began."""
+        """Facts at the start of the latest round."""
         self._asked: PlannerQuery | None = None
-        """What a plan that is being made is about."""
+        """The request for a plan in progress."""
         self._found: _Found | None = None
 
     def forget(self) -> None:
-        """End the round: the run has ended, or another controller leads."""
+        """End the round: the run has ended, or the leader has changed."""
         if self._round is not None:
             self._round = None
             self._finish()
 
     def advise(self, core: Core) -> SchedulePlanned | None:
-        """What to follow from now on, if that has changed since the last call. To be called after every change."""
+        """Return the new plan to follow, if it has changed. Call after every change."""
         fit = core.fit
         if fit is None or not _is_wanted(core, fit):
             self.forget()
@@ -238,20 +236,23 @@ class PlannerProcess:
 
 
 def without_plan(run: Run) -> SchedulePlanned | None:
-    """What ends the plan that a run follows, if it follows one. A plan is made for a run that has all workers
-    to itself: it waits for workers that another run may have now. Its ways are as good as before."""
+    """Return the event that ends the run's plan, if it follows one.
+
+    A plan assumes all workers for one run; it would wait for workers that another run uses. Its parallel
+    plans stay.
+    """
     if run.planned is None or not run.planned.order:
         return None
     return run.planned.model_copy(update={"seq": 0, "time": 0.0, "source": "dispatch", "order": ()})
 
 
 def _parallel_plans(run: Run) -> ParallelPlans:
-    """Those of the plan that the run follows, or followed last."""
+    """Return the parallel plans of the latest plan."""
     return run.planned.parallel_plans if run.planned is not None else {}
 
 
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
-    """Whether an order ends enough sooner than what the run does now, or would do if left to dispatch."""
+    """True if an order ends sufficiently earlier than the present schedule and dispatch."""
     present = [s for s in (answer["dispatch_s"], answer["followed_s"]) if s is not None]
     return planned_s < (1 - _WORTH) * float(min(present))
 

@@ -1,7 +1,7 @@
-"""What is left of a fit run as a scheduling problem, and a plan for it in the names of the log. Pure.
+"""The remaining work of a fit run as a scheduling problem, and plans in the names of the log. Pure.
 
-A problem here starts now: sub-epochs that run or are queued are not part of it, their models and devices are ready when
-those sub-epochs are expected to end. A problem reaches as many epochs ahead as a planner can treat well.
+A problem starts now. Running and queued sub-epochs are not part; their models and devices are ready at the
+expected ends. It covers as many epochs as a planner handles well.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
 
 HORIZON = 400
-"""Sub-epochs a problem reaches ahead, at least to the end of the present epoch; to that of the next one, where less
-than half of the present one is left, which may be done by the time that a plan is there. Further ahead, noise undoes
-any plan."""
+"""Sub-epochs covered by a problem, at least to the end of the present epoch.
+
+To the end of the next one if less than half of the present remains, which may be done before the plan is
+ready. Further ahead, noise undoes any plan.
+"""
 
 MAX_SUB_EPOCHS = 5000
-"""Beyond so many sub-epochs in one epoch dispatch has all the choice it needs, and a planner no time."""
+"""Maximum sub-epochs per epoch: beyond it dispatch has enough choice, and a planner no time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerQuery:
-    """A problem, and what its indices stand for: names, because a dispatch state's own indices may change meanwhile.
+    """A problem, and the names of its indices, because the dispatch state's indices may change.
 
     Attributes:
-        problem: what is left.
+        problem: the remaining work.
         models, workers, partitions: behind its indices.
-        first_epochs: the epoch of the run that is epoch 1 of each model here.
-        now: when it was asked, by the store's clock: time 0 of the problem.
-        ways: by the name of a strategy's technique.
-        present: ``present[m][w]``, the strategy by which model `m` runs on worker `w` now.
+        first_epochs: the run's epoch that is epoch 1 of each model here.
+        now: time 0 of the problem, by the store's clock.
+        ways: parallel plans by the name of a strategy's technique (`parallel_plans`).
+        present: ``present[m][w]``, the present strategy of model `m` on worker `w`.
     """
 
     problem: Problem
@@ -51,7 +53,7 @@ class PlannerQuery:
     present: Allotment
 
     def named(self, table: Allotment) -> dict[str, dict[str, ParallelPlan]]:
-        """An allotment in the names of the log: without what has no choice."""
+        """Return an allotment in the names of the log, without models that have no choice."""
         found: dict[str, dict[str, ParallelPlan]] = {}
         for name, row, strategies in zip(self.models, table, self.problem.strategies, strict=True):
             chosen = {
@@ -64,7 +66,7 @@ class PlannerQuery:
         return found
 
     def table(self, named: Mapping[str, Mapping[str, ParallelPlan]]) -> Allotment:
-        """The reverse of `named`; the present way where that one is no longer to be had."""
+        """Return the inverse of `named`; the present plan replaces an unavailable one."""
         found: list[list[int]] = []
         for name, row, strategies in zip(self.models, self.present, self.problem.strategies, strict=True):
             techniques = {w: technique_of(parallel_plan) for w, parallel_plan in named.get(name, {}).items()}
@@ -84,7 +86,7 @@ class PlannerQuery:
         return found
 
     def planned(self, order: Sequence[Entry]) -> tuple[PlannedSubEpoch, ...]:
-        """A plan in the names of the log."""
+        """Return a plan in the names of the log."""
         return tuple(
             PlannedSubEpoch(
                 worker=self.workers[entry.worker],
@@ -97,8 +99,7 @@ class PlannerQuery:
         )
 
     def order(self, planned: Sequence[PlannedSubEpoch], *, since: float) -> tuple[Entry, ...]:
-        """The reverse of `planned`, for a plan whose times count from `since` by the store's clock: without what is
-        done or not part of this problem."""
+        """Return the inverse of `planned` for a plan with zero time `since`, without completed parts."""
         models = {name: m for m, name in enumerate(self.models)}
         workers = {name: w for w, name in enumerate(self.workers)}
         partitions = {number: p for p, number in enumerate(self.partitions)}
@@ -119,12 +120,12 @@ class PlannerQuery:
 
 
 def planner_query(fit: FitDispatch) -> PlannerQuery | None:
-    """What is left to run; `None` if it is too little or too much to plan."""
+    """Return the remaining work; `None` if it is too little or too much to plan."""
     dispatch_state = fit.dispatch_state
     if fit.gang_size > 1:
-        return None  # plans know no sub-epochs on sets of partitions
+        return None  # plans do not support gangs
     partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
-    # A model that runs its last sub-epoch has nothing left to plan, and epochs are those that all models have.
+    # A model in its last sub-epoch needs no plan. Epochs are the common ones of all models.
     models = tuple(
         m
         for m, mask in enumerate(dispatch_state.open)
@@ -152,7 +153,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         for i in range(len(models))
         for p in partitions
     ):
-        return None  # whoever could run it by one of its ways is away
+        return None  # no present worker can run it
     problem = Problem(
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
@@ -180,8 +181,10 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
 def _strategies(
     fit: FitDispatch, model: int, worker: int, parallel_plans: dict[str, ParallelPlan]
 ) -> tuple[tuple[Strategy, ...], int]:
-    """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
-    added to `parallel_plans`."""
+    """Return a model's strategies on a worker, and the index of the present one or `NOT_HERE`.
+
+    Adds their parallel plans to `parallel_plans`.
+    """
     if not fit.parallel_plans.has_other(model):
         seconds, fixed = fit.dispatch_state.time[model][worker], fit.dispatch_state.fixed[model][worker]
         parallel_plans[""] = SINGLE
@@ -207,12 +210,12 @@ def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
 
 
 def ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], ...]]:
-    """Seconds from now until each model that is not idle, and each device of each worker, is expected to be.
+    """Return the expected seconds until each busy model and each device is idle.
 
-    A worker runs its sub-epochs in the order in which they were given to it, each on the device that is free first.
+    A worker runs its sub-epochs in order of assignment, each on the first free device.
     """
     dispatch_state = fit.dispatch_state
-    # Ascending: (when it is free, whether by then it will have run something).
+    # Ascending: (time when free, True if it runs something until then).
     free = [[(0.0, False)] * gpus for gpus in dispatch_state.gpus]
     models: dict[int, float] = {}
     for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
@@ -225,11 +228,11 @@ def ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], 
     return models, tuple(tuple(at for at, _ in devices) for devices in free)
 
 
-# --- as JSON, for a process beside the controller -----------------------------------------------
+# --- JSON for a separate process -------------------------------------------------------------
 
 
 def to_json(problem: Problem) -> dict[str, Any]:
-    """A problem as plain values."""
+    """Return a problem as plain values."""
     return {
         "gpus": problem.gpus,
         "parallel_plans": [
@@ -252,7 +255,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Problem:
-    """The reverse of `to_json`; names are numbers."""
+    """Return the inverse of `to_json`; names are numbers."""
     rows = value["parallel_plans"]
     return Problem(
         models=tuple(map(str, range(len(rows)))),
@@ -275,5 +278,5 @@ def from_json(value: Mapping[str, Any]) -> Problem:
 
 
 def order_from_json(value: Sequence[tuple[int, int, int, int, float]]) -> tuple[Entry, ...]:
-    """A plan that went through JSON, which knows lists only."""
+    """Return a plan from JSON lists."""
     return tuple(Entry(*entry) for entry in value)

@@ -1,4 +1,4 @@
-"""The helper as a child process of the controller."""
+"""A child process that answers requests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cerebro.runtime.parent_death import BACKGROUND, with_parent_death_signal
 
 @dataclass
 class _Child:
-    """A process and the thread that talks with it: writing to a pipe may wait, and the controller must not."""
+    """A process and its thread: writing to a pipe may block, which the controller must not."""
 
     process: subprocess.Popen[str]
     questions: queue.SimpleQueue[Mapping[str, Any] | None] = field(default_factory=queue.SimpleQueue)
     answers: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
 
     def converse(self) -> None:
-        """Pass questions on and answers back, until there are no more questions or the process has ended."""
+        """Pass requests and answers until either end closes."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(OSError), self.process.stdin as asking, self.process.stdout as answering:
@@ -38,12 +38,12 @@ class _Child:
 
 
 class ChildHelper:
-    """A `controller.planning.planner_process.Helper` in a process of its own.
+    """A `controller.planning.planner_process.Helper` in a separate process.
 
-    A question starts it, `rest` ends it.
+    A request starts it, `rest` ends it.
 
     Args:
-        program: the module that answers, a line for a line.
+        program: the module that answers each line with a line.
     """
 
     def __init__(self, program: str = "controller.planning.child") -> None:
@@ -52,7 +52,7 @@ class ChildHelper:
         self._is_busy = False
 
     def ask(self, message: Mapping[str, Any]) -> None:
-        """Put a question. A helper that still works on another one is ended: an exact solver cannot be interrupted."""
+        """Send a request. A busy child is ended: an exact solver cannot be interrupted."""
         if self._is_busy or (self._child is not None and self._child.process.poll() is not None):
             self.rest()
         if self._child is None:
@@ -61,17 +61,17 @@ class ChildHelper:
         self._child.questions.put(message)
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer, once it is there."""
+        """Return the answer, or `None` until it arrives."""
         try:
             return self.wait(0.0)
         except queue.Empty:
             return None
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
-        """The answer.
+        """Return the answer.
 
         Raises:
-            queue.Empty: it did not come in time, or nothing was asked.
+            queue.Empty: no answer in time, or no request.
         """
         if self._child is None:
             raise queue.Empty

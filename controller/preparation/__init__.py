@@ -1,1 +1,1 @@
-"""How an ETL run is prepared: metadata is read, sorted and cut into partitions."""
+"""Preparation of ETL runs: metadata is read, sorted and cut into partitions."""

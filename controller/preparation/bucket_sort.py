@@ -1,8 +1,8 @@
-"""Rows sorted by their keys in bounded memory: an external bucket sort.
+"""External bucket sort: rows sorted by key in bounded memory.
 
-Keys are hashes, so rows with the same first bits are about equally many. A first pass scatters rows by these bits into
-files; then each file is sorted by itself, one after the other. Equal ids have equal keys, and so meet in one file: that
-is how they are found. What rows mean is not known here.
+Keys are hashes, so prefixes are about equally frequent. A first pass scatters rows by prefix into files; then
+each file is sorted in memory. Equal ids have equal keys, so duplicates meet in one file. Independent of the
+rows' meaning.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from cerebro.runtime.volume_errors import volume_errors_named
 from controller.preparation.partition import Keys
 
 CHUNK_BYTES = 48 << 20
-"""Of rows that are scattered at once."""
+"""Bytes of rows scattered at once."""
 BUCKET_BYTES = 64 << 20
-"""Of a bucket, about: it is sorted in memory."""
+"""Approximate bytes of a bucket, which is sorted in memory."""
 _TOO_LARGE = 2
-"""Times as large a bucket is scattered again."""
+"""A bucket larger by this factor is scattered again."""
 _MOST_BITS = 8
-"""256 buckets: as many files are open at once, of the 1,024 that a process may have."""
+"""256 buckets: the number of open files, of 1,024 for a process."""
 _KEY_BITS = 64
 
 
 class DuplicateIdError(Exception):
-    """Rows have the same ids: the argument is a list of some of these."""
+    """Rows have equal ids: the argument is a list of some ids."""
 
 
 class BucketSort:
-    """Rows go in in any order, and come out sorted by key, then id. Owned by one thread; used once.
+    """Accepts rows in any order and returns them sorted by key, then id. Single thread; single use.
 
     Args:
-        folder: for files; it is there, and nobody else uses it. Nothing is written while all rows fit a chunk.
-        schema: of rows, with a column ``id``.
-        num_bytes: of all rows, about.
-        skipped_bits: first bits of keys that all rows have in common.
+        folder: existing folder for its exclusive use. Unused while all rows fit one chunk.
+        schema: schema of the rows, with a column ``id``.
+        num_bytes: approximate bytes of all rows.
+        skipped_bits: leading bits that all keys share.
     """
 
     def __init__(
@@ -68,26 +68,26 @@ class BucketSort:
         self._files = ExitStack()
 
     def add(self, keys: Keys, batch: pa.RecordBatch) -> None:
-        """Put rows in.
+        """Add rows.
 
         Raises:
             DuplicateIdError: two rows have the same id.
-            StorageFullError: there is no room in the folder.
+            StorageFullError: the folder's volume is full.
         """
         self._put(pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys)], schema=self._keyed))
 
     def runs(self, most: int) -> Iterator[pa.RecordBatch]:
-        """The first rows, so many, in order; of the others only ids are compared. Nothing can be put in any more.
+        """Yield the first `most` rows in order; compare only the ids of the others. No rows can follow.
 
         Raises:
             DuplicateIdError: two rows have the same id.
-            StorageFullError: there is no room in the folder.
+            StorageFullError: the folder's volume is full.
         """
         for run in self._runs(most):
             yield pa.RecordBatch.from_arrays(run.columns[:-1], schema=self._schema)
 
     def close(self) -> None:
-        """Close what is open. Safe to call twice."""
+        """Close all files. Idempotent."""
         with volume_errors_named(self._folder):
             self._files.close()
 
@@ -98,12 +98,12 @@ class BucketSort:
             self._scatter()
 
     def _scatter(self) -> None:
-        """Write what is pending to the files of its buckets."""
+        """Write pending rows to the files of their buckets."""
         if not self._pending:
             return
         chunk = pa.concat_batches(self._pending)
         self._pending, self._pending_bytes = [], 0
-        # An id that is there again and again is found here, before it fills its bucket.
+        # An often repeated id is found here, before it fills its bucket.
         _require_unique(chunk)
         buckets = self._buckets(chunk)
         order = np.argsort(buckets, kind="stable")  # of 8 bits: a radix sort
@@ -154,7 +154,7 @@ class BucketSort:
                 yield _taken(chunk, order)
 
     def _split(self, path: Path, size: int, most: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in order, which are too many to be sorted in memory."""
+        """Yield the rows of a bucket that is too large for memory."""
         finer = BucketSort(
             self._folder,
             self._schema,
@@ -194,14 +194,14 @@ def _require_unique(chunk: pa.RecordBatch) -> None:
 
 
 def _order(chunk: pa.RecordBatch) -> NDArray[np.int64]:
-    """Numbers of the rows in their order."""
+    """Return the row numbers in sorted order."""
     keys = chunk.column(-1).to_numpy()
     order: NDArray[np.int64] = np.argsort(keys)
     ordered = keys[order]
     again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
     if not len(again):
         return order
-    # Next to never are these different ids with the same key.
+    # Different ids with equal keys are extremely rare.
     places = np.union1d(again, again - 1)
     texts = ids_as_text(chunk.column("id").take(order[places]))
     settled = sorted(zip(ordered[places].tolist(), texts, order[places].tolist(), strict=True))

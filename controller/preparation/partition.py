@@ -1,7 +1,7 @@
-"""How a data set is cut: in which order rows come, and how many of them each worker gets. Pure.
+"""The order of a data set's rows, and each worker's number of rows. Pure.
 
-The place of a row in the order depends on the seed, the split and the row's id alone: not on the file in which it lies,
-its format, or the rows beside it (docs/decisions/0053-tables-larger-than-memory.md).
+A row's place depends only on the seed, the split and its id: not on its file, the format, or other rows
+(docs/decisions/0053-tables-larger-than-memory.md).
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import xxhash
 from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
-"""Of rows: those with smaller keys come first; of equal keys, those with smaller ids."""
+"""Keys of rows. Smaller keys come first; equal keys are ordered by id."""
 
 
 def row_keys(ids: Sequence[bytes], *, seed: int, split: str) -> Keys:
-    """Keys of rows: hashes (XXH3, 64 bits) of their ids as UTF-8 text, seeded so that no two splits are correlated.
+    """Return the rows' keys: XXH3 hashes (64 bits) of their ids as UTF-8 text.
 
-    They shuffle the rows (seed paper, section 3.1). A whole number counts as its decimal text, so it does not matter
-    whether ids were read as text.
+    Seeded so that no two splits are correlated. They shuffle the rows (seed paper, section 3.1). Integers
+    count as decimal text, so reading ids as text changes nothing.
     """
     seeded = xxhash.xxh3_64_intdigest(f"{seed}/{split}".encode())
     return np.fromiter(map(xxhash.xxh3_64_intdigest, ids, repeat(seeded)), np.uint64, len(ids))
 
 
 def kept(rows: int, fraction: float) -> int:
-    """How many of a split's rows are used: the first ones in their order; at least one."""
+    """Return the number of a split's rows in use: the first ones in order; at least one."""
     return max(1, round(rows * fraction))
 
 
 def shares(rows: int, weights: Sequence[float]) -> list[int]:
-    """Rows for each worker in proportion to its weight; they sum to `rows`.
+    """Return each worker's number of rows, proportional to its weight; they sum to `rows`.
 
-    Largest remainder; when there are at least as many rows as workers nobody gets none.
+    By largest remainder. With at least as many rows as workers, each worker gets one.
     """
     total = sum(weights)
     exact = [rows * weight / total for weight in weights]
@@ -52,12 +52,12 @@ def shares(rows: int, weights: Sequence[float]) -> list[int]:
 
 
 def cut(start: int, rows: int, counts: Sequence[int]) -> list[tuple[int, slice]]:
-    """Whose rows a run of the order has: (number of the worker, the run's rows that are its), in order.
+    """Return (worker number, its slice of the run's rows), in order.
 
     Args:
-        start: rows of the order that come before the run.
-        rows: of the run.
-        counts: rows of each worker; each gets a contiguous piece of the order, and what is behind the last one nobody.
+        start: rows before the run.
+        rows: rows of the run.
+        counts: rows of each worker, as contiguous pieces; later rows are unused.
     """
     found, begin = [], 0
     for worker, count in enumerate(counts):

@@ -1,4 +1,4 @@
-"""Plans for the runs that are requested. What needs metadata to be read is made beside the loop, which goes on."""
+"""Plans for requested runs. Plans that need metadata are made outside the loop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from controller.storage.scratch import remove_abandoned
 log = logging.getLogger(__name__)
 
 _SOONEST_S, _SHARE = 0.02, 0.1
-"""A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
+"""First delay before checking for a plan, and its growth with the plan's age."""
 
 
 @dataclass(kw_only=True)
 class _Begun:
-    """A plan that a thread waits for. What it raises is kept."""
+    """A plan in progress, with a waiting thread. Keeps its error."""
 
     locators: Locators
     process: Preparation
@@ -58,10 +58,10 @@ class _Begun:
 
 
 class PlanMaker:
-    """Makes the plans of queued runs. Belongs to the loop; not thread-safe.
+    """Makes the plans of queued runs. Owned by the loop; not thread-safe.
 
     Args:
-        volumes: where metadata is written.
+        volumes: volumes for the metadata.
     """
 
     def __init__(self, volumes: Volumes) -> None:
@@ -69,10 +69,10 @@ class PlanMaker:
         self._begun: dict[RunRef, _Begun] = {}
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
-        """That a queued run starts, fails or pauses for a volume. None while its plan is made, or without a worker.
+        """Return the events that start, fail or pause a queued run; none while its plan is made.
 
         Args:
-            is_awaited: workers are on their way; data is cut for all of them.
+            is_awaited: True while workers are starting; the data is divided among all of them.
         """
         if is_awaited and run.kind == "etl":
             return []
@@ -88,25 +88,25 @@ class PlanMaker:
         except CerebroError as error:
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
         except Exception as error:
-            # Plans are made of what users give: whatever it is that we did not foresee fails this run, not all others.
+            # Plans depend on user input: an unexpected error fails this run, not all others.
             log.exception("cannot plan %s of %s", run.id, core.state.name)
             reason = f"the controller could not plan it, see `cerebro logs controller`: {type(error).__name__}: {error}"
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=reason))]
         return [api.Note(event=RunStarted(run=run.id, plan=plan))] if plan is not None else []
 
     def wake_s(self) -> float:
-        """Seconds until a plan may be there that is being made."""
+        """Return the seconds until a plan in progress may be ready."""
         now = time.monotonic()
         ages = [now - made.began for made in self._begun.values()]
         return max(_SOONEST_S, _SHARE * min(ages)) if ages else math.inf
 
     def keep(self, queued: Collection[RunRef]) -> None:
-        """End what was begun for others than these: for one that was stopped while it was planned, say."""
+        """End the preparations of all other runs, such as stopped ones."""
         for ref in [ref for ref in self._begun if ref not in queued]:
             self._begun.pop(ref).process.end()
 
     def take_over(self) -> None:
-        """Begin to lead: what was begun before is ended, and what ended processes left is removed beside the loop."""
+        """Start to lead: end earlier preparations, and remove the files of ended processes in the background."""
         self.keep(())
         scratch = self._volumes.scratch
         threading.Thread(target=remove_abandoned, args=(scratch,), name="abandoned", daemon=True).start()
@@ -123,7 +123,7 @@ class PlanMaker:
             if made is not None:
                 self._begun.pop(ref).process.end()
             if any(other.experiment == ref.experiment for other in self._begun):
-                return None  # it may be of the same data set, which is made once
+                return None  # it may be the same data set, which is made once
             made = self._begun[ref] = self._preparation(core, run.request, weights)
             made.start()
         if not made.is_done:

@@ -1,8 +1,8 @@
-"""Preparing an ETL run: stream the metadata, cut it, leave each worker's rows on the shared volume.
+"""Preparation of an ETL run: read the metadata, cut it, write each worker's rows to the shared volume.
 
-Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing. Memory is
-bounded, whatever the tables' size: rows are sorted in files (`controller.preparation.bucket_sort`). The controller has
-it done by `controller.preparation.process`, and so never holds Arrow or a table itself.
+Writes only files of the data set's own folder, to temporary names first; repeating it changes nothing. Memory
+is bounded for any table: rows are sorted in files (`controller.preparation.bucket_sort`). It runs in
+`controller.preparation.process`, so the controller never holds Arrow or a table.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def prepare_etl(
     weights: Mapping[str, float],
     volumes: Volumes,
 ) -> EtlPlan:
-    """The plan of an ETL run, its partitioned metadata written to the shared volume.
+    """Return the plan of an ETL run; write its partitioned metadata to the shared volume.
 
-    The data set's id is a fingerprint of everything that determines its rows; when the experiment has that data set
-    already, its partitions stay where they are and nothing is written.
+    The data set's id is a fingerprint of everything that determines its rows. If the experiment has the data
+    set, its partitions stay and nothing is written.
 
     Args:
         known: the experiment's data sets.
         weights: worker -> weight; the workers that share the rows.
 
     Raises:
-        LocatorError, MetadataError: the metadata cannot be used.
+        LocatorError, MetadataError: the metadata is unusable.
         ObjectStoreError: an object store did not answer.
-        StorageFullError: the shared volume has no room for the rows and, while they are sorted, for a second copy.
-        ConflictError: another preparation of the same data set began meanwhile.
+        StorageFullError: the shared volume has no room for the rows and a second copy while sorting.
+        ConflictError: a later preparation of the data set has begun.
     """
     with scratch_folder(volumes.scratch) as scratch:
         tables = {
@@ -81,7 +81,7 @@ def prepare_etl(
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """A split's metadata, on this machine; `versions` tells whether the files are still those of the digest."""
+    """A split's local metadata; `versions` shows if the files still match the digest."""
 
     split: Split
     locator: Locator
@@ -98,17 +98,16 @@ def _found(split: Split, locator: Locator, scratch: Path) -> _Table:
 
 @contextmanager
 def _only_cut(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
-    """A folder for a data set's files until they are put in place, so that two cuts never leave theirs side by side.
+    """A temporary folder for a data set's files, so that two preparations never mix theirs.
 
-    A preparation that nobody waits for may still run, of a controller that has lost the leadership, say. The one that
-    began later counts: it moves the other's folder away in one step, so what that puts in place afterwards is not
-    there any more.
+    A former leader's preparation may still run. The later one counts: it moves the other's folder away in one
+    step, so the other cannot put its files in place.
 
     Args:
-        placed: the folder where they are put.
+        placed: the final folder.
 
     Raises:
-        ConflictError: another cut of the same data set began later.
+        ConflictError: a later preparation of the data set has begun.
     """
     folder, started = scratch / dataset, began(scratch)
     folder.mkdir()
@@ -137,7 +136,7 @@ def _superseded(dataset: str) -> ConflictError:
 def _cut(
     table: _Table, stream: TableStream, request: EtlRequest, weights: Sequence[float], scratch: Path
 ) -> tuple[list[int], list[Path]]:
-    """Numbers of rows for workers of these weights, and a file with each one's."""
+    """Return row numbers and a file for each worker."""
     from controller.preparation.sorted_metadata import SortedMetadata
 
     folder = scratch / f"{table.split}-sorted"

@@ -1,10 +1,9 @@
-"""`controller.preparation.preparation` in a process of its own: ``python -m controller.preparation.process``.
+"""`controller.preparation.preparation` in a separate process: ``python -m controller.preparation.process``.
 
-Arrow and the metadata take memory that a long-lived process would never give back: 30 MB before the first row is read,
-and the controller has 150 MB in all. Each preparation therefore is one process, which ends with it. A thread waits for
-it (`controller.preparation.plan_maker`), so that the controller goes on meanwhile, however large the table is.
-
-A question in (JSON on standard input), an answer out (JSON on standard output); errors keep their type.
+Arrow and metadata take memory that a long-lived process never frees: 30 MB before the first row, and the
+controller has 150 MB. So each preparation is one process. A thread waits for it
+(`controller.preparation.plan_maker`), and the controller continues. A request is JSON on standard input, the
+answer JSON on standard output; errors keep their type.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from cerebro.runtime.volumes import Volumes
 from controller.storage.scratch import remove_abandoned
 
 _END_S = 1.0
-"""So long a process that was killed is waited for."""
+"""Seconds to wait for a killed process."""
 
 
 class _Question(Contract):
@@ -40,7 +39,7 @@ class _Question(Contract):
 
 
 class _Answer(Contract):
-    """A plan, or an error: the name of a class in `cerebro.errors`, empty for any other."""
+    """A plan, or an error: the name of a class in `cerebro.errors`, or "" for others."""
 
     plan: EtlPlan | None = None
     error: str = ""
@@ -48,9 +47,9 @@ class _Answer(Contract):
 
 
 class Preparation:
-    """As `controller.preparation.preparation.prepare_etl`, in a process of its own, which begins at once.
+    """`controller.preparation.preparation.prepare_etl` in a separate process, which starts at once.
 
-    Made by a thread that lives as long as this process. `plan` and `end` may be called by different threads.
+    Create it in a thread that lives as long as this process. Different threads may call `plan` and `end`.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class Preparation:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def plan(self) -> EtlPlan:
-        """Wait for the process. Once.
+        """Wait for the process. Call it once.
 
         Raises:
-            LocatorError, MetadataError: the metadata cannot be used, or the process was ended by force, as when there
-                is no memory left.
-            RuntimeError: anything unforeseen; its traceback is on standard error.
+            LocatorError, MetadataError: the metadata is unusable, or the process was killed, for example for
+                lack of memory.
+            RuntimeError: an unexpected error; its traceback is on standard error.
         """
         with self._process as process:
             said, _ = process.communicate(self._question.model_dump_json().encode())
@@ -96,11 +95,9 @@ class Preparation:
         raise kind(answer.message)
 
     def end(self) -> None:
-        """End the process by force, if it still runs: it writes nothing any more. `plan` removes what it left."""
+        """Kill the process if it runs: it writes nothing more. `plan` removes its files."""
         self._process.kill()
-        with suppress(
-            subprocess.TimeoutExpired
-        ):  # a volume that hangs keeps it: what it writes then is refused
+        with suppress(subprocess.TimeoutExpired):  # a hung volume blocks it: its later writes are refused
             self._process.wait(_END_S)
 
 
@@ -121,7 +118,7 @@ def _answered(content: bytes) -> _Answer:
 
 
 def main() -> None:
-    """Answer the one question."""
+    """Answer one request."""
     answer = _answered(sys.stdin.buffer.read())
     sys.stdout.write(answer.model_dump_json())
 

@@ -1,4 +1,4 @@
-"""A split's metadata in the order in which it is cut: streamed, checked, sorted in files, and written in pieces."""
+"""A split's metadata in order: streamed, checked, sorted in files, and written in pieces."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SHOWN = 3
 
 
 class SortedMetadata:
-    """All rows of a split, sorted by `controller.preparation.partition.row_keys`. Owned by one thread.
+    """All rows of a split, sorted by `controller.preparation.partition.row_keys`. Single thread.
 
     Args:
-        stream: of its files, which are on this machine.
-        folder: for files; it is there, and nobody else uses it.
+        stream: stream of its local files.
+        folder: existing folder for its exclusive use.
 
     Attributes:
         total: number of rows.
 
     Raises:
         LocatorError: a file cannot be read.
-        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no table of one schema.
-        StorageFullError: there is no room in the folder.
+        MetadataError: no rows, no ``id``, missing or duplicate ids, or different schemas.
+        StorageFullError: the folder's volume is full.
     """
 
     def __init__(self, split: Split, locator: Locator, stream: TableStream, seed: int, folder: Path) -> None:
@@ -67,15 +67,15 @@ class SortedMetadata:
         self._sort.close()
 
     def write(self, counts: Sequence[int]) -> list[Path]:
-        """Arrow IPC files with the first rows in their order: so many in the first file, so many in the next. Once.
+        """Write the first rows in order to Arrow IPC files with these numbers of rows. Call it once.
 
         Raises:
-            MetadataError: there are duplicate ids, among all rows.
-            StorageFullError: there is no room in the folder.
+            MetadataError: ids are not unique.
+            StorageFullError: the folder's volume is full.
         """
         paths = [self._folder / f"{number:04d}.arrow" for number in range(len(counts))]
         with ExitStack() as stack:
-            # What was moved away stays so: `controller.preparation.preparation`.
+            # A folder moved away must not return: see `controller.preparation.preparation`.
             files = [DurableFile(path, makes_folder=False) for path in paths]
             for file in files:
                 stack.callback(file.discard)
