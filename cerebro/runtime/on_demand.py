@@ -37,10 +37,10 @@ _FAILED, _SIGNALLED = 1, 128
 
 
 class OnDemandServer:
-    """A server that starts once somebody has connected.
+    """A server that starts at the first connection.
 
     Args:
-        command: of the server; ``{port}`` in it stands for the loopback port that it has to listen on.
+        command: command of the server; ``{port}`` is replaced by its loopback port.
         start_s: seconds for the server to listen.
     """
 

@@ -1,16 +1,15 @@
-"""The parent-death signal: a process ends when the process that started it ends, however that ended.
+"""Parent-death signal: a process is killed when its parent ends in any way.
 
-Owns the one system call (Linux ``prctl(PR_SET_PDEATHSIG)``) that ties a child to its parent. The supervisor
-wraps every service in it and the agent every child, so that a ``kill -9`` of either leaves nobody behind to
-hold ports, GPU memory or locks. It is a program of its own that asks for the signal and then *becomes* the command
-(`os.execvp`: same pid, nothing left over in memory), because the alternative, `subprocess`'s ``preexec_fn``,
-runs Python between fork and exec, where a lock held by another thread hangs the child.
+Wraps the Linux system call ``prctl(PR_SET_PDEATHSIG)``. The supervisor wraps every service and the agent
+every child, so a ``kill -9`` of either leaves no process with ports, GPU memory or locks. This program
+requests the signal and then *becomes* the command (`os.execvp`: same pid, no extra memory). `subprocess`'s
+``preexec_fn`` would run Python between fork and exec, where a lock held by another thread hangs the child.
 
-What runs beside training gets its niceness in the same step. Where the kernel groups processes by session
-(sched(7), "The autogroup feature"), a niceness counts within a session only and the session has one of its own,
-which is set, too.
+The same step sets the niceness of processes that run next to training. Where the kernel groups processes by
+session (sched(7), "The autogroup feature"), a niceness counts only within a session, so the session's
+niceness is set, too.
 
-Runs as a script under ``python -I -S``: standard library only, nothing of Cerebro.
+Runs as a script under ``python -I -S``: standard library only, without Cerebro.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ _EXIT_CANNOT_EXECUTE = 127
 _FIRST_OF_COMMAND = 4
 
 BACKGROUND = 15
-"""Niceness, of the scale to 19, of work beside training that nobody waits for: training goes first."""
+"""Niceness (maximum 19) of background work, which yields to training."""
 
 
 def with_parent_death_signal(command: Sequence[str], niceness: int = 0) -> list[str]:
-    """The command line that runs `command` and has it killed (SIGKILL) when the calling process ends.
+    """Return the command line that runs `command` and kills it (SIGKILL) when the calling process ends.
 
     Start it from a thread that lives as long as the process: the kernel sends the signal when the *thread*
-    that forked ends. `command` keeps the pid that is returned to the caller. On other systems than Linux it
-    just runs `command`.
+    that forked ends. `command` keeps the pid. On other systems than Linux it only runs `command`.
 
     Args:
-        niceness: of the process. Start one that has any with ``start_new_session=True``: the niceness of the caller's
-            session would change with it.
+        niceness: niceness of the process. If set, start it with ``start_new_session=True``, because it
+            changes the session's niceness.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(niceness), "--", *command]
 
@@ -52,13 +50,13 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     parent, niceness, command = int(arguments[0]), int(arguments[1]), list(arguments[3:])
     if sys.platform == "linux":
-        import ctypes  # here: those who only wrap command lines stay light
+        import ctypes  # imported here, so that importing this module stays cheap
 
         library = ctypes.CDLL(None, use_errno=True)
         if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             sys.stderr.write(f"tether: prctl: {os.strerror(ctypes.get_errno())}\n")
             return _EXIT_CANNOT_EXECUTE
-        # The parent may have ended before the signal was asked for; then nobody will send the signal.
+        # If the parent ended before the request, the kernel never sends the signal.
         if os.getppid() != parent:
             return 0
     if niceness:
@@ -76,7 +74,7 @@ def _be_nice(niceness: int) -> None:
         with open("/proc/self/autogroup", "w") as session:  # noqa: PTH123 - pathlib takes longer to import than the rest
             session.write(str(niceness))
     except OSError:
-        pass  # this kernel does not group by session, or not here: then the niceness counts as it is
+        pass  # no autogroups in this kernel, so the plain niceness counts
 
 
 def end_with(parent: int) -> None:

@@ -12,10 +12,10 @@ MODE, WRITABLE = "CEREBRO_SANDBOX", "CEREBRO_SANDBOX_WRITABLE"
 
 
 def mode(environment: Mapping[str, str]) -> bool:
-    """Whether the sandbox is on.
+    """True if the sandbox is on.
 
     Raises:
-        ClusterError: what is set is neither on nor off.
+        ClusterError: the value is neither on nor off.
     """
     said = environment.get(MODE, "") or "off"
     if said not in ("off", "on"):
@@ -24,10 +24,10 @@ def mode(environment: Mapping[str, str]) -> bool:
 
 
 def writable(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Further folders that all user code may write to.
+    """Return further folders that all user code may write to.
 
     Raises:
-        ClusterError: one of them is no absolute path.
+        ClusterError: a path is not absolute.
     """
     paths = tuple(Path(text) for text in environment.get(WRITABLE, "").split(os.pathsep) if text)
     for path in paths:

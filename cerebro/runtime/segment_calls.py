@@ -39,7 +39,7 @@ class SegmentCalls(Transport):
         return self.answered(Snapshot, "PUT", path, self.send("PUT", path, content, 0.0))
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """The newest fold of a log that was made by this format; `None`: there is none, and the log is to be folded."""
+        """Return a log's newest snapshot of this format; `None` if the log must be folded."""
         try:
             return self.send("GET", f"{_log(experiment)}/snapshot?format={quote(of_format)}", None, 0.0)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""Modules that test, when run as a program, whether this machine can do what they need."""
+"""Run modules that test, as programs, whether this machine supports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LIMIT_S = 30.0
 
 
 def failure_of(module: str) -> str:
-    """Run a module's self-test in a process of its own and return the failure, or an empty text."""
+    """Run a module's self-test in a new process. Return the failure or an empty text."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", module],

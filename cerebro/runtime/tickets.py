@@ -1,9 +1,9 @@
-"""How the dispatcher lets those whom it has signed in into a program beside it that knows no sign-in: TensorBoard.
+"""Tickets that let users signed in at the dispatcher into TensorBoard, which has no sign-in.
 
-Both know a key that is derived from the cluster's token, and cannot be turned back into it. The dispatcher sends a
-signed-in browser on with a ticket in the address, which holds for a minute; for it the program's guard
-(`cerebro.local.tensorboard`) gives the browser a pass, a cookie that holds for a long working day. Both are an end and
-a signature over it, so nobody stores any. Pure.
+Both programs know a key derived from the cluster's token by a one-way function. The dispatcher redirects a
+signed-in browser with a ticket in the address, valid for a minute. The guard (`cerebro.local.tensorboard`)
+exchanges it for a pass, a cookie valid for a long working day. Both consist of an expiry and its signature,
+so they are not stored. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARAMETER = "ticket"
 
 
 class Kind(StrEnum):
-    """What is signed. One is never taken for the other."""
+    """Kind of signed text. The signature covers it, so one kind is never accepted as another."""
 
     TICKET = "ticket"  # in an address, where histories and logs keep it
     PASS = "pass"  # in a cookie

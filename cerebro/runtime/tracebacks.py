@@ -1,7 +1,7 @@
-"""Exceptions of user code as text: its own frames, once, whatever the exception is.
+"""Format exceptions of user code as text, with each frame once.
 
-An exception may be hostile without meaning to be: its text may be of 100 MB, or fail to be made at all. Nothing here
-raises, and texts are cut before they are put together.
+An exception may be hostile by accident: its text may have 100 MB, or raise. Nothing here raises, and texts
+are cut before they are joined.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PLATFORM = tuple(f"{_ROOT / name}/" for name in ("cerebro", "etl_worker", "mode
 _INSTALLED = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _LINKS, _GROUPED = 10, 5
-"""Of a chain of exceptions, and of a group of them, how many are told: the last, and the first."""
+"""Maximum exceptions shown of a chain (the last ones), and of a group (the first ones)."""
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 def line_of(error: BaseException) -> str:
-    """What an exception says: of ours as it was written, of others with the type in front."""
+    """Return an exception's message; for exceptions not from Cerebro with the type in front."""
     text = _said(error)
     if isinstance(error, CerebroError):
         return cleaned(text, MAX_MESSAGE)
@@ -38,10 +38,10 @@ def line_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback of user code and of the libraries it called, with the exceptions that led to this one.
+    """Return the traceback of user code and its libraries, with the chained exceptions.
 
-    Empty for an error of ours that user code had no part in: its message says all. Of any other error that user code
-    had no part in, all frames are told.
+    Without a frame of user code: an empty text for Cerebro's errors, whose message is complete, and all
+    frames for others.
     """
     if isinstance(error, CerebroError) and error.user_traceback:
         return cleaned(error.user_traceback, MAX_TRACEBACK)
@@ -63,7 +63,7 @@ def name_of(error: BaseException) -> str:
 def _said(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as problem:  # noqa: BLE001 - of whatever kind: the first error is to be told, not this one
+    except BaseException as problem:  # noqa: BLE001 - report the first error, not this one
         return f"(its text cannot be had: __str__ raised {name_of(problem)})"
 
 

@@ -40,14 +40,15 @@ class Transport:
     Args:
         address: base URL, such as ``http://127.0.0.1:7070``.
         token: bearer token.
-        retry_for_s: how long a call keeps trying while the service or its store is away.
-        timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
-            away then.
+        retry_for_s: seconds to retry while the service or its store is away.
+        timeout_s: seconds to wait for an answer of one try, in addition to a blocking read; a hanging server
+            counts as away.
         pool: connections kept open; at least one per thread that blocks.
-        gone: says, when `retry_for_s` has passed, why nothing answers and what to do; empty if it does not know.
+        gone: returns why the service is away and a remedy, or an empty text. Called after `retry_for_s`.
         write_headers: returns the headers of the next write: the user (`ACTS_FOR`) or the controller's term
             (`api.TERM`).
-        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
+        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the
+            system's.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Transport:
         *,
         wait_s: float = 0.0,
     ) -> Answer:
-        """A request with a model as its body, and a model as its answer; `wait_s`: how long the service may block."""
+        """Send a model and parse the answer as a model. The service may block for `wait_s` seconds."""
         content = body.model_dump_json().encode() if body is not None else None
         return self.answered(answer, method, path, self.send(method, path, content, wait_s))
 
@@ -135,15 +136,16 @@ class Transport:
         *,
         accepts_pages: bool = False,
     ) -> bytes:
-        """Send a request until it is answered or `retry_for_s` has passed.
+        """Send a request, with retries for `retry_for_s` seconds.
 
         Args:
-            accepts_pages: True returns an HTML page like any answer. By default it is retried, as a proxy may send one.
+            accepts_pages: True returns an HTML page like any answer. By default it is retried, as a proxy may
+                send one.
 
         Raises:
-            StoreUnavailableError: nothing answers.
+            StoreUnavailableError: no service answers.
             ServerError: kvs_api failed three times.
-            CerebroError: what the service refused it with.
+            CerebroError: the service refused the request.
         """
         deadline = time.monotonic() + self._retry_for_s
         if method != "GET":

@@ -1,8 +1,8 @@
-"""Removing big folders: moved aside in one step, so that they are gone for everybody, and removed in peace.
+"""Remove large folders: rename them into a trash in one step, then delete them in the background.
 
-Removing takes long, and a name is free, or room is wanted, before it is done. What was moved lies in a folder of the
-same volume (`cerebro.runtime.volumes.Volumes.trash`), where a process that comes later finds it again. Several
-processes may move into the same trash, and empty it, at the same time.
+Deleting takes long, and the name is free at once. The trash is a folder of the same volume
+(`cerebro.runtime.volumes.Volumes.trash`), so a later process finds its content. Several processes may fill
+and empty the same trash at once.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def move_aside(folder: Path, trash: Path) -> bool:
         try:
             folder.rename(trash / f"{folder.name}.{time.time_ns()}")
         except FileNotFoundError:
-            continue  # the trash was removed in between, or somebody else was first
+            continue  # another process removed the trash or its entry first
         return True
     return False
 
 
 def empty(trash: Path) -> None:
-    """Remove a trash with all that is in it, and what is moved there meanwhile.
+    """Remove a trash with its content, including folders added during the removal.
 
     Raises:
-        OSError: something cannot be removed.
+        OSError: an entry cannot be removed.
     """
     while trash.exists():
         try:
@@ -80,10 +80,10 @@ class Removal:
         return self.thread.is_alive() or time.monotonic() < self._rests_until
 
     def sweep(self, trashes: Collection[Path]) -> bool:
-        """Begin to empty those that there are, unless it is busy; whether there was none.
+        """Start emptying existing trashes, unless already busy. Return True if there are no trashes.
 
         Raises:
-            OSError: whether there are any cannot be told.
+            OSError: a trash's existence cannot be determined.
         """
         if self.is_busy:
             return False
@@ -98,6 +98,6 @@ class Removal:
             try:
                 empty(trash)
             except OSError as error:
-                # Left for the next time: somebody has to mend the volume.
+                # Retry next time: the volume needs repair.
                 log.warning("cannot remove %s: %s", trash, error)
                 self._rests_until = time.monotonic() + _TRY_AGAIN_S

@@ -41,7 +41,7 @@ AWAY = frozenset(
         ),
     }
 )
-"""The volume does not do what it is asked now. Another attempt, or another worker, may succeed."""
+"""Errors of a volume that is temporarily unavailable. Another attempt or worker may succeed."""
 DENIED = frozenset({errno.EACCES, errno.EPERM})
 """The volume refuses access: its mount or its modes changed."""
 LIMITED = frozenset({errno.EMFILE, errno.EFBIG})
@@ -100,11 +100,11 @@ def of_volume(
 def platform_error(
     error: BaseException, roots: Sequence[Path], *, may_deny: bool = True
 ) -> StorageFullError | VolumeError | None:
-    """The platform's error behind any exception of a task; `None` if there is none, or if it is the user's.
+    """Return the platform's error behind a task's exception; `None` if it is the user's or absent.
 
     Args:
         roots: folders of the platform's volumes.
-        may_deny: True if refused access below `roots` is the platform's, even for user code.
+        may_deny: True if refused access below `roots` is the platform's error, even in user code.
     """
     for each in _chain(error):
         if isinstance(each, StorageFullError | VolumeError):

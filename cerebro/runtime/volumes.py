@@ -1,7 +1,7 @@
-"""The one owner of paths: where on the volumes each thing lies.
+"""Paths on the volumes. All paths are built here.
 
-Knows layout only, not content. Names that come from users are checked at the boundary (`contract.base.Name`), so a path
-built here cannot leave its volume.
+Knows the layout, not the content. Names from users are validated at the boundary (`contract.base.Name`), so a
+path built here cannot leave its volume.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Volumes:
         return self.shared / "datasets" / dataset / "metadata" / f"{split}-{partition:04d}.arrow"
 
     def fitted(self, dataset: str, run: str, attempt: int) -> Path:
-        """What `ETLSpec.fit` returned to an attempt; the log says which of them counts."""
+        """Return value of `ETLSpec.fit` from an attempt. The log says which attempt counts."""
         return self.shared / "datasets" / dataset / "fitted" / f"{run}-a{attempt}.pickle"
 
     @property
@@ -77,12 +77,12 @@ class Volumes:
 
     @property
     def events(self) -> Path:
-        """Folders, by experiment, with the older part of its log and folds of it; those of the cluster's have a dot in
-        front. kvs_api's."""
+        """kvs_api's folders of log segments and snapshots, by experiment. Names of cluster folders start with
+        a dot."""
         return self.shared / "events"
 
     def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
-        """What is told of the rows of one partition that preprocessing left out; absent if there are none."""
+        """Report of a partition's rows that preprocessing skipped; absent if it skipped no rows."""
         return self.shared / failed_rows_file(dataset, split, partition)
 
     def downloads(self, dataset: str, split: str) -> Path:
@@ -91,7 +91,7 @@ class Volumes:
 
     @property
     def misc(self) -> Path:
-        """Miscellaneous files of the locators, a folder per set of them."""
+        """Miscellaneous files of the locators, one folder per set."""
         return self.shards / "misc"
 
     def environment(self, fingerprint: str) -> Path:
@@ -99,8 +99,8 @@ class Volumes:
         return self.code / "environments" / fingerprint
 
     def rendezvous_root(self, worker: str) -> Path:
-        """Folder with a folder for each group of ranks of a worker; what an earlier process of the worker left there is
-        nobody's."""
+        """Folder with a rendezvous folder per rank group of a worker. Content from earlier processes is
+        stale."""
         return self.shards / "ranks" / worker
 
     def archive(self, sha256: str) -> Path:
@@ -132,11 +132,11 @@ class Volumes:
 
     @property
     def tensorboard(self) -> Path:
-        """What TensorBoard is shown: a folder of the metrics volume, so that it does not list the trash beside."""
+        """Log folder of TensorBoard, inside the metrics volume, so that TensorBoard does not list the trash."""
         return self.metrics / "tensorboard"
 
     def run_metrics(self, experiment: str, run: str) -> Path:
-        """Folder with the TensorBoard event file of a run as a whole; its models' folders lie beside the file."""
+        """Folder with a run's own TensorBoard event file and its models' folders."""
         return self.tensorboard / experiment / run
 
     def model_metrics(self, experiment: str, run: str, model: str) -> Path:
@@ -156,36 +156,37 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
 def checkpoint_file(
     *, sub_epoch: int, epoch: int, partition: int, attempt: int, others: Sequence[int] = ()
 ) -> str:
-    """Name of the file that an attempt at a sub-epoch writes in its model's folder; `sub_epoch_of` reads it.
+    """Name of a sub-epoch's checkpoint, written by an attempt in its model's folder. `sub_epoch_of` parses
+    it.
 
     Args:
-        others: of a sub-epoch on a set of partitions, those beside the first: attempts are counted for each set.
+        others: partitions of a gang after the first; attempts are counted per set of partitions.
     """
     partitions = "+".join(f"{number:04d}" for number in (partition, *others))
     return f"u{sub_epoch:05d}-e{epoch:03d}-p{partitions}-a{attempt}.pt"
 
 
 def savepoint_file(*, checkpoint: str, batch: int) -> str:
-    """Name of the file that an attempt writes beside its checkpoint-to-be before it hands out a batch."""
+    """Name of a savepoint, which lies in the checkpoint's folder."""
     return f"{checkpoint.removesuffix('.pt')}.s{batch:06d}.pt"
 
 
 def savepoint_of(name: str) -> tuple[int, int] | None:
-    """Attempt and batch of the savepoint that a file's name tells of, also while it is written; `None`: it is none."""
+    """Parse attempt and batch from a savepoint's name, also while it is written; `None` for other files."""
     found = _SAVEPOINT.match(name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def sub_epoch_of(name: str) -> int | None:
-    """The sub-epoch whose checkpoint or savepoint a file's name tells of, also while it is written; `None`: it is
-    neither.
+    """Parse the sub-epoch from a checkpoint's or savepoint's name, also while it is written; `None` for other
+    files.
 
-    Numbers are compared, never names: from sub-epoch 100,000 on they have a digit more.
+    Compare the numbers, never the names: sub-epoch 100,000 has one more digit.
     """
     found = _SUB_EPOCH.match(name)
     return int(found[1]) if found else None
 
 
 _SUB_EPOCH = re.compile(r"\.?u([0-9]+)-")
-"""What is still being written has a dot in front."""
+"""A file that is still being written starts with a dot."""
 _SAVEPOINT = re.compile(r"\.?u[0-9]+-e[0-9]+-p[0-9+]+-a([0-9]+)\.s([0-9]+)\.pt")

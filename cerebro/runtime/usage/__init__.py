@@ -1,5 +1,5 @@
-"""What a worker uses of its machine: processor, memory, GPUs, the disk below its shards.
+"""A worker's resource usage: processor, memory, GPUs, and the disk of its shards.
 
-Never imports torch: the agent stays small, and a driver that hangs must not be asked by the process that trains. What
-cannot be measured is `None`, which is not 0.
+Never imports torch, because the agent must stay small, and a hanging driver must not block the training
+process. Values that cannot be measured are `None`, not 0.
 """

@@ -1,7 +1,7 @@
-"""Processor cores: how many a process may use, and where workers compute with more threads than there are.
+"""Processor cores available to a process, and machines with more compute threads than cores.
 
-Threads that outnumber cores do not share them fairly: those of one operation of torch wait for each other without
-sleeping, so that two workers with all cores of a machine each train four to six times slower than with half of them.
+Excess threads do not share cores fairly: threads of one torch operation wait for each other by spinning, so
+two workers with all cores each train four to six times slower than with half of the cores each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def of_machine() -> int:
-    """Cores of the machine, less those that this process is kept from (taskset, cpusets)."""
+    """Count the machine's cores available to this process (taskset, cpusets)."""
     return len(os.sched_getaffinity(0))
 
 
@@ -53,9 +53,10 @@ _FACTS = ("model name", "vendor_id", "cpu family", "model", "flags", "CPU part",
 
 
 def crowded(workers: Iterable[WorkerStatus]) -> list[str]:
-    """A line per machine whose workers compute with more threads than it has cores.
+    """Return a line per machine whose workers compute with more threads than its cores.
 
-    Workers that only preprocess do not count: they share a pod with one that trains, and wait while it does.
+    Workers that only preprocess do not count: they share a pod with a training worker and wait while it
+    trains.
     """
     machines: dict[str, list[WorkerStatus]] = defaultdict(list)
     for status in workers:
@@ -101,5 +102,5 @@ def _v2(group: Path) -> tuple[str, str]:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # no such version, or a group that is not shown in here
+    except OSError:  # not this cgroup version, or the group is not visible here
         return ""

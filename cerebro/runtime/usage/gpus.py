@@ -16,7 +16,7 @@ class Gpu:
 
     name: str
     uuid: str
-    """By which ``CUDA_VISIBLE_DEVICES`` means this one, in whatever order CUDA and the driver count."""
+    """Identity of the GPU in ``CUDA_VISIBLE_DEVICES``, independent of the order of CUDA and the driver."""
     memory_bytes: int | None
 
 
@@ -26,10 +26,10 @@ _SLOWING = {0x8: "hardware slowdown", 0x40: "heat", 0x80: "the power brake"}
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What the driver tells of a GPU that is not as it should be.
+    """A problem of a GPU, reported by its driver.
 
     Attributes:
-        is_broken: it gives no right results, or none; else it only matters to people.
+        is_broken: True if its results are wrong or missing; False if only people need to know.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Gpus:
             self._nvml.nvmlInit()
             self._handles = list(self._open(visible))
             self.found = tuple(map(self._gpu, self._handles))
-        except self._nvml.NVMLError:  # no driver, or one that does not answer
+        except self._nvml.NVMLError:  # no driver, or it does not answer
             self._handles = []
 
     @property
@@ -63,18 +63,18 @@ class Gpus:
         return tuple(gpu.name for gpu in self.found)
 
     def used_share(self, number: int) -> float | None:
-        """Of one of them, how much of the last moment it computed; `None`: it does not say."""
+        """Return the fraction of recent time that a GPU computed; `None` if unknown."""
         return self._used_share(self._handles[number]) if number < len(self._handles) else None
 
     def measure(self) -> tuple[GpuUsage, ...]:
-        """What each of them does; one that has fallen off the bus is left out."""
+        """Measure each GPU, except GPUs that fell off the bus."""
         return tuple(self._measure())
 
     def troubles(self, expected: int) -> tuple[Trouble, ...]:
-        """What is wrong with them.
+        """Return the problems of the GPUs.
 
         Args:
-            expected: so many are to be there.
+            expected: expected number of GPUs.
         """
         if self._nvml is None:
             return ()
@@ -133,7 +133,7 @@ class Gpus:
     def _used_share(self, handle: Any) -> float | None:
         try:
             return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-        except self._nvml.NVMLError:  # a part of a GPU (MIG) has no counter of its own
+        except self._nvml.NVMLError:  # a part of a GPU (MIG) has no counter
             return None
 
     def _gpu(self, handle: Any) -> Gpu:

@@ -17,8 +17,11 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 _SCORE = Path("/proc/self/oom_score_adj")
 _PROCESS = Path("/proc/self")
 _OFFER, _MAX_SCORE = 500, 1000
-"""Half of all memory, in the kernel's thousandths, by which a child looks larger than it is: far more than the agent
-uses, and not the maximum, so that pods that matter less still go first when a whole node runs short."""
+"""OOM score offset (thousandths of all memory) of a child, and the kernel's maximum.
+
+Half of all memory exceeds the agent's use. It is below the maximum, so that less important pods are still
+killed first when a whole node runs short.
+"""
 _SHORT = 0.1
 _UNLIMITED = 1 << 60
 """v1 has no word for it, only a number near 2^63."""
@@ -26,12 +29,12 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryGroup:
-    """The control group that this process, and every process it starts, is in.
+    """Control group of this process and its children.
 
     Attributes:
         events: file with a line ``oom_kill N``.
         limit: file with the limit in bytes.
-        meminfo: file that tells of the machine's memory.
+        meminfo: file with the machine's memory.
     """
 
     events: Path
@@ -39,11 +42,11 @@ class MemoryGroup:
     meminfo: Path = Path("/proc/meminfo")
 
     def kills(self) -> int | None:
-        """How many processes of the group the OOM killer has ended since the group was made; `None`: not counted."""
+        """Return the number of OOM kills in the group since its creation; `None` if not counted."""
         return fields(self.events).get("oom_kill")
 
     def is_short(self) -> bool:
-        """Whether less than a tenth is left, of the group's limit or of the machine's memory."""
+        """True if less than a tenth of the group's limit, or of the machine's memory, is free."""
         machine = fields(self.meminfo)
         total, free = machine.get("MemTotal:"), machine.get("MemAvailable:")
         limit, used = self.limit_bytes(), self.used_bytes()
@@ -52,8 +55,8 @@ class MemoryGroup:
         )
 
     def used_bytes(self) -> int | None:
-        """What of the group's memory is in use: the "working set" by which the kubelet judges. Files that were read and
-        could be dropped at once count to the group, but not to this."""
+        """Return the group's "working set" in bytes, which the kubelet uses: without file cache that can be
+        dropped."""
         folder = self.limit.parent
         for file, dropped in (
             ("memory.current", "inactive_file"),
@@ -100,15 +103,19 @@ def own_group(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryGro
 
 
 def offer_to_killer(score: Path = _SCORE) -> None:
-    """Make this process, and what it starts, the OOM killer's first choice in its group: the agent is to live on and
-    tell. Raising one's own score takes no privilege; where there is no such file nothing happens. Once per process."""
+    """Make this process and its children the OOM killer's first choice, so that the agent survives to report.
+
+    Raising one's own score needs no privilege. Does nothing without the file. Once per process.
+    """
     with suppress(OSError, ValueError):
         score.write_text(str(min(_MAX_SCORE, int(score.read_text()) + _OFFER)))
 
 
 def reset_peak(process: Path = _PROCESS) -> bool:
-    """Have the kernel count anew how much memory this process has at most (proc(5), ``clear_refs``). False where it
-    does not: `peak_bytes` is then of no use."""
+    """Reset the kernel's peak memory of this process (proc(5), ``clear_refs``).
+
+    Returns False if the kernel does not; `peak_bytes` is meaningless then.
+    """
     try:
         (process / "clear_refs").write_text("5")
     except OSError:
@@ -122,19 +129,19 @@ def peak_bytes(process: Path = _PROCESS) -> int:
 
 
 def own_resident(process: Path = _PROCESS) -> tuple[int, int]:
-    """Bytes of this process that are in memory now; and those of them that are of files, or shared."""
+    """Return this process's resident bytes, and the part in files or shared memory."""
     found = fields(process / "status")
     return found.get("VmRSS:", 0) * 1024, (found.get("RssFile:", 0) + found.get("RssShmem:", 0)) * 1024
 
 
 def _folder(mount: Path, path: str, file: str) -> Path:
-    # In a container the mount may begin at its own group, while the path is told from the machine's root.
+    # In a container the mount may start at its own group, but the path starts at the machine's root.
     inner = mount / path.strip().lstrip("/")
     return inner if (inner / file).exists() else mount
 
 
 def number(path: Path) -> int | None:
-    """What a file with a number says; `None`: it is not there, or says something else."""
+    """Read the number in a file; `None` if it is missing or has other content."""
     found = next(iter(_lines(path)), "").strip()
     return int(found) if found.isdigit() else None
 

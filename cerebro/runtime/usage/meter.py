@@ -1,7 +1,8 @@
-"""A worker's processor time and memory, by its control group (Linux's admin-guide/cgroup-v1, -v2) or its processes.
+"""Measure a worker's processor time and memory, by its control group or its processes.
 
-A container is measured by its control group, whose counters are its own and include what has ended. Elsewhere the
-group is shared with programs that are not Cerebro's (a login's session), so the processes below this one are added up.
+A container has its own control group (Linux's admin-guide/cgroup-v1, -v2), with counters that include ended
+processes. Elsewhere the group contains other programs (a login session), so this sums this process and its
+descendants.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ class UsageMeter:
         """Time of the measurement before, and processor seconds until then."""
 
     def measure(self) -> WorkerUsage:
-        """What is used now; processor time since the call before, so the first call knows none. Whatever fails is not
-        measured, and keeps nothing else from being."""
+        """Measure the present usage. Processor time counts from the previous call, so the first call has
+        none.
+
+        A failed measurement does not prevent the others.
+        """
         nothing: tuple[float | None, int | None] = (None, None)
         group = self._group
         seconds, memory = self._tried(group.measure if group else lambda: _tree(self._process), nothing)
@@ -69,20 +73,20 @@ class UsageMeter:
             memory_bytes=memory,
             memory_limit_bytes=self._tried(self._limit, None),
             gpus=self._tried(self._gpus.measure, ()),
-            # What is not to be had counts as used, as on every page: file systems hold a part back.
+            # Reserved space counts as used, as on every page: file systems reserve a part.
             shards_used_bytes=found.total - found.free if found else None,
             shards_total_bytes=found.total if found else None,
         )
 
     def gpu_share(self, number: int) -> float | None:
-        """How much of the last moment a GPU computed; `None`: it does not say."""
+        """Return the fraction of recent time that a GPU computed; `None` if unknown."""
         return self._tried(lambda: self._gpus.used_share(number), None)
 
     def _tried(self, measure: Callable[[], _Found], otherwise: _Found) -> _Found:
         try:
             return measure()
         except Exception:
-            # Kernels and drivers say what they like; no page is worth a worker.
+            # Kernels and drivers return unexpected values, and a page is not worth losing a worker.
             log.exception("not measured")
             return otherwise
 
@@ -97,7 +101,7 @@ class UsageMeter:
         return max(0.0, seconds - before[1]) / (now - before[0])
 
     def _limit(self) -> int | None:
-        """The container's limit, or where there is none the machine's memory."""
+        """The container's limit, or the machine's memory without one."""
         limit = self._group.memory.limit_bytes() if self._group else None
         return limit if limit is not None else psutil.virtual_memory().total
 
@@ -110,7 +114,7 @@ class _Group:
         self._mount = mount
 
     def measure(self) -> tuple[float | None, int | None]:
-        """Processor seconds since the group was made, and bytes of memory in use."""
+        """Return processor seconds since the group's creation, and bytes of used memory."""
         microseconds = fields(self._mount / "cpu.stat").get("usage_usec")
         nanoseconds = number(self._mount / "cpuacct" / "cpuacct.usage")
         seconds = nanoseconds / 1e9 if nanoseconds is not None else None
@@ -118,10 +122,10 @@ class _Group:
 
 
 def _tree(process: psutil.Process) -> tuple[float | None, int | None]:
-    """Processor seconds of a process and all below it, and of those that they have waited for; and bytes of memory.
+    """Return processor seconds and memory bytes of a process tree, including ended children.
 
-    Memory that processes have in common (libraries, what a fork has not written to, shared segments) is counted once,
-    as the most that one of them shares.
+    Memory shared between processes (libraries, copy-on-write pages, shared segments) counts once, as the
+    largest shared amount of one process.
     """
     seconds, private, shared = 0.0, 0, 0
     try:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from cerebro.runtime.background_query import BackgroundQuery
 
 _TIMEOUT_S = 1.0
-"""How long an answer to Prometheus waits for volumes: it gives up a service that does not answer within seconds."""
+"""Seconds that a Prometheus scrape waits for volumes; Prometheus abandons slow services."""
 
 
 class VolumeCollector:
-    """Free space on volumes, for Prometheus: measured when it is asked for. Those that are not mounted are left out.
+    """Free space of mounted volumes, for Prometheus, measured at each scrape.
 
-    A file system that hangs, as a network's does while its server is away, is told of with what was measured last and
-    when, and keeps no other metric from being told.
+    A hanging file system, such as a network volume without its server, reports its last measurement and time.
+    It does not delay other metrics.
 
     Args:
         volumes: name -> folder.
@@ -64,12 +64,12 @@ class Disk(NamedTuple):
 
 
 def _look(folder: Path) -> Callable[[], tuple[Disk | None, float]]:
-    """What is there, and when that was found (seconds since the epoch)."""
+    """Measure the volume, with the time (seconds since the epoch)."""
     return lambda: (disk(folder), time.time())
 
 
 def disk(path: Path) -> Disk | None:
-    """Bytes of the file system that a folder is on; `None` while there is no such folder."""
+    """Return the bytes of a folder's file system; `None` if the folder does not exist."""
     try:
         return Disk(*shutil.disk_usage(path))
     except OSError:
