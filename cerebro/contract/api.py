@@ -47,9 +47,9 @@ from cerebro.contract.texts import cleaned
 from cerebro.contract.trials import TrialRecord
 
 MAX_LEASE_S = 86_400.0
-"""Longest time for which a lease or the leadership is given."""
+"""Maximum duration of a lease or of the leadership."""
 YIELD_S = 30.0
-"""How long a worker has to give back an attempt that it was asked for; then it may be revoked."""
+"""Seconds for a worker to release a preempted attempt; then it may be revoked."""
 MAX_WAIT_S = 30.0
 """Longest a blocking read may wait, in seconds."""
 
@@ -90,7 +90,7 @@ class DecideRequest(LateContract):
 
 
 class DecideAnswer(LateContract):
-    """Outcomes in order, and the log after the cursor, so that the controller sees what it just wrote."""
+    """Outcomes in order, and the log after the cursor with the events just written."""
 
     outcomes: tuple[StepOutcome, ...]
     events: tuple[Event, ...]
@@ -123,11 +123,11 @@ class ReportRequest(Contract):
     checkpoint_free_bytes: int | None = None
     running: str | None = None
     replicas: tuple[Replica, ...] | None = None
-    """Partitions on its volume, where they changed since it registered or last said so."""
+    """Partitions on its volume, if changed since the last report."""
     leaving: str = ""
-    """Why its process ends: it is to be given nothing more. It still ends, or gives back, what it has."""
+    """Why its process is ending. It finishes or releases its tasks and receives no more."""
     usage: WorkerUsage | None = None
-    """Where it was measured since the last report."""
+    """Usage, if measured since the last report."""
 
 
 class ReportAnswer(Contract):
@@ -136,16 +136,18 @@ class ReportAnswer(Contract):
     current: bool
     outcomes: tuple[StepOutcome, ...] = ()
     reclaim: int = 0
-    """`Reclaim.seq`: where it differs from the one that the worker last acted on, it asks for the list."""
+    """`Reclaim.seq`. If it differs from the last one handled, the worker requests the list."""
 
 
 OF_CLUSTER = "of_cluster"
-"""Field of an event of the cluster's, where a log is read with ``check=1``: it may be of a type that nobody knows."""
+"""Field that marks events of the cluster log when reading with ``check=1``; their type may be unknown."""
 
 
 class EventsAnswer(Contract):
-    """Events after a cursor, oldest first; empty when the wait ran out. They are the experiment's own and the
-    cluster's, in the order in which they were written."""
+    """Events after a cursor, oldest first; without events if the wait timed out.
+
+    Events of the experiment and of the cluster, in the order of writing.
+    """
 
     events: tuple[Event, ...]
 
@@ -177,7 +179,7 @@ class StacksRequest(Contract):
 
 
 class StacksAsked(Contract):
-    """Who was asked: the attempt that runs."""
+    """The running attempt that received the request."""
 
     worker: str
     attempt: int
@@ -192,7 +194,7 @@ class StacksReport(Contract):
 
 
 class StacksAnswer(Contract):
-    """What a worker has answered; `None`: nothing yet."""
+    """The worker's answer; `None` while it is pending."""
 
     text: str | None = None
 
@@ -228,40 +230,41 @@ class QueueEntry(Contract):
 
 
 class AttendedRun(Contract):
-    """A run that is worked on, and what it has of the cluster."""
+    """An attended run and its resources."""
 
     experiment: Name
     run: Name
     priority: Priority = NORMAL
     project: Project = ""
     devices: int = Field(default=0, ge=0)
-    """On which it has tasks."""
+    """Number of devices with its tasks."""
     without_device: int = Field(default=0, ge=0)
-    """Workers that have a task of it that takes no device."""
+    """Number of workers with a task of the run that takes no device."""
     could_use_more: bool = False
     """Whether it could use more than it has. Not asked of a run that is alone."""
     kept_s: float = Field(default=0.0, ge=0, exclude_if=lambda seconds: not seconds)
-    """If it could: so many seconds yet every device that it could use stays with the experiment that is there."""
+    """Remaining seconds of minimum hold time, if it holds all devices that the run could use."""
 
 
 class Attended(Contract):
-    """The runs that are worked on, those first whose turn it is; and how many devices there are to train on."""
+    """Attended runs in order of their turn, and the number of training devices."""
 
     runs: tuple[AttendedRun, ...] = ()
     devices: int = Field(default=0, ge=0)
     most_workers: int = Field(default=0, ge=0, exclude_if=lambda number: not number)
     """That the controller may ask for by itself. Absent: it is not said."""
     waiting: tuple[QueueEntry, ...] = ()
-    """Runs that wait for another run of their experiment, as far as logs are read. They take no place in the queue."""
+    """Runs that wait for another run of their experiment, in the logs read so far. They have no queue
+    position."""
 
 
 class QueueAnswer(Contract):
-    """Open runs of all experiments, oldest first, and the experiments that are to be deleted."""
+    """Open runs of all experiments, oldest first, and experiments to delete."""
 
     runs: tuple[QueueEntry, ...]
     deleting: tuple[str, ...] = ()
     open_runs: int = 1
-    """So many runs are begun at most before one of them ends, as the controller that leads says."""
+    """Maximum number of attended runs, from the leading controller."""
     attended: Attended = Attended()
     """As the controller that leads, or was the last to lead, said up to two seconds ago."""
 
@@ -277,13 +280,13 @@ class LeaderRequest(Contract):
     """True if the process has not led yet. It takes over at once from an earlier process of the same holder."""
     ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
     open_runs: int = Field(default=1, ge=1)
-    """So many runs are worked on at once, the first ones in the queue."""
+    """Maximum number of attended runs, from the head of the queue."""
     attended: Attended | None = None
-    """Which they are; left out, what was last said stays."""
+    """Attended runs. Absent: unchanged."""
 
 
 class LeaderAnswer(Contract):
-    """`term` is 0 when somebody else (`holder`) leads."""
+    """`term` is 0 if another controller (`holder`) leads."""
 
     term: int
     holder: str
@@ -308,7 +311,7 @@ class AuditAnswer(Contract):
 
 
 class AuditRequest(Contract):
-    """What somebody did that no experiment's log tells; who, the store knows."""
+    """An action that no experiment's log records. The store adds its author."""
 
     what: Annotated[str, AfterValidator(lambda value: cleaned(value, 300))] = Field(min_length=1)
 
@@ -320,7 +323,7 @@ class SessionAnswer(Contract):
 
 
 class QuotasAnswer(Contract):
-    """Quotas and what is used of them, by name."""
+    """Quotas and their usage, by name."""
 
     usages: tuple[Usage, ...]
 
@@ -339,38 +342,38 @@ class BytesRequest(Contract):
 
 
 class BytesAnswer(Contract):
-    """Whether anything is counted, and which experiments have something by what was told until now."""
+    """Whether bytes are counted, and the experiments with reported bytes."""
 
     is_counted: bool
     known: tuple[str, ...] = ()
 
 
 class TokensAnswer(Contract):
-    """Tokens, newest first; those that have ended stay for a month."""
+    """Tokens, newest first; expired tokens remain for a month."""
 
     tokens: tuple[TokenRecord, ...]
 
 
 class SizeAnswer(Contract):
-    """The pending request for a number of workers, if there is one."""
+    """The pending size request, if any."""
 
     request: SizeRequest | None
 
 
 class TrialsRequest(Contract):
-    """Look for outcomes of trials by what they are kept under."""
+    """Look up trial outcomes by cache key."""
 
     keys: tuple[Sha256, ...] = Field(max_length=10_000)
 
 
 class TrialsAnswer(LateContract):
-    """Those that are there and can be read."""
+    """Readable trial outcomes."""
 
     records: tuple[TrialRecord, ...]
 
 
 class ForgottenAnswer(Contract):
-    """How many records were removed."""
+    """Number of removed records."""
 
     forgotten: int
 

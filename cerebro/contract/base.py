@@ -41,7 +41,7 @@ class Contract(BaseModel):
 
 
 class LateContract(Contract):
-    """A contract of tasks and of those who hand them on: what checks it is made when it is used first. Services that
-    see none, such as the page, do without these, the largest of all."""
+    """A contract whose validator is built at first use. Services without tasks, such as the page, save these
+    large validators."""
 
     model_config = ConfigDict(defer_build=True)

@@ -1,6 +1,6 @@
-"""OpenAPI documents, made from tables of operations and the types of what they take and answer.
+"""Build OpenAPI documents from tables of operations and their types.
 
-So a document cannot say anything else than the program does. Pure.
+The document therefore always matches the program. Pure.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        summary: a sentence. name: its id; made of method and path where it is empty. query: a model of its parameters.
-            headers: those that it reads; they may be left out. body, answer: types of what comes in and goes out;
-            `None` is nothing. body_kind, answer_kind: media types. statuses: all that it may answer with, beside those
-            that any operation of the document may. is_open: whether it needs no token. scope: what its caller needs.
+        summary: a sentence. name: its id; by default from method and path. query: a model of its parameters.
+            headers: optional headers that it reads. body, answer: types of request and answer; `None` is no
+            content. body_kind, answer_kind: media types. statuses: its possible statuses, in addition to the
+            document's common ones. is_open: True if it needs no token. scope: scope that the caller needs.
     """
 
     summary: str
@@ -57,18 +57,18 @@ class Operation:
     """Bodies of further statuses that are no `Problem`."""
     is_open: bool = False
     scope: Scope | None = None
-    """What a caller of kvs_api needs; `None` for operations of others."""
+    """Scope that a caller of kvs_api needs; `None` for other services."""
 
 
 def document(info: Mapping[str, str], operations: Mapping[str, Operation], every: tuple[int, ...]) -> str:
-    """The OpenAPI 3.1 document as JSON.
+    """Return the OpenAPI 3.1 document as JSON.
 
     Args:
-        info: title and version, perhaps a description.
-        operations: by method and path, a space between; parameters of the path in braces.
-        every: statuses that any of them may answer with.
+        info: title, version and optional description.
+        operations: by method and path, separated by a space; path parameters in braces.
+        every: statuses that any operation may answer.
     """
-    # What goes out has all of its fields; of what comes in those with defaults may be absent: two modes.
+    # Answers contain all fields, but requests may omit fields with defaults: two modes.
     found, shared = TypeAdapter.json_schemas(
         [
             (place, "validation" if place[1] in (_QUERY, _BODY) else "serialization", TypeAdapter(kind))
@@ -108,7 +108,7 @@ def document(info: Mapping[str, str], operations: Mapping[str, Operation], every
 
 
 Place = tuple[str, int]
-"""Where a schema stands: method and path, and the status of an answer or one of these two."""
+"""Position of a schema: method and path, and an answer's status or one of these two."""
 _QUERY, _BODY = 0, 1
 _PROBLEM: Place = ("", 400)
 _COMPONENTS = "#/components/schemas/"

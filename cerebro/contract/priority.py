@@ -13,7 +13,7 @@ from cerebro.errors import BadRequestError
 
 LOW, NORMAL, HIGH = -1, 0, 1
 NAMES = {"low": LOW, "normal": NORMAL, "high": HIGH}
-"""Those that have a name, ascending."""
+"""Named priorities, ascending."""
 MOST = 9
 """Users choose numbers from ``-MOST`` to ``MOST``. A search numbers as many as it has brackets."""
 
@@ -29,7 +29,7 @@ def shown(priority: int) -> str:
 
 
 def weight(priority: int) -> float:
-    """How much a run of it counts beside others: four times as much as one of the next lower priority."""
+    """Return the weight of a run's fair share: four times the weight of the next lower priority."""
     return _FACTOR ** min(max(priority, -MOST), MOST)
 
 

@@ -1,4 +1,4 @@
-"""How much of a cluster a project may use, and how much it does."""
+"""Quotas of projects, and their usage."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pydantic import Field
 from cerebro.contract.base import Contract
 
 DEFAULT = "default"
-"""The quota of whoever has none of their own: projects, and owners of experiments that are in none."""
+"""Default quota, of projects and owners without a quota."""
 DAYS = 30
 """Over which hours are counted."""
 
 
 class Quota(Contract):
-    """What a project may have; what is left out is not limited."""
+    """Limits of a project. A missing limit means unlimited."""
 
     open_runs: int | None = Field(None, ge=0)
     """That wait or are worked on at a time."""
     models: int | None = Field(None, ge=0)
-    """Of one run: those that it is requested with, as many as a search draws at most, and those that are added."""
+    """Models of one run: requested models, the maximum of a search, and added models."""
     worker_hours: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Of devices of workers in `DAYS` days, counted as attempts end. Once they are used no run begins."""
     bytes: int | None = Field(None, ge=0, exclude_if=lambda limit: limit is None)
@@ -26,13 +26,13 @@ class Quota(Contract):
 
 
 class Usage(Contract):
-    """What one who has a quota uses."""
+    """Usage of a project or owner."""
 
     name: str
     """A project, an owner of experiments in none, or `DEFAULT`."""
     is_project: bool = True
     quota: Quota | None = None
-    """`None`: the default one holds, if there is one."""
+    """Its quota; `None`: the default quota, if set."""
     open_runs: int = 0
     worker_hours: float = 0.0
     bytes: int = Field(0, exclude_if=lambda number: number == 0)

@@ -1,7 +1,7 @@
 """Registered models: immutable versions, and aliases that move between them.
 
-A version is a copy of what an experiment made, with all that is needed to load it, so it outlives its experiment. A
-client asks for it; the store gives it its number; the controller copies its files and tells what became of it.
+A version is a copy of a model with everything needed to load it, so it outlives its experiment. A client
+requests it, the store numbers it, and the controller copies its files and reports the outcome.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Alias = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,48}[a-z0-9
 
 
 class Registration(Contract):
-    """What a client asks to be registered: a model of a fit, as it was after an epoch.
+    """A client's request to register a model of a fit, after an epoch.
 
     Attributes:
-        epoch: 0: it never ended one.
-        checkpoint: of the experiment, to be copied.
-        code: the spec that the model was trained by.
-        fitted: what `ETLSpec.fit` returned for the data set, to be copied.
+        epoch: 0 if the model completed no epoch.
+        checkpoint: the experiment's checkpoint to copy.
+        code: spec of the model.
+        fitted: return value of `ETLSpec.fit` to copy.
         dataset: fingerprint of the preprocessed data.
-        metric, value: what models are ranked by; `None` if it is not known at this epoch.
-        metrics: of training (``train/NAME``) and validation (``valid/NAME``) at this epoch.
-        author: who asked.
+        metric, value: ranking metric and its value; `None` if unknown at this epoch.
+        metrics: training (``train/NAME``) and validation (``valid/NAME``) metrics at this epoch.
+        author: author of the request.
     """
 
     experiment: Name
@@ -49,7 +49,7 @@ class Registration(Contract):
 
 
 class ModelVersion(Contract):
-    """A version of a registered model. What it is never changes; only its copying comes to an end, once."""
+    """A version of a registered model. Immutable, except for the outcome of its copying."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name
@@ -61,11 +61,11 @@ class ModelVersion(Contract):
     """Seconds since the epoch, by the store's clock."""
     source: Registration
     experiment: ExperimentRecord
-    """As it was: its code archive and miscellaneous files are needed to restore the spec."""
+    """Record of the experiment at registration: its code archive and miscellaneous files restore the spec."""
     checkpoint: CheckpointRef | None = None
     """The copy, on the checkpoint volume; of a ready one."""
     fitted: CheckpointRef | None = None
-    """Copy of `source.fitted`, beside it."""
+    """Copy of `source.fitted`, next to the checkpoint."""
 
 
 class VersionOutcome(Contract):
@@ -73,7 +73,7 @@ class VersionOutcome(Contract):
 
     version: int = Field(ge=1)
     error: str = Field("", max_length=2000)
-    """Empty: all of it is there."""
+    """Reason for a failed copy. A complete version has no error."""
     checkpoint: CheckpointRef | None = None
     fitted: CheckpointRef | None = None
 
@@ -85,7 +85,7 @@ class VersionOutcome(Contract):
 
 
 class AliasRequest(Contract):
-    """Have an alias mean this version from now on; without one, nothing."""
+    """Move an alias to a version; without a version, remove it."""
 
     alias: Alias
     version: int | None = Field(ge=1)
@@ -103,14 +103,14 @@ class RegisteredModel(Contract):
 
     name: Name
     versions: tuple[ModelVersion, ...]
-    """Those that can be read."""
+    """Readable versions."""
     unreadable: tuple[UnreadableVersion, ...] = Field((), exclude_if=lambda versions: not versions)
     """Versions whose record is damaged."""
     aliases: dict[str, int] = Field(default_factory=dict)
     """Alias -> version."""
 
     def aliases_of(self, version: int) -> tuple[str, ...]:
-        """Those that mean it."""
+        """Return the aliases of a version."""
         return tuple(sorted(alias for alias, number in self.aliases.items() if number == version))
 
 

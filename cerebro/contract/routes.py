@@ -1,6 +1,6 @@
-"""The routes of kvs_api: what each takes and answers.
+"""Routes of kvs_api with the types of their requests and answers.
 
-One table for its server, its OpenAPI document, and the dispatcher, which hands some of them on.
+The server, its OpenAPI document and the dispatcher, which forwards some routes, share this table.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class _Question(BaseModel):
 
 class _Copying(BaseModel):
     copying: int = 0
-    """1: only versions whose files are to be copied."""
+    """1: only versions with files to copy."""
 
 
 class _Last(BaseModel):
     last: int = Field(1000, ge=1, le=api.MAX_SEQ)
-    """So many of the newest entries at most."""
+    """Maximum number of entries, the newest ones."""
 
 
 class _Format(BaseModel):
@@ -611,4 +611,4 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404),
     ),
 }
-"""By method and path. An operation's name is that of its method of `kvs_api.views.Views`."""
+"""Operations by method and path. Each is named after its method of `kvs_api.views.Views`."""

@@ -1,7 +1,7 @@
-"""What a search asks a process beside the controller, and the answers: one format, whoever is asked.
+"""Requests of a search to another process, and their answers, in one format.
 
-A draw is asked of a process of the controller's, or of a worker where the controller lacks the libraries. Orders of a
-user's own procedure are asked of a worker, because the controller opens no user code.
+A process of the controller draws suggestions, or a worker if the controller lacks the libraries. A worker
+runs a user's own procedure, because the controller opens no user code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cerebro.contract.base import Contract, LateContract
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import Sampler, SearchRequest, Space
 
-# --- orders, as they travel; see `cerebro.search.procedure` for what they mean ---------------------
+# --- serialized actions; see `cerebro.search.procedure` for their meaning ---------------------------
 
 
 class DrawOrder(Contract):
@@ -63,13 +63,13 @@ OrderData = Annotated[
 ]
 
 Orders = tuple[OrderData, ...]
-"""What a procedure ordered when it was told one thing."""
+"""Actions of a procedure after one report."""
 
 # --- questions and answers ------------------------------------------------------------------------
 
 
 class KnownModel(Contract):
-    """A model as samplers are told of it; see `cerebro.search.history.Past`."""
+    """A model in a sampler's history; see `cerebro.search.history.Past`."""
 
     hyperparams: Hyperparameters
     scores: dict[int, float]
@@ -89,14 +89,14 @@ class DrawQuestion(LateContract):
 
 
 class OrdersQuestion(LateContract):
-    """What a user's own procedure orders, from the first thing that is not answered on.
+    """Request for the actions of a user's own procedure, from the first unanswered report.
 
     Attributes:
-        request: of the run; its procedure is an `OwnProcedure`.
-        epochs, metric, mode, seed, workers: as `cerebro.search.transducer.Search` has them.
-        largest_batch: that a model can have: the rows of the smallest partition.
-        told: all that the search was told, and what the procedure ordered at that as far as it is known
-            (`cerebro.search.told`). It is compressed: of a long search it is some MB.
+        request: the run's request; its procedure is an `OwnProcedure`.
+        epochs, metric, mode, seed, workers: as in `cerebro.search.transducer.Search`.
+        largest_batch: maximum batch size: the rows of the smallest partition.
+        told: all reports to the search, with the procedure's known actions (`cerebro.search.told`).
+            Compressed, because a long search has some MB.
     """
 
     ask: Literal["orders"] = "orders"
@@ -114,11 +114,11 @@ SearchQuestion = Annotated[DrawQuestion | OrdersQuestion, Field(discriminator="a
 
 
 class SearchAnswer(Contract):
-    """The answer to either question.
+    """Answer to either request.
 
     Attributes:
-        values: of a draw, one for each number that was asked for.
-        orders: for each thing that was not answered before, in the order in which the search was told.
+        values: one suggestion per requested number.
+        orders: actions for each unanswered report, in order.
     """
 
     values: tuple[Hyperparameters, ...] = Field((), exclude_if=lambda value: not value)

@@ -1,7 +1,7 @@
-"""Texts that people are shown and that may come from user code: made so that they can be sent, stored and shown.
+"""Clean and cut texts for people that may come from user code.
 
-Cleaned and cut where they enter the contract, because an error that cannot be reported would end the worker that tells
-of it: a lone surrogate cannot be encoded, and no channel is meant for a message of 100 MB.
+Texts are cleaned where they enter the contract, because a worker that cannot report an error would end: a
+lone surrogate cannot be encoded, and no channel carries a message of 100 MB.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that a terminal or a page would obey, or could not show."""
 _LINE = 300
 _KEPT = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
-"""Of these, what is part of ordinary text."""
+"""Characters of these categories in ordinary text."""
 
 
 def cleaned(text: str, limit: int) -> str:
-    """`text` in characters that can be stored and shown, of which at most `limit`: its middle is left out.
+    """Replace characters that cannot be stored or shown, and cut the middle beyond `limit` characters.
 
-    Doing it twice changes nothing.
+    Idempotent.
     """
     # Before the rest, which would take long of a long text; once more after it, because escapes are longer.
     return _cut(_escaped(_cut(text, limit)), limit)
