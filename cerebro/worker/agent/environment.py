@@ -79,7 +79,7 @@ def _install(requirements: Path, target: Path) -> None:
     }
     sources = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
     own.mkdir(parents=True, exist_ok=True)
-    # Not as mere paths: a package that is installed in place, for development, is found by a .pth file in there.
+    # Use `addsitedir` rather than paths: packages installed in development mode need their .pth files.
     (own / "cerebro-worker.pth").write_text(
         "".join(f"import site; site.addsitedir({path!r})\n" for path in sorted(seen))
         + "".join(f"{path}\n" for path in sorted(sources))

@@ -119,7 +119,7 @@ class Execution:
                 self._tell(child, item, {})
 
     def may_begin_early(self, item: InboxItem) -> bool:
-        """Whether the two tasks allow it; the child is checked apart."""
+        """True if the two tasks permit a speculative start; the child is checked separately."""
         body, before = item.body, self.previous
         if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
             return False

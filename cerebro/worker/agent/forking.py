@@ -1,4 +1,4 @@
-"""Fork processes for user code from one that has imported modules but run no user code.
+"""Fork processes for user code. The parent has imported modules but run no user code.
 
 So user code never sees changes by other user code, and no task waits again for an interpreter and torch. The
 first process waits for its fork. It then ends in the same way, so that the agent sees the death of user code

@@ -53,7 +53,7 @@ class GroupChannel:
         self.begin()
 
     def begin(self) -> None:
-        """Another attempt begins."""
+        """Reset for another attempt."""
         self.answers: dict[int, TaskResult | None] = {}
         self.ends: dict[int, RankEnd] = {}
         self.may_leave = self._has_concluded = False
@@ -64,7 +64,7 @@ class GroupChannel:
         self._sources.close()
 
     def fileno(self) -> int:
-        """For a selector: readable when a rank has said something, or has ended."""
+        """Return a descriptor for select: readable after a rank's message or end."""
         return self._sources.fileno()
 
     @property
@@ -102,7 +102,7 @@ class GroupChannel:
             self._hear()
 
     def is_over(self) -> bool:
-        """Whether all ranks have told how they ended."""
+        """True if all ranks have reported their end."""
         return len(self.answers) + len(self.ends) == len(self._children)
 
     def _hear(self) -> Message | None:
@@ -173,7 +173,7 @@ class GroupChannel:
         return rank in self.answers or rank in self.ends
 
     def _forget(self, child: Rank) -> None:
-        """Its descriptors stay readable: no more is to be heard of it."""
+        """Unregister an ended rank: its descriptors stay readable."""
         for descriptor in (child.channel.fileno(), child.end):
             with suppress(OSError, ValueError):  # it was forgotten before
                 self._sources.unregister(descriptor)

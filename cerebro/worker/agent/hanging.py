@@ -26,7 +26,7 @@ BATCHES = 20
 SLOW = 3
 """Multiple of the limit for a busy attempt."""
 BUSY_CORES, BUSY_GPU = 0.05, 0.01
-"""Of one core, and of a GPU: who uses more is busy."""
+"""Minimum use of one core and of a GPU for a busy attempt."""
 _RUNNABLE = 0.5
 """Fraction of checks that found runnable threads, for a busy attempt. A crowded machine may give it no
 processor.
@@ -67,7 +67,7 @@ class Use:
 
     @property
     def is_busy(self) -> bool:
-        """Whether they do anything."""
+        """True if they use a core or a GPU."""
         return self.cores > BUSY_CORES or self.gpu > BUSY_GPU or self.runnable >= _RUNNABLE
 
 

@@ -53,7 +53,7 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the store or the controller took it away."""
+        """True if the store or the controller revoked it."""
         with self._lock:
             return self._lost
 
@@ -62,7 +62,7 @@ class Lease:
         with self._lock:
             self._item = self._newest = item
             self._points, self._lost, self._save = [], False, None
-            # It may have been asked for before this thread heard that it was granted.
+            # A preemption may arrive before this thread learns that the attempt was granted.
             self._asked = {name: why for name, why in self._asked.items() if name == name_of(item)}
 
     def end(self, named: Named) -> None:

@@ -41,7 +41,7 @@ class DeviceQueues:
             self._on_leave(item.devices)
 
     def is_first(self, item: InboxItem, behind: InboxItem | None = None) -> bool:
-        """Whether nothing older has one of its devices, apart from `behind`, which ends in the step before."""
+        """True if no older attempt shares its devices, except `behind`, which ends in an earlier step."""
         with self._lock:
             for other in self._open:
                 if name_of(other) == name_of(item):
@@ -54,7 +54,7 @@ class DeviceQueues:
 
 
 def overlap(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two sets of devices have one in common. Tasks without device share the lane that is theirs."""
+    """True if two sets of devices overlap. Tasks without devices share a slot."""
     return one == other or not set(one).isdisjoint(other)
 
 
@@ -72,7 +72,7 @@ class Notification:
         os.close(self._write_end)
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor for select."""
         return self._read_end
 
     def wake(self) -> None:

@@ -32,7 +32,7 @@ A limit on threads has the same message; then, too, running less at a time helps
 
 
 def whose_memory(error: BaseException) -> MemoryPlace | None:
-    """Whose memory ran out; `None`: it is another error."""
+    """Return the kind of memory that ran out; `None` for another error."""
     message = line_of(error)
     if name_of(error) == "OutOfMemoryError" or any(text in message for text in _OF_DEVICE):
         return "device"

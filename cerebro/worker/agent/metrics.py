@@ -54,7 +54,7 @@ class Metrics:
         self.registry.register(self._used)
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     @contextmanager
@@ -68,7 +68,7 @@ class Metrics:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """In this block, within `serving`, no task runs."""
+        """Count a block within `serving` as idle."""
         self._idle.begin()
         try:
             yield

@@ -61,7 +61,7 @@ class KernelKills:
         self._memory = memory
         self._changed = threading.Condition()
         self._explained: dict[int, bool] = {}
-        """Number of a kill -> whether it was the process of the attempt itself whose end it explains."""
+        """Number of a kill -> True if it ended the attempt's own process."""
 
     def count(self) -> int | None:
         """Return the number of kills, to be saved at an attempt's start; `None` if not counted."""
@@ -110,14 +110,14 @@ class ChildProcess:
         self._known: frozenset[str] = frozenset()
         """Hashes of all user code in the process of that task."""
         self.is_sandboxed = settings.sandbox
-        """Whether it forks another process for each experiment and data set, too."""
+        """True if each experiment and data set also has its own fork."""
         self.tasks = 0
         """Number of started tasks."""
         self._task_log = Path()
-        """Of its newest task."""
+        """Log of its latest task."""
         self.is_resting = True
         self.used = time.monotonic()
-        """When its newest task ended."""
+        """End time of its latest task."""
         self.is_ready = False
         """True after it has finished imports and listens."""
         ours, theirs = socket.socketpair()
@@ -206,16 +206,16 @@ class ChildProcess:
         return f"device {', '.join(map(str, self.setting.share.devices))}"
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send it a message, if it is there."""
+        """Send a message unless it has ended."""
         with suppress(OSError):  # it has ended, as `end` shows
             self.channel.send(message)
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it."""
+        """True if a signal has stopped it."""
         return is_stopped(self.pid)
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """True while it runs."""
         return self.end >= 0 and self._process.poll() is None
 
     def ask_to_end(self, why: str, *, left_s: float) -> None:
@@ -282,7 +282,7 @@ class ChildProcess:
         how = f"the process ended by itself with exit status {code}"
         if self.is_ready:
             return how
-        # It never came to redirect its output to a task's log.
+        # It ended before it redirected its output to a task's log.
         with self._log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _TAIL))
             said = log.read(_TAIL).decode(errors="replace")
@@ -308,10 +308,10 @@ class ChildProcess:
 
 
 def _command(setting: ChildSpec, settings: Settings, channel: int) -> list[str]:
-    """Of a child.
+    """Return the command line of a child.
 
     Args:
-        channel: descriptor of its end.
+        channel: descriptor of the child's end.
     """
     share = setting.share
     # -P: a file of the user's named like a module of the standard library must not replace it.

@@ -62,9 +62,9 @@ class Resources:
     """Cores that it shares with other workers; 0: not known."""
     pid: int
     memory_bytes: int | None = None
-    """For all of its processes; `None`: not known."""
+    """Memory for all its processes; `None` if unknown."""
     address: str = ""
-    """Where others find it that train with it."""
+    """Address for other workers of a gang."""
 
 
 @dataclass(kw_only=True)
@@ -134,16 +134,16 @@ class Reports:
         log.info("registered %s with %d partitions", record.worker, len(record.replicas))
 
     def changed(self) -> None:
-        """The worker's replicas may have changed: a report tells them as soon as they have been looked at."""
+        """Report the worker's replicas again after the next look at the volume."""
         self._replicas.ask()
 
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
     ) -> tuple[api.StepOutcome, ...]:
-        """Send steps, with the savepoints and live points that belong before them; each report is a sign of life, too.
+        """Send steps after their pending savepoints and live points. Each report is a heartbeat.
 
         Args:
-            usage: where it was measured since the last report.
+            usage: measurement since the last report, if any.
 
         Raises:
             SupersededError: another process has this worker's name now.

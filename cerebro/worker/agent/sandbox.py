@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _CACHES = (".cache", ".nv", ".triton", ".keras")
-"""In the user's home: what downloads and compilers keep."""
+"""Caches of downloads and compilers in the user's home."""
 _MADE = (".cache", ".triton")
 """Folders created if missing: a rule needs a folder, and their users fail without it."""
 _CACHE_VARIABLES = (
@@ -85,11 +85,11 @@ class Rights:
     opened: tuple[Path, ...]
 
     def may_write(self, path: Path) -> bool:
-        """Whether a file there may be made, changed, removed. An absolute path without links."""
+        """True if a file may be created, changed or removed. The path is absolute without links."""
         return any(path.is_relative_to(folder) for folder in (*self.own, *self.common))
 
     def may_read(self, path: Path) -> bool:
-        """Whether a file there may be read."""
+        """True if a file may be read."""
         is_closed = any(path.is_relative_to(folder) for folder in self.closed)
         return not is_closed or self.may_write(path) or any(path.is_relative_to(p) for p in self.opened)
 
@@ -165,10 +165,10 @@ def outside(closed: Collection[Path], names: Callable[[Path], Iterable[Path]]) -
 
 
 def check(volumes: Volumes, further: Sequence[Path]) -> None:
-    """To be called before a worker begins whose sandbox is on.
+    """Verify that the sandbox works. Call before a worker with a sandbox starts.
 
     Raises:
-        ClusterError: the kernel refuses, or the volumes lie where everybody may write.
+        ClusterError: the kernel refuses, or the volumes are in a folder that is writable for everyone.
     """
     if reason := metadata_guard.why_unavailable():
         _log.warning(
@@ -199,19 +199,19 @@ def _overlap(one: Path, other: Path) -> bool:
 
 
 def _roots(volumes: Volumes) -> tuple[Path, ...]:
-    """Where others' files are."""
+    """Return the folders with files of other experiments."""
     return (
         volumes.shards, volumes.shared, volumes.checkpoints, volumes.metrics, volumes.code, volumes.logs,
     )  # fmt: skip
 
 
 class Sandbox:
-    """Of a process with user code: it is let out for one scope, and that once.
+    """The sandbox of a process with user code, entered once for one scope.
 
     Args:
-        is_on: else every task is admitted, and nothing done.
-        further: folders that all may write to.
-        door: of the supervisor that judges changes of files' modes (`cerebro.runtime.metadata_guard`).
+        is_on: if False, every task is admitted without restrictions.
+        further: more folders writable for everyone.
+        door: socket of the supervisor that judges changes of files' modes (`cerebro.runtime.metadata_guard`).
     """
 
     def __init__(

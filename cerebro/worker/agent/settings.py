@@ -33,40 +33,40 @@ SECRETS = ("CEREBRO_TOKEN",)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a worker is told.
+    """A worker's settings, from environment variables.
 
     Attributes:
         server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
         token: bearer token (``CEREBRO_TOKEN``, required).
         worker: name, stable over restarts (``CEREBRO_WORKER``, required).
         volumes: mounted volumes.
-        cores: processor cores to use (``CEREBRO_CORES``, default all that it may use).
-        node: name of the machine that its pod runs on (``CEREBRO_NODE``); empty: the machine's own.
-        pod: container of a pod that this process runs in (``CEREBRO_POD``, ``CEREBRO_POD_UID``,
-            ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
-        devices: how many devices, on each of which a task may run beside the others (``CEREBRO_DEVICES``, default all
-            GPUs that it may use, or one where there are none).
-        device_memory: bytes that a device which is a share of cores is to have (``CEREBRO_DEVICE_MEMORY``, such as
-            ``512MiB``); `None`: it takes what the machine has.
+        cores: processor cores to use (``CEREBRO_CORES``, default all available ones).
+        node: name of the pod's machine (``CEREBRO_NODE``); "" for this machine's own name.
+        pod: the pod's container of this process (``CEREBRO_POD``, ``CEREBRO_POD_UID``, ``CEREBRO_CONTAINER``;
+            all or none). Workers of one pod share its shard volume.
+        devices: number of devices, each with its own concurrent task (``CEREBRO_DEVICES``, default all
+            available GPUs, or one device without GPUs).
+        device_memory: bytes of a CPU device (``CEREBRO_DEVICE_MEMORY``, such as ``512MiB``); `None` for no
+            limit.
         weight: share of the data (``CEREBRO_WEIGHT``, default its number of devices).
-        lease_s: a task is taken back when its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
+        lease_s: a task is revoked if its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
         report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
-        grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
-            to save what is complete (``CEREBRO_GRACE_S``). 20 s: two thirds of what Kubernetes gives a pod by default.
-        health_bind: host:port that answers whether the worker is well (``CEREBRO_HEALTH_BIND``); off when empty.
-        address: at which other workers reach this one, for sub-epochs that they train together (``CEREBRO_ADDRESS``);
-            it listens there. Default: that of this machine alone, and in a pod none: then it trains with no others.
-        gang_port: where (``CEREBRO_GANG_PORT``); 0, the default: any that is free.
-        savepoint_s: seconds between two savepoints of a sub-epoch that takes them, 0 for none but at the worker's end
-            (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
-        task_log_bytes: that the log of an attempt keeps at most, its beginning and its end (``CEREBRO_TASK_LOG_MIB``,
-            default 64 MiB); 0: any number.
-        sandbox: whether processes with user code are kept from the files of other experiments (``CEREBRO_SANDBOX``,
-            ``on`` or ``off``, the default).
-        sandbox_writable: further folders that they may write to (``CEREBRO_SANDBOX_WRITABLE``, with colons between).
-        failure_rules: of the cluster, before those of a run (``CEREBRO_FAILURE_RULES``, JSON: a list of objects with
-            ``name``, ``pattern`` and ``action``); default: none.
-        etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
+        grace_s: seconds for the running task of a draining worker to reach its next batch or row, or to save
+            completed work (``CEREBRO_GRACE_S``). 20 s: two thirds of Kubernetes' default grace period.
+        health_bind: host:port of the health endpoint (``CEREBRO_HEALTH_BIND``); "" disables it.
+        address: address to listen on for other workers of a gang (``CEREBRO_ADDRESS``). Default: a local
+            address; in a pod none, which excludes it from gangs.
+        gang_port: port of that address (``CEREBRO_GANG_PORT``); 0, the default, means any free port.
+        savepoint_s: seconds between savepoints of a resumable sub-epoch, 0 for only at the worker's end
+            (``CEREBRO_SAVEPOINT_S``, default automatic, see `cerebro.worker.training.savepoints.Timer`).
+        task_log_bytes: maximum bytes of an attempt's log, its beginning and its end
+            (``CEREBRO_TASK_LOG_MIB``, default 64 MiB); 0 for no limit.
+        sandbox: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or
+            ``off``, the default).
+        sandbox_writable: further folders it may write to (``CEREBRO_SANDBOX_WRITABLE``, separated by colons).
+        failure_rules: the cluster's rules, before a run's (``CEREBRO_FAILURE_RULES``, JSON: a list of objects
+            with ``name``, ``pattern`` and ``action``); default: no rules.
+        etl_hang_timeout_s: seconds without a new row after which an ETL task is ended. 600 s.
     """
 
     server: str

@@ -43,7 +43,7 @@ class Slot:
         self.devices = devices
         self.mailbox, self.lease = Mailbox(shared.queues), Lease(shared.report_soon)
         self.has_ended = False
-        """Whether `work` is over."""
+        """True after `work` has ended."""
         self.execution = Execution(shared, devices, self.lease, self.mailbox)
         self._shared, self._drain, self._reports = shared, shared.drain, shared.reports
         self._lost: deque[Name] = deque(maxlen=_REMEMBERED)
@@ -94,7 +94,7 @@ class Slot:
                 if outcomes[0].outcome != "refused":
                     self._shared.discarder.discard(outdated)
                 is_started = item is not None and outcomes[-1].outcome != "refused"
-                # Not before: the store refuses what starts on a device while an older attempt has it.
+                # Not earlier: the store refuses a start on a device that an older attempt occupies.
                 self._has_left(ended)
                 ended, steps, outdated = None, [], ()
                 if not is_started:

@@ -40,11 +40,11 @@ def offered() -> Iterator[None]:
 
 
 class Asked(NamedTuple):
-    """Whom to ask.
+    """Target of a request.
 
     Attributes:
         group: process group.
-        log: into which it writes.
+        log: file it writes to.
     """
 
     group: int
@@ -96,7 +96,7 @@ class _Log:
         self._end, self._grew = self._begin, 0.0
 
     def is_written(self) -> bool:
-        """Whether something came, and nothing more for a while. To be asked again and again."""
+        """True after new text has arrived and then stopped growing. Call repeatedly."""
         size, now = _size(self._path), time.monotonic()
         if size < self._begin:  # its middle was removed in the meantime
             self._begin, self._end = max(0, size - _MOST_BYTES), 0

@@ -33,7 +33,7 @@ class TaskLogs:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._watched: dict[Path, int] = {}
-        """Log -> how often it has been looked at since its attempt was last seen to run."""
+        """Log -> number of passes since its attempt last ran."""
 
     def begin(self, paths: Iterable[Path]) -> None:
         """Watch the logs of a started attempt."""

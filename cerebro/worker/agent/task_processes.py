@@ -34,7 +34,7 @@ from cerebro.worker.agent.forking import end_like
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS, _PAUSE_S = 200, 0.01
 _TRACKER = "multiprocessing.resource_tracker"
-"""In the command line of a helper of Python, which cleans up after its process and then exits."""
+"""Marks the command line of a Python helper, which cleans up after its process and then exits."""
 _TRACKER_ROUNDS = 50
 _MOST_NAMED = 5
 _HARMLESS_FILES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/nvidia")
@@ -63,7 +63,7 @@ class ForkHazards(NamedTuple):
 
     @classmethod
     def now(cls) -> ForkHazards:
-        """Of this process at this moment."""
+        """Return this process's current hazards."""
         return cls(frozenset(_open_files()), frozenset(_shared_mappings()))
 
     def added(self) -> str:
@@ -237,7 +237,7 @@ class _TaskProcess:
             raise
         self.channel = Channel(ours)
         self.log: Path | None = None
-        """Of its task, which is over."""
+        """Log of its ended task."""
 
     def tell(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # it died; `said` notices

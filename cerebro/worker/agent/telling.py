@@ -25,7 +25,7 @@ _ENDED = "the attempt has ended meanwhile"
 
 class _Slot(Protocol):
     def stacks(self, item: InboxItem) -> str | None:
-        """Of the attempt that `item` names; `None`: this slot does not run it."""
+        """Return the stacks of the attempt `item`; `None` if this slot does not run it."""
 
 
 class StacksTeller:

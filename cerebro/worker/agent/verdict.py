@@ -39,12 +39,12 @@ class RankEnd:
 
     @property
     def is_lost_peer(self) -> bool:
-        """Whether all it tells is that another rank is gone."""
+        """True if it reports only the loss of another rank."""
         return self.failure is not None and is_lost_peer(self.failure)
 
 
 def is_lost_peer(failure: Failure) -> bool:
-    """Whether a rank failed because it lost its connection to another one, also where user code wrapped that error."""
+    """True if a rank only lost its connection to another, even if user code wrapped that error."""
     texts = (failure.message, failure.traceback)
     return failure.kind in _MAY_BE_LOST_PEER and any(_LOST_PEER.search(text) for text in texts)
 
@@ -88,7 +88,7 @@ def who_is_behind(
 
 
 def _least(ranks: Iterable[int], values: Sequence[int]) -> list[int]:
-    """Those ranks that have the least value."""
+    """Return the ranks with the least value."""
     found = list(ranks)
     least = min((values[rank] for rank in found), default=0)
     return [rank for rank in found if values[rank] == least]

@@ -53,7 +53,7 @@ class ShardObjects:
         self._copied_as: dict[str, str] = {}
         """Path in `folder` -> object name. ``a//b`` and ``a/b`` are two keys of a bucket and one path."""
         self._ahead: deque[int] = deque()
-        """Of each object that a row behind the one at hand is the first to name: that row."""
+        """Rows after the current one that are the first to name an object, once per object."""
         self._next_row = 0
         self._pool = None if self.is_local else ThreadPoolExecutor(concurrency, "cerebro-fetch")
         self.folder = str(folder if root is None else root)
@@ -106,7 +106,7 @@ class ShardObjects:
         return names
 
     def _fetch_ahead(self, position: int) -> None:
-        """Have the objects of this row and of the next ones fetched, in row order."""
+        """Request the objects of this row and the next ones, in row order."""
         assert self._pool is not None
         while self._ahead and self._ahead[0] <= position:
             self._ahead.popleft()

@@ -175,10 +175,10 @@ def begin(
 
 
 def initialize(spec: Spec) -> None:
-    """Have the spec make ready, once in a process.
+    """Initialise the spec, once per process.
 
     Raises:
-        SpecError: it raised.
+        SpecError: user code raised.
     """
     _user_code("ETLSpec.initialize_worker raised", spec.initialize_worker)
 
@@ -227,7 +227,7 @@ def _user_code(what: str, call: Callable[[], Any]) -> Any:
 
 
 def _missing(objects: ShardObjects, position: int, row_id: RowId) -> FailedRow | None:
-    """How a row fails whose objects cannot be had."""
+    """Return the failure of a row with unavailable objects, if any."""
     try:
         objects.wait(position)
     except LocatorError as error:

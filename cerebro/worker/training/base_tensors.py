@@ -138,5 +138,5 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def key_of(rows: torch.Tensor, shape: torch.Size) -> tuple[Any, ...]:
     """The same for tensors that are one."""
-    # By the storage, which an empty part has, too.
+    # Uses the storage, which an empty part has, too.
     return rows.untyped_storage()._cdata, rows.storage_offset(), rows.stride(), tuple(shape), rows.dtype

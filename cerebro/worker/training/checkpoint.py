@@ -107,7 +107,7 @@ def put(state: State, into: Sink) -> None:
 
 
 def commit(file: DurableFile, name: str) -> CheckpointRef:
-    """Have the file of this name be there; what identifies it."""
+    """Commit the file and return its reference."""
     written = file.commit()
     return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
 

@@ -1,4 +1,4 @@
-"""Whether two states of a model are the same, to the bit: for replays, and for sub-epochs that are done once more."""
+"""Compare two states of a model bit for bit: for replays and re-executions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from cerebro.worker.training.checkpoint import State
 
 
 def differences(one: object, other: object, where: str = "state", *, tolerance: float = 0.0) -> Iterator[str]:
-    """Where two states differ, to the bit: shapes, dtypes, values and their types. With a tolerance, tensors may differ
-    by that share of their norm, and numbers of theirs."""
+    """List differences of two states in shapes, dtypes, values and types, bit for bit.
+
+    With a tolerance, tensors may differ by that fraction of their norm, and numbers by that fraction.
+    """
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         # Compare bits rather than values, so that -0.0 and NaN are exact.
         same = one.dtype == other.dtype and one.shape == other.shape

@@ -53,12 +53,12 @@ class SmallSpec(SubEpochSpec):
     """A sequence of equal layers with Adam and clipped gradients."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """In float64, so that rounding hides nothing."""
+        """Create models in float64, so that rounding hides no error."""
         hidden = [layer for _ in range(3) for layer in (nn.Linear(6, 6), nn.Tanh())]
         return [nn.Sequential(*hidden, nn.Linear(6, 3)).double()]
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
-        """How its layers could be split."""
+        """Name blocks at which layers can be split."""
         return Hints(tensor_plan={"0": "colwise", "2": "rowwise", "4": "colwise", "6": "rowwise"})
 
     def train(
@@ -132,7 +132,9 @@ class _Rank:
         )
 
     def sub_epoch(self, start: CheckpointRef | None, number: int, *, is_single: bool) -> CheckpointRef:
-        """Of a chain, from file to file; on one device rank 0 does it, and the others wait."""
+        """Train one sub-epoch of a chain, from file to file. On one device rank 0 trains and the others
+        wait.
+        """
         reference = None
         if not is_single or self.group.rank == 0:
             trainee = self.trainee(start, is_single=is_single)

@@ -30,10 +30,10 @@ class _Sum(NamedTuple):
 
 
 class CurveRecorder:
-    """Of one sub-epoch: of the name that it reports first.
+    """Records one sub-epoch's curve, for the first reported name.
 
     Args:
-        began: when it began to train, by `clock`, in seconds.
+        began: start of training, by `clock`, in seconds.
     """
 
     def __init__(self, began: float, clock: Callable[[], float] = time.monotonic) -> None:

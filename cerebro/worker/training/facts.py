@@ -114,8 +114,11 @@ def _splits(modules: Sequence[nn.Module], hints: Hints) -> tuple[int, ...]:
 
 
 def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -> str:
-    """A hash that models share if they differ in nothing that time or memory depend on: modules, parameters and
-    buffers with names, shapes, types, whether they are trained and shared; all hyper-parameters that matter."""
+    """Return a hash shared by models with the same time and memory needs.
+
+    It covers modules, parameters and buffers with names, shapes, types, training and sharing, and all
+    hyper-parameters that matter.
+    """
     seen: dict[int, str] = {}
     told: list[Any] = []
     for number, module in enumerate(modules):

@@ -1,5 +1,6 @@
-"""What user code is written in: torch, or Keras. The one place that tells; all else sees modules of torch, and a spec
-that takes them."""
+"""User code's framework: torch or Keras. Only this module distinguishes them; others see torch modules and
+specs.
+"""
 
 from __future__ import annotations
 

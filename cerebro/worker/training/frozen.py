@@ -24,7 +24,7 @@ from cerebro.worker.training.base_tensors import BaseTensor, BaseTensors, key_of
 from cerebro.worker.training.rows import content, done_by_all, write_at
 
 LEAST_BYTES = 16 << 20
-"""Of frozen weights that are set apart. With fewer, a checkpoint is one file."""
+"""Minimum bytes of frozen weights for a base. With fewer, a checkpoint is one file."""
 
 _LEAST_TENSOR, _LEAST_ROW = 64 << 10, 256
 """Bytes of a tensor that is set apart, and of one of its rows: rows are compared one by one."""

@@ -97,7 +97,7 @@ def _first_names(parts: Mapping[str, DTensor]) -> dict[str, str]:
     names = {}
     for path in sorted(parts):
         local = parts[path].to_local()
-        # By the storage, which an empty part has, too.
+        # Uses the storage, which an empty part has, too.
         place = local.untyped_storage()._cdata, local.storage_offset(), tuple(parts[path].shape)
         names[path] = found.setdefault(place, path)
     return names

@@ -198,8 +198,10 @@ def _names(modules: Sequence[torch.nn.Module]) -> set[str]:
 
 
 def _seed_rank(seed: int, rank: int, group: Group) -> None:
-    """Have a rank draw its own numbers on its device, as for dropout. Python's and NumPy's stay the same on all: what
-    user code decides by them must not differ."""
+    """Seed a rank's own device generator, as for dropout.
+
+    Python's and NumPy's generators stay equal on all ranks: decisions of user code must not differ.
+    """
     if rank == 0:
         return
     if group.device.startswith("cuda"):

@@ -19,7 +19,7 @@ from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.torch_view import as_torch
 
 _MAX_VALUES = 100
-"""Of `cerebro.contract.events.LivePoint`."""
+"""Maximum of `cerebro.contract.events.LivePoint`."""
 
 
 class InstrumentedLoader:
@@ -75,7 +75,7 @@ class InstrumentedLoader:
 
     @property
     def is_lent(self) -> bool:
-        """Whether the rows of the current batch are another rank's."""
+        """True if the current batch's rows are borrowed from another rank."""
         own, rows = self._loader.counts
         return own == 0 < rows
 
@@ -104,7 +104,7 @@ class InstrumentedLoader:
         self._tell(self._loader.num_rows)
 
     def report(self, **values: Any) -> None:
-        """Show numbers of the batch at hand while the sub-epoch runs: kept at most once a second, by name."""
+        """Report live metrics of the current batch, kept at most once a second by name."""
         named = {checked_name(name, "dataloader.report"): value for name, value in values.items()}
         self._latest.update(named)
         if self._recorder is not None:

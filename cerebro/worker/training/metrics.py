@@ -80,10 +80,10 @@ class RankMetrics(NamedTuple):
 
 
 def of_ranks(found: Sequence[RankMetrics]) -> Measured:
-    """Of all ranks together: the mean of each number by their rows, and each ratio over all shares.
+    """Combine the ranks' metrics: means weighted by rows, and ratios over all shares.
 
     Raises:
-        RanksDifferError: the ranks do not name the same ones, or not of the same kind.
+        RanksDifferError: the ranks return different names or kinds.
     """
     kinds = [kinds_of(rank.metrics) for rank in found]
     for number, other in enumerate(kinds):

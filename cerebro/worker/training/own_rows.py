@@ -30,8 +30,7 @@ from cerebro.worker.training.rows import done_by_all, write_at
 from cerebro.worker.training.storable import state_bytes, storable_state
 
 _LEAST_BYTES, _LEAST_STATE_BYTES = 4 << 10, 1 << 20
-"""Of a tensor that is written by rows, and of a state that has such: smaller ones are sent to rank 0 in less time than
-ranks need to agree on where to write."""
+"""Minimum bytes of a tensor, and of a state, written by rows. Smaller ones are sent to rank 0 faster."""
 
 
 def save_together(

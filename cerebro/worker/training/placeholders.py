@@ -53,7 +53,7 @@ class PlaceholderWriter:
         )
         self.offsets: Offsets = {}
         self._position = 0
-        """In the whole."""
+        """Position in the assembled file."""
         self._starts: dict[str, int] = {}
         is_known = in_base is not None and not rows and all(weight.is_whole for weight in weights)
         self._hash = xxhash.xxh3_64() if is_known else None

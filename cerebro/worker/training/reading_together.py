@@ -31,7 +31,7 @@ _load = torch.load
 """Saved before user code is imported, as in `checkpoint`."""
 
 _LEAST_BYTES = 16 << 20
-"""Of a file that is read together; to agree takes longer than to read a smaller one."""
+"""Minimum bytes for a joint read; smaller files are read faster than ranks agree."""
 
 
 class Unchecked(NamedTuple):
@@ -111,7 +111,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
 
 
 def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
-    """As rank 0 has checked it. Collective."""
+    """Return the file as rank 0 verified it. Collective."""
     if isinstance(source, CheckedFile):
         return source
     mine = _tried(lambda: CheckedFile(*source)) if group.rank == 0 else (None, "")
@@ -190,7 +190,7 @@ def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | 
                 block = fill(file, buffer)
                 if group.rank == 0:
                     digest.update(block)
-                # Not read into the mapped memory: to write takes half as long as to fault each page in.
+                # Do not read into the mapping: writing takes half as long as faulting in each page.
                 os.pwrite(memory, block, number * BLOCK_BYTES)
 
     def compared() -> None:

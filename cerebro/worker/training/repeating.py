@@ -116,7 +116,7 @@ class Repeat:
                 restore(trainee, checkpoints.load(folder, found, default_device()))
             else:
                 if now != before:
-                    # As a worker does: a new model, with the state that the one before has left.
+                    # As on a worker: create a new model with the previous state.
                     state, trainee = trainee.state(), self._new(model, sub_epoch)
                     restore(trainee, state)
                 self._sub_epoch(trainee, model, sub_epoch, visit)
@@ -138,7 +138,7 @@ class Repeat:
         name, hyperparams = self._owned(model, sub_epoch)
         size = hyperparams["batch_size"]
         assert isinstance(size, int)
-        # As many threads as the sub-epoch had: a sum that is split differently rounds differently.
+        # Use the sub-epoch's number of threads: a sum that is split differently rounds differently.
         threads = visit.cores or self.cores
         if not takes_threads(trainee.modules, threads):
             raise ConflictError(
@@ -183,10 +183,10 @@ class Repeat:
         folder: Path,
         start: CheckpointRef | None,
     ) -> CheckpointRef:
-        """In as many processes as the way says; the state after it, in `folder`.
+        """Train in the parallel plan's processes and return the state's file in `folder`.
 
         Raises:
-            ConflictError: it cannot be trained so here.
+            ConflictError: it cannot be trained in this way here.
         """
         visit, place = model.visits[sub_epoch], folder / f"u{sub_epoch}"
         name, hyperparams = self._owned(model, sub_epoch)

@@ -15,7 +15,7 @@ from cerebro.runtime.volume_errors import of_volume
 _T = TypeVar("_T")
 
 _PART_BYTES = 1 << 30
-"""Of one call to write: the kernel takes at most twice as much."""
+"""Maximum bytes per write call: the kernel accepts at most twice as much."""
 
 
 def content(tensor: torch.Tensor) -> memoryview:

@@ -213,7 +213,7 @@ class Savepoints:
         return True
 
     def num_bytes(self) -> int:
-        """Of all tensors that one would hold now."""
+        """Return the bytes of all tensors a savepoint would contain now."""
         if self._trainee is None:
             return 0
         gradients = [parameter.grad for module in self._modules() for parameter in module.parameters()]
@@ -260,7 +260,7 @@ class Savepoints:
         return 0 if self._trainee is None else self._trainee.rank
 
     def _is_wanted(self) -> bool:
-        """Whether user code has said that its sub-epochs may be resumed."""
+        """True if user code has declared its sub-epochs resumable."""
         return bool(self._every or (self._trainee is not None and self._trainee.checkpoint.tracked))
 
     def _switch_off(self, why: str) -> None:

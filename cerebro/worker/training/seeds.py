@@ -41,13 +41,13 @@ def seed_everything(seed: int) -> None:
 
 
 def has_cpu_only() -> bool:
-    """Return whether torch was built for CPUs alone, and no plug-in added a device. Initialises no driver."""
+    """True if torch was built only for CPUs and no plug-in added a device. Initialises no driver."""
     is_cpu_build = torch.version.cuda is None and torch.version.hip is None and not torch.xpu._is_compiled()
     return is_cpu_build and torch.accelerator.current_accelerator() is None
 
 
 def generators() -> dict[str, Any]:
-    """Where Python's, NumPy's and torch's generators are, on every device, in types that can be saved."""
+    """Return the state of Python's, NumPy's and torch's generators on all devices, in storable types."""
     version, words, gauss = random.getstate()
     name, key, position, has_gauss, cached = np.random.get_state(legacy=True)
     assert isinstance(key, np.ndarray)
@@ -72,7 +72,7 @@ def set_generators(state: Mapping[str, Any]) -> None:
 
 
 def has_drawn(seed: int) -> bool:
-    """Return whether random numbers were drawn since `seed_everything(seed)`."""
+    """True if random numbers were drawn since `seed_everything(seed)`."""
     now = generators()
     seed_everything(seed)
     seeded = generators()

@@ -19,9 +19,9 @@ _GROUPS = "param_groups"
 
 
 def cut(value: torch.Tensor, like: DTensor) -> DTensor:
-    """This rank's part of a full tensor: the part that it has of a parameter of that shape.
+    """Return this rank's part of a full tensor, cut like a parameter of the same shape.
 
-    One of another shape, such as a sum over one dimension, is kept whole on every rank.
+    Tensors of other shapes, such as a sum over one dimension, stay complete on every rank.
     """
     mesh = like.device_mesh
     same = value.shape == like.shape
@@ -31,15 +31,15 @@ def cut(value: torch.Tensor, like: DTensor) -> DTensor:
     # A copy, so that the full tensor's memory is freed.
     local = part.detach().to(like.to_local().device, copy=True).contiguous()
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
-    # Not `DTensor.from_local`: it would move what lies on the host to the mesh's devices.
+    # `DTensor.from_local` would move host tensors to the mesh's devices.
     return DTensor(local, DTensorSpec(mesh, placements, tensor_meta=meta), requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def cut_optimizer_states() -> Iterator[None]:
-    """Have every optimizer take full tensors for the state of sharded parameters.
+    """Make every optimizer accept full tensors for the state of sharded parameters.
 
-    For the whole process: the method of `torch.optim.Optimizer` is replaced.
+    Replaces a method of `torch.optim.Optimizer` for the whole process.
     """
     original = torch.optim.Optimizer.load_state_dict
 
@@ -72,7 +72,9 @@ def _cut_values(kept: Any, parameter: torch.Tensor | None) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is a tensor that must be cut; a number, such as a count of steps, is the same on all ranks."""
+    """True if it is a tensor that must be cut; a number, such as a count of steps, is the same on all
+    ranks.
+    """
     return isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.dim() > 0
 
 

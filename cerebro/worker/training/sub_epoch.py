@@ -135,10 +135,10 @@ def default_device() -> torch.device:
 
 
 def require_gpu(device: torch.device) -> None:
-    """Have a process that was given a GPU not compute on the processor, unnoticed: many times slower, with other bits.
+    """Refuse to train on the processor in a process with a GPU: slow, and not bit-identical.
 
     Raises:
-        DeviceError: torch can use GPUs, and sees none: it vanished, or its driver does not answer.
+        DeviceError: torch can use GPUs, but sees none: it vanished, or its driver does not respond.
     """
     if device.type == "cuda":
         return
@@ -165,7 +165,7 @@ def count_parameters(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
 
 
 def has_batch_norm(modules: Sequence[torch.nn.Module]) -> bool:
-    """Return whether a module normalizes over batches, and may fail on a batch of one row."""
+    """True if a module normalizes over batches, so a batch of one row may fail."""
     return any(isinstance(part, _BatchNorm) for module in modules for part in module.modules())
 
 

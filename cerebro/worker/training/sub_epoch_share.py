@@ -33,7 +33,7 @@ class SubEpochShare:
 
     @classmethod
     def of_member(cls, gang: Gang, rank: int) -> SubEpochShare:
-        """Of a rank of a gang: each member reads its own partition with its own ranks."""
+        """Return a gang rank's share: each member reads its own partition with its own ranks."""
         number, rank_here = gang.member_of(rank)
         return cls(
             partition=gang.members[number].partition,

@@ -31,7 +31,7 @@ Made = dict[str, dict[str, Any]]
 """Initial plain values of tracked objects, by name and then by path in the state."""
 
 _UNLISTED = "params"
-"""Of an optimizer's groups: numbers of its parameters, one for each, which no hyper-parameter is behind."""
+"""Key of an optimizer group's parameter numbers, which depend on no hyper-parameter."""
 
 
 class Checkpoint(dict[str, Any], spec.Checkpoint):
@@ -200,7 +200,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     def _advance(
         self, name: str, schedule: Any, steps: int, before: Mapping[str, float], now: Mapping[str, float]
     ) -> None:
-        """Have a schedule whose length has changed continue at its step on the new curve."""
+        """Make a schedule with a new length continue at its step on the new curve."""
         changed = ", ".join(
             f"{path.removeprefix('/')} from {before.get(path)} to {now.get(path)}"
             for path in sorted({**before, **now})
@@ -317,7 +317,7 @@ def _moved(value: Any, before: Any, now: Any) -> Any:
 
 
 def _stale(value: Any, name: str, before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Where the groups of an optimizer's state still have the old value of a hyper-parameter."""
+    """Yield the optimizer groups in a state that still have a hyper-parameter's old value."""
     if isinstance(value, Mapping):
         groups = cast("Mapping[str, Any]", value).get("param_groups")
         if isinstance(groups, list):

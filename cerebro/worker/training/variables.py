@@ -23,18 +23,18 @@ Marks = dict[tuple[CodeType, str], Any]
 """Function and variable -> a mark that is equal while the value is unchanged."""
 
 _DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
-"""How deep a value is looked into; items and bytes beyond which it is not."""
+"""Limits of an inspection: depth, items and bytes."""
 
 _LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 class Variables:
-    """Of the functions between the loop over the data loader and the platform's own call of user code.
+    """Variables of the functions between user code's loop and the platform's call.
 
     Args:
         outer: the platform's function that calls user code.
-        inner: the platform's generator that user code's loop asks for batches.
-        held: identities of values that are in savepoints anyway.
+        inner: the platform's generator that returns batches to user code's loop.
+        held: identities of values that savepoints contain anyway.
     """
 
     def __init__(self, outer: CodeType, inner: CodeType, held: Collection[int]) -> None:
@@ -81,7 +81,7 @@ class Variables:
         if is_code or id(value) in self._held or getattr(value, "gi_code", None) is self._inner:
             return id(value)
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
-            # By its type: a count is no truth value. By its text: a NaN is equal to itself here.
+            # The type distinguishes counts from truth values; the text makes NaN equal to itself.
             return (
                 (type(value).__name__, value) if type(value) is int else (type(value).__name__, repr(value))
             )
