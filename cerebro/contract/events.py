@@ -126,7 +126,7 @@ class SchedulerChanged(_Event):
     run: Name
     scheduler: str
     planner: bool = True
-    """Whether a planner may find a better order, as in `FitRequest`."""
+    """True if a planner may find a better order, as in `FitRequest`."""
     by: str = ""
 
 
@@ -166,7 +166,7 @@ class ModelExtended(_Event):
 
 
 class ModelChanged(_Event):
-    """A user changes hyper-parameters of a model, from its next sub-epoch that has not started."""
+    """A user changes hyperparameters of a model, from its next unstarted sub-epoch."""
 
     type: Literal["ModelChanged"] = "ModelChanged"
     run: Name
@@ -257,7 +257,7 @@ class SchedulePlanned(_Event):
     type: Literal["SchedulePlanned"] = "SchedulePlanned"
     run: Name
     source: str
-    """What found it, such as ``planner/cyclic`` or ``cp-sat``."""
+    """Source of the order, such as ``planner/cyclic`` or ``cp-sat``."""
     order: tuple[PlannedSubEpoch, ...]
     """In the order of their planned starts, which is each worker's order and each model's."""
     makespan_s: float
@@ -282,7 +282,7 @@ class ForecastMade(_Event):
     type: Literal["ForecastMade"] = "ForecastMade"
     run: Name
     workers: int = Field(ge=1)
-    """That train now."""
+    """Number of workers that train."""
     ends: tuple[ForecastEnd, ...]
     """By the number of workers, ascending; that of `workers` is among them."""
     advised: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
@@ -352,7 +352,7 @@ class SearchDecided(_Event):
     type: Literal["SearchDecided"] = "SearchDecided"
     run: Name
     number: int = Field(ge=0)
-    """Of the decision, from 0."""
+    """Number of the decision, from 0."""
     report: int = Field(ge=-1)
     """Number of the report that it answers; -1: the beginning."""
     draw: int = Field(0, exclude_if=lambda value: not value)
@@ -434,7 +434,7 @@ class ReplicasChanged(_Event):
 
     type: Literal["ReplicasChanged"] = "ReplicasChanged"
     volume: Name
-    """Where workers do not share one, it has the worker's name."""
+    """Name of the shard volume; the worker's name if it is not shared."""
     gained: tuple[Replica, ...] = ()
     lost: tuple[Replica, ...] = ()
 
@@ -447,15 +447,14 @@ class TaskAssigned(_Event):
     attempt: int
     worker: Name
     devices: Devices = (0,)
-    """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
+    """Devices of the attempt; ETL takes no device. (In older versions a worker had one device.)"""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
     """How it uses the devices. Absent: one device, as user code is written."""
     others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
-    """Of a sub-epoch on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
-    reads the first."""
+    """Other workers of the gang, by ascending partition; `worker` leads and reads the first partition."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
-    """Of a sub-epoch: which of its model's hyper-parameters and epochs it was given, of all that there were, from 0. A
-    user may change them while the sub-epoch is on its way, so the order of the log does not tell."""
+    """Number of the model's training config at assignment, from 0. The order of the log does not determine
+    it, because a user may change the config during assignment."""
 
 
 class TaskStarted(_Event):

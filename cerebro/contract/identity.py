@@ -40,7 +40,7 @@ class Scope(StrEnum):
     CLUSTER = "cluster"
     """The number and choice of workers."""
     ADMINISTER = "administer"
-    """What concerns everybody: quarantine, measurements, quotas, the audit list, others' tokens."""
+    """Shared matters: quarantine, measurements, quotas, the audit list, other users' tokens."""
     CONTROL = "control"
     """Decisions of the controller."""
     WORK = "work"
@@ -158,7 +158,7 @@ class Principal(Contract):
         return record.project in self.projects if record.project else record.owner == self.identity
 
     def may_steer(self, record: Owned) -> bool:
-        """Whether it may give commands to this experiment."""
+        """True if it may send commands to this experiment."""
         return self.may(Scope.STEER) and self.is_in(record)
 
     def lacks(self, scope: Scope) -> str:
@@ -207,7 +207,7 @@ _ALWAYS = (Scope.OPEN, Scope.KNOWN)
 
 DEFAULT_DAYS, MAX_DAYS = 90, 365
 MAX_TOKENS = 50
-"""Of one person, that have not ended."""
+"""Maximum number of unexpired tokens per person."""
 
 TOKEN = re.compile(r"ck_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 """``ck_ID_SECRET``: by the id it is found, and named in lists; the secret is never stored."""
@@ -222,7 +222,7 @@ class TokenRequest(Contract):
     """Purpose, for people."""
     days: int = Field(DEFAULT_DAYS, ge=1, le=MAX_DAYS)
     name: PersonName | None = None
-    """Whose it is: an admin makes tokens for others."""
+    """Owner of the token: an admin makes tokens for others."""
     role: PersonRole | None = None
     projects: tuple[Name, ...] | None = None
     scopes: tuple[Scope, ...] | None = None
@@ -240,7 +240,7 @@ class TokenRecord(Contract):
     """Seconds since the epoch, as all times here."""
     expires: float
     used: float | None = None
-    """When it was last used, to the minute."""
+    """Time of the last use, to the minute."""
 
 
 class MadeToken(Contract):
@@ -319,7 +319,7 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
 
 
 def owns(principal: Principal, record: TokenRecord) -> bool:
-    """Whether one sees and revokes a token: its own, and an admin all."""
+    """True if the caller may see and revoke a token: their own, or any for an admin."""
     return record.principal.identity == principal.identity or principal.may(Scope.ADMINISTER)
 
 

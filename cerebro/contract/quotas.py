@@ -16,11 +16,11 @@ class Quota(Contract):
     """Limits of a project. A missing limit means unlimited."""
 
     open_runs: int | None = Field(None, ge=0)
-    """That wait or are worked on at a time."""
+    """Maximum number of runs that wait or are attended."""
     models: int | None = Field(None, ge=0)
     """Models of one run: requested models, the maximum of a search, and added models."""
     worker_hours: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Of devices of workers in `DAYS` days, counted as attempts end. Once they are used no run begins."""
+    """Device-hours in `DAYS` days, counted when attempts end. Without remaining hours no run begins."""
     bytes: int | None = Field(None, ge=0, exclude_if=lambda limit: limit is None)
     """Bytes of checkpoints and predictions, as the controller measures them. No run begins above this limit."""
 

@@ -89,12 +89,12 @@ class Unreadable(Contract):
     """Reason for quarantining an experiment. Its runs stop and its log stays unchanged."""
 
     seq: int
-    """Of the first event that cannot be read; 0: it is the experiment's record."""
+    """Number of the first unreadable event; 0 for the experiment's record."""
     reason: str
     by: str = ""
     """Who could not read it, with the version."""
     time: float = 0.0
-    """When that was noticed, seconds since the epoch."""
+    """Time of detection, in seconds since the epoch."""
 
 
 class ExperimentSummary(Contract):
@@ -139,7 +139,7 @@ class Device(Contract):
     memory_bytes: int | None = Field(default=None, ge=0)
     """Memory of the device; `None` if it has no memory or it is unknown."""
     threads: int = Field(ge=1)
-    """That what runs on it computes with."""
+    """Threads of a sub-epoch on this device."""
 
 
 MAX_DEVICES = 256
@@ -330,7 +330,7 @@ class CodeRecord(Contract):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     sha256: Sha256
-    """Of the encoded string."""
+    """SHA-256 of the encoded string."""
     fingerprint: Sha256
     """Hash of the code's behaviour, equal for the same code sent from another kernel."""
     class_name: str

@@ -30,8 +30,7 @@ class EtlRequest(Contract):
     max_failed: float = Field(default=0.0, ge=0, le=1)
     """Share of rows that may fail before the run stops."""
     fits: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the spec has the method `fit`, which is called once for a data set, before rows are preprocessed; or may
-    have it, where only workers can tell."""
+    """True if the spec has, or may have, the method `fit`, called once per data set before preprocessing."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
     """As in `FitRequest`, for all tasks that use this request's code."""
 
@@ -44,7 +43,7 @@ class Goal(Contract):
     worker_hours: float | None = Field(
         None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None
     )
-    """That workers which train may be there for it, summed over them; then it is paused."""
+    """Budget in worker-hours of training workers. The run pauses at the limit."""
     workers: tuple[int, int] | None = Field(None, exclude_if=lambda value: value is None)
     """Fewest and most that it may have."""
 
@@ -71,7 +70,7 @@ class FitRequest(Contract):
     seed: int = 0
     scheduler: str = "lrptw"
     planner: bool = True
-    """Whether a planner may replace the dispatch of ``lrptw`` by a better order."""
+    """True if a planner may replace the dispatch of ``lrptw`` by a better order."""
     hang_timeout_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(default=3, ge=1)
     """Attempts a sub-epoch gets when its process crashes; user errors get one."""
@@ -83,7 +82,7 @@ class FitRequest(Contract):
     """Workers that train a sub-epoch together, each on its own partition. Fewer workers per model end gangs.
     """
     trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
-    """Whether ways may be measured in trials before they are chosen."""
+    """Whether parallel plans may be measured in trials before they are chosen."""
     search: SearchRequest | None = Field(None, exclude_if=lambda value: value is None)
     """Search that adds models and grants their epochs. Absent: train `models` for all epochs."""
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
@@ -91,7 +90,7 @@ class FitRequest(Contract):
     verify: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
     """Fraction of sub-epochs that a second worker computes again, to detect faulty hardware."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
-    """What follows from failures whose log has something in it. Absent: there are none."""
+    """Failure rules of the run. Absent: no rules."""
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:
@@ -113,9 +112,9 @@ class NewModel(Contract):
 
     hyperparams: Hyperparameters
     epochs: int = Field(ge=1)
-    """That it may be trained for in all: its grant."""
+    """Its resource: the number of epochs it may train in all."""
     origin: Origin | None = None
-    """Whose weights it has, and whose visits it has made. Absent: it is trained from nothing."""
+    """Parent checkpoint and sub-epochs that it starts from. Absent: new weights."""
     parent: str = ""
     """Model that its hyperparameters were derived from, if any."""
     priority: Priority = NORMAL

@@ -37,7 +37,7 @@ class Assign(LateContract):
     worker: Name
     incarnation: str
     devices: Devices = (0,)
-    """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
+    """The worker's devices for the attempt. Without devices it waits in the queue for such tasks."""
     others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
     """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
@@ -52,7 +52,7 @@ class Assign(LateContract):
 
     @property
     def parallel_plan(self) -> ParallelPlan | None:
-        """How it uses them, as the body says; `None`: on one, as user code is written."""
+        """Parallel plan of the body; `None`: one device, as user code is written."""
         return getattr(self.body, "parallel_plan", None)
 
 
@@ -154,7 +154,7 @@ Report = Annotated[Start | Renew | Save | Commit | Fail, Field(discriminator="op
 
 
 class StepOutcome(Contract):
-    """What became of one step."""
+    """Outcome of one step."""
 
     outcome: Literal["done", "already", "refused"]
     reason: str = ""

@@ -39,13 +39,7 @@ class CheckpointRef(Contract):
 
 
 class FittedRef(Contract):
-    """What `ETLSpec.fit` returned for a data set: an immutable file on the shared volume.
-
-    Attributes:
-        name: path relative to the shared volume, which it cannot leave; carries the attempt that wrote it.
-        checksum: as `cerebro.data.durable` writes it.
-        size: bytes.
-    """
+    """Return value of `ETLSpec.fit` for a data set: an immutable file on the shared volume."""
 
     name: str = Field(pattern=r"^datasets/[\w-][\w.-]*/fitted/[\w-][\w.-]*\.pickle$")
     checksum: str
@@ -176,7 +170,7 @@ class Failure(Contract):
     may_be_device: bool = Field(False, exclude_if=lambda value: not value)
     """True for an error of user code that a broken device may have caused."""
     is_by_parallel_plan: bool = Field(False, exclude_if=lambda value: not value)
-    """True if the sub-epoch ran by another way than user code is written, which may be the cause."""
+    """True if the sub-epoch ran by another parallel plan than user code is written for, a possible cause."""
     rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
     """The failure rule that matched."""
     late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
@@ -190,7 +184,7 @@ class Failure(Contract):
 
     @property
     def is_final(self) -> bool:
-        """Whether a failure rule wants no other attempt."""
+        """True if a failure rule forbids another attempt."""
         return self.rule is not None and self.rule.action == "no_retry"
 
     @property
@@ -220,7 +214,7 @@ class Timings(Contract):
 
 
 MAX_POINTS = 32
-"""Of a sub-epoch's curve."""
+"""Maximum points of a curve."""
 
 
 class CurvePoint(NamedTuple):
@@ -258,7 +252,7 @@ MAX_WARNINGS, MAX_WARNING = 8, 400
 """Most warnings of a sub-epoch, and most characters of each."""
 
 MAX_DIFFERENCES = 20
-"""That are named of a sub-epoch which was done once more."""
+"""Maximum differences listed for a re-execution."""
 
 
 class AuditOutcome(Contract):
@@ -283,7 +277,7 @@ class TaskResult(Contract):
     shards: int = 0
     """Number of ETL files with the rows."""
     checksum: str = ""
-    """Of ETL: of these files. The same rows in as many shards have the same."""
+    """ETL: checksum of the shards. The same rows in the same number of shards have the same checksum."""
     cores: int = 0
     """That did it. Of ETL they decide on the number of shards; of a sub-epoch of training they are the threads that it
     computed with, which its last bits depend on. 0 if that is not known."""
@@ -305,17 +299,17 @@ class TaskResult(Contract):
     With several ranks, both peaks are sums over the ranks. 0 (absent): no GPU, or unknown.
     """
     inspection: Inspection | None = Field(None, exclude_if=lambda value: value is None)
-    """Of `inspect` alone."""
+    """Only for `inspect`."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
-    """Of `trial` alone."""
+    """Only for `trial`."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
     """The curve of a sub-epoch with `TrainTask.with_curve` that reported values."""
     answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
-    """Of `search` alone."""
+    """Only for `search`."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
-    """Of `fitting` alone."""
+    """Only for `fitting`."""
     audit: AuditOutcome | None = Field(None, exclude_if=lambda value: value is None)
-    """Of `audit` alone."""
+    """Only for `audit`."""
     warnings: tuple[Annotated[str, text_of(MAX_WARNING)], ...] = Field(
         (), max_length=MAX_WARNINGS, exclude_if=lambda texts: not texts
     )
@@ -364,7 +358,7 @@ class FittingTask(LateContract):
     experiment: str
     dataset: str
     partitions: tuple[int, ...]
-    """Of the training split, all: their metadata are on the shared volume."""
+    """All partitions of the training split: their metadata are on the shared volume."""
     code: Sha256
     archive: Sha256 | None = None
     locators: Locators
@@ -373,7 +367,7 @@ class FittingTask(LateContract):
 
 
 class ModelTask(LateContract):
-    """What every task on a model carries."""
+    """Common fields of tasks on a model."""
 
     key: str
     experiment: str
@@ -517,7 +511,7 @@ class InspectTask(LateContract):
     seed: int
     models: dict[str, Hyperparameters]
     techniques: tuple[TechniqueChoice, ...] | None = None
-    """To consider; `None`: all that are built in."""
+    """Techniques to consider; `None`: all built-in techniques."""
     gpus: tuple[int, ...] = ()
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
     places: tuple[DevicePlace, ...]
@@ -535,11 +529,11 @@ class TrialTask(ModelTask):
     kind: Literal["trial"] = "trial"
     group: GroupId
     id: ParallelPlanId
-    """Of the way in its group."""
+    """Id of the parallel plan in its group."""
     parallel_plan: ParallelPlan
     device: DeviceKind
     partition: int
-    """Of the training data, held by the worker."""
+    """Partition of the training data, held by the worker."""
 
 
 class SearchTask(LateContract):
@@ -554,7 +548,7 @@ class SearchTask(LateContract):
     run: str
     dataset: str
     code: Sha256 | Literal[""] = ""
-    """Of the procedure; empty for a draw, which runs no user code."""
+    """Code of the procedure; absent for suggestions, which run no user code."""
     archive: Sha256 | None = None
     hang_timeout_s: float
     question: SearchQuestion
@@ -600,5 +594,5 @@ class InboxItem(LateContract):
     devices: Devices = (0,)
     """Devices of the attempt. Meaningless in cancellations and requests."""
     member: int = Field(0, ge=0, exclude_if=lambda member: member == 0)
-    """Of a gang's attempt: number of this worker among its members. 0 leads, or has it alone."""
+    """Number of this worker in the gang. 0: the leader, or no gang."""
     body: TaskBody | None = None

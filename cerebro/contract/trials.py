@@ -18,8 +18,8 @@ from cerebro.contract.texts import cleaned
 GroupId = Annotated[str, StringConstraints(pattern=r"^g[0-9]{2,6}$")]
 
 ParallelPlanId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,79}$")]
-"""Of a way on one kind of devices, within a group: ``single``, ``fsdp-2``, ``fsdp.1-4@1`` (its second variant, on the
-second kind of devices)."""
+"""Id of a parallel plan on one kind of devices, within a group: ``single``, ``fsdp-2``, ``fsdp.1-4@1`` (its
+second variant, on the second kind of devices)."""
 
 MAX_REASON = 1_000
 _HOST_STEP = 1 << 30
@@ -191,7 +191,7 @@ class TrialOutcome(Contract):
 
     @property
     def is_usable(self) -> bool:
-        """Whether sub-epochs may be trained by it."""
+        """True if sub-epochs may use the parallel plan."""
         return not self.reason and self.batch_s > 0
 
 
@@ -201,10 +201,10 @@ class TrialRecord(LateContract):
     key: Sha256
     outcome: TrialOutcome
     label: str = ""
-    """Of the way, for people."""
+    """Label of the parallel plan, for people."""
     device: str = ""
     """Name of its devices, for people."""
     torch: str = ""
     experiment: str = ""
     run: str = ""
-    """That it is from."""
+    """Run of the trial."""
