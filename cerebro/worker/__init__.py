@@ -1,1 +1,1 @@
-"""A worker: the agent and its child process, and what they do with user code: preprocess and train."""
+"""A worker: the agent, and its child processes that preprocess and train with user code."""

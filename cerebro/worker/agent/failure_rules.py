@@ -26,7 +26,7 @@ _Answer = list[int] | Literal[False] | None
 """Answer of `rule_matching`."""
 
 LOG_BYTES = 64 << 10
-"""Bytes to search at the end of a log."""
+"""Number of final bytes of a log to search."""
 LIMIT_S = 2.0
 """Seconds before a rule is cut off."""
 START_S = 20.0

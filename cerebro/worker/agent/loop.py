@@ -128,7 +128,7 @@ class Agent:
     def unwell(self) -> str:
         """Return a problem that a restart fixes, or "". For liveness probes; thread-safe.
 
-        An unreachable store is no such problem.
+        An unreachable store does not count.
         """
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         return "" if self._drain.is_asked or not dead else f"{', '.join(dead)} has ended"

@@ -1,4 +1,4 @@
-"""Errors that indicate exhausted memory, and of which kind: by type and by library messages."""
+"""Errors that indicate exhausted host or device memory, by type and by library messages."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import torch
 from cerebro.contract.health import Probe
 
 _SIDE = 1024
-"""Size and largest entry of the matrices: sums stay below 2^24 and exact in single precision."""
+"""Side of the matrices. With integers up to 15, sums stay below 2^24 and exact in single precision."""
 _MOST = 16
 _SECONDS = 2.0
 """Seconds of repeated arithmetic: bit flips are rare, and more frequent on warm hardware."""

@@ -65,7 +65,7 @@ class _Request(Contract):
     partitions: tuple[int, ...]
     folders: tuple[str, ...]
     rows: tuple[int, ...]
-    """Row numbers of the sub-epoch."""
+    """Number of rows in each folder."""
     sub_epoch: int
     position: Position
     validation: Validation | None = None
