@@ -173,7 +173,7 @@ class Agent:
                 return
 
     def _expect_models(self) -> None:
-        # Where this process preprocesses as well, the task says so sooner, and old data says nothing.
+        # With an ETL handler, ETL tasks announce models sooner, and old data sets indicate nothing.
         if "etl" not in self._shared.handlers:
             self._shared.expect_models()
 

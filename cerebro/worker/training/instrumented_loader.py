@@ -26,13 +26,14 @@ class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
-        epoch, sub-epoch, position: the sub-epoch, and its place; of an evaluation the epoch that the model has reached.
-        `epoch`
-            counts from 1, as in the log.
+        epoch, sub_epoch, position: the sub-epoch and its position; for an evaluation, the model's epoch.
+            `epoch` counts from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
-        is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
-        savepoints: of the sub-epoch; the loader continues at its batch, with its validation metrics.
-        recorder: takes in all that is reported.
+        is_due: returns True if `on_batch` needs values now; `report` checks it to fetch numbers from a GPU
+            only then.
+        savepoints: savepoints of the sub-epoch; the loader resumes at their batch, with their validation
+            metrics.
+        recorder: receives all reported values.
     """
 
     def __init__(

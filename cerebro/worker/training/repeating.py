@@ -81,7 +81,7 @@ class Repeat:
         spec, code: user code, decoded and encoded. technique: the same for a user's own technique, by its
             hash.
         fitted: file with the result of `ETLSpec.fit` for the data set, if any.
-        rows: rows by partition. folders: their folders.
+        rows: number of rows by partition. folders: their folders.
         models: all models of the run: a clone of another model's checkpoint trains as that model first.
         cores: threads for sub-epochs without a logged number of threads.
         is_single: True to use one device, whatever the parallel plans.
