@@ -317,7 +317,7 @@ class AuditRequest(Contract):
 
 
 class SessionAnswer(Contract):
-    """Whether a sign-in session was ended."""
+    """True if a sign-in session was ended."""
 
     has_ended: bool
 
@@ -329,14 +329,14 @@ class QuotasAnswer(Contract):
 
 
 class ExperimentBytes(Contract):
-    """What an experiment has on volumes."""
+    """Bytes of an experiment on volumes."""
 
     name: Name
     bytes: int = Field(ge=0, le=2**60)
 
 
 class BytesRequest(Contract):
-    """What some experiments have on volumes."""
+    """Bytes of some experiments on volumes."""
 
     measured: tuple[ExperimentBytes, ...] = Field(max_length=10_000)
 

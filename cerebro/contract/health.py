@@ -124,7 +124,7 @@ class WorkerHealth(Contract):
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it is given nothing."""
+        """True if it is quarantined."""
         return self.quarantine is not None and self.quarantine.is_on
 
     @property

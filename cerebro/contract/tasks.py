@@ -112,13 +112,11 @@ class FailureKind(StrEnum):
     DATA = "data"  # rows are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
     UNAVAILABLE = "unavailable"  # an object store or a volume did not answer: worth another attempt
-    NOT_APPLICABLE = (
-        "not_applicable"  # the way cannot train this model: another one is tried; counts as no attempt
-    )
+    NOT_APPLICABLE = "not_applicable"  # the parallel plan cannot train this model; counts as no attempt
     MEMBER_LOST = (
         "member_lost"  # of a gang: another worker did not come, or was lost; counts as a lost worker
     )
-    DEVICE = "device"  # the machine's: done elsewhere first, counts for the worker and not for the task
+    DEVICE = "device"  # faulty machine: retried elsewhere, counts against the worker, not the task
 
 
 RETRYABLE = frozenset({FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY})
@@ -426,7 +424,7 @@ class TrainTask(ModelTask):
     position: Position
     checkpoint: CheckpointRef | None
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
-    """Savepoint from which the sub-epoch continues."""
+    """Savepoint to continue."""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
     """How it uses its devices. `None`: it runs on one device as user code is written."""
     with_curve: bool = Field(False, exclude_if=lambda value: not value)

@@ -1,7 +1,7 @@
-"""The folder a local cluster lives in, and the record of what runs there.
+"""Home folder of a local cluster, and the record of its services.
 
-Owns the layout, the token and ``run/cluster.json``. One supervisor writes that file (always aside, then
-renamed); anybody reads it. It outlives the cluster, so that the next start can keep the ports.
+Owns the layout, the token and ``run/cluster.json``. One supervisor writes that file atomically; any process
+may read it. It outlives the cluster, so that the next start can keep the ports.
 
     home/store                  append-only file of Redis or Valkey
     home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.runtime.volumes`

@@ -56,7 +56,7 @@ def reserve(names: Sequence[str], *, previous: Mapping[str, int], seed: str) -> 
 
 
 def is_free(number: int) -> bool:
-    """Whether a service could listen on the port."""
+    """True if a service could listen on the port."""
     bound = _bind(number, shared=True)
     if bound is None:
         return False

@@ -54,7 +54,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still runs."""
+    """True if this process still runs."""
     return identify(process.pid) == process
 
 

@@ -154,7 +154,7 @@ class ServiceProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process."""
+        """True if the process exists."""
         return self._process is not None
 
     def renew(self, service: Service) -> None:

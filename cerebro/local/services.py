@@ -1,8 +1,6 @@
-"""What runs in a local cluster: per service its command, environment, place in the order of starting and
-readiness.
+"""Services of a local cluster: command, environment, start stage and readiness of each.
 
-A list of facts, in the words of `supervisor`, which knows none of these services. Services read their
-settings from the environment, where they find:
+Only data, for `supervisor`, which knows no services. Services read their settings from the environment:
 
     CEREBRO_TOKEN               bearer token of kvs_api             all but redis and tensorboard
     CEREBRO_..._TOKEN           the other services' tokens          kvs_api, in users mode
@@ -20,10 +18,10 @@ settings from the environment, where they find:
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
     CEREBRO_HEALTH_BIND         host:port for probes, and metrics   kvs_api, dispatcher, controller, workers
     CEREBRO_HEALTH_METRICS      0: no metrics there                 kvs_api, dispatcher
-    CEREBRO_TENSORBOARD_KEY, CEREBRO_PAGE   who may come in, and where they sign in   tensorboard
+    CEREBRO_TENSORBOARD_KEY, CEREBRO_PAGE   key of passes, sign-in page   tensorboard
     CEREBRO_HOME                the cluster that notebooks join     notebook
 
-Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
+The launcher's other CEREBRO_... variables, such as CEREBRO_WEIGHT, are passed on.
 """
 
 from __future__ import annotations

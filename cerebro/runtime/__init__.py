@@ -1,1 +1,1 @@
-"""What every process needs to run: logs, health, HTTP, the client of the store, volumes, usage."""
+"""Shared by all processes: logs, health, HTTP, store client, volumes, usage."""

@@ -108,7 +108,7 @@ class Volumes:
         return self.code / sha256
 
     def trash(self, volume: Path) -> Path:
-        """What lies on a volume to be removed: moved there in one step, because removing takes long."""
+        """Folder for files to remove: renamed into it in one step, because removing takes long."""
         return volume / ".trash"
 
     # --- results ---------------------------------------------------------------------------------
