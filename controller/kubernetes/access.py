@@ -1,8 +1,8 @@
-"""How a pod reaches its API server, what it must be allowed to do there, and what the server's errors mean.
+"""Access to a pod's API server: address, permissions, and the meaning of errors.
 
-Kubernetes documentation: "Accessing the Kubernetes API from a Pod", "Using RBAC Authorization" (section "Referring to
-resources": `list` and `watch` of one object by name need a field selector on ``metadata.name``, which
-`controller.kubernetes.orchestrator` sends).
+Kubernetes documentation: "Accessing the Kubernetes API from a Pod", "Using RBAC Authorization" (section
+"Referring to resources": `list` and `watch` of one object by name need a field selector on ``metadata.name``,
+which `controller.kubernetes.orchestrator` sends).
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ RULES: Final = (
         "verbs": ["patch"],
     },
 )
-"""The rules of the controller's Role: every request this package makes needs one of them, and nothing else is asked."""
+"""Rules of the controller's Role: exactly those that this package's requests need."""
 
 RESIZE_RULES: Final = ({"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},)
-"""Further ones, where the memory of workers may be raised (``autoscaler.resize``). How many workers there will be is
-not
-known beforehand, so no rule can name their pods: it holds for all pods of the namespace."""
+"""Further rules for raising the memory of workers (``autoscaler.resize``).
+
+They cover all pods of the namespace, because the names of future pods are unknown.
+"""
 
 
 def in_cluster(
     environment: Mapping[str, str], namespace: str = "", mounted: Path = _MOUNTED
 ) -> tuple[Configuration, str]:
-    """The API server and the service account that the kubelet tells every pod of, and the namespace.
+    """Return the configuration for the pod's API server, and the namespace.
 
-    The token is read anew every minute: the kubelet replaces it long before it expires.
+    The token is read again every minute: the kubelet replaces it long before it expires.
 
     Args:
-        namespace: empty: the pod's own.
+        namespace: the namespace; "" for the pod's own.
 
     Raises:
         ClusterError: this is no pod, or its service account is not mounted.
     """
-    # No retries: they are the callers', who know what 410 means and when to give up. No proxy either, which the client
-    # would take from the environment: object stores may need one, the pod's own API server does not.
+    # The callers retry, because they know the meaning of 410 and when to stop. No proxy from the environment,
+    # which may be meant for object stores.
     configuration = Configuration(retries=False, proxy="", connection_pool_maxsize=4)
     loader = InClusterConfigLoader(str(mounted / "token"), str(mounted / "ca.crt"), environ=environment)
     try:
@@ -72,7 +73,7 @@ def in_cluster(
 
 
 def translated(error: Exception) -> CerebroError:
-    """What an error of the client says of the API server, as a sentence goes on: retryable or not, by type."""
+    """Return the client's error as a retryable or permanent error with the server's message."""
     if isinstance(error, CerebroError):
         return error
     if not isinstance(error, ApiException):
@@ -83,7 +84,7 @@ def translated(error: Exception) -> CerebroError:
 
 
 def resize_refused(error: Exception) -> CerebroError:
-    """The same of an error that came when the memory of a pod was to be raised."""
+    """Return the same for an error from raising a pod's memory."""
     if isinstance(error, ApiException) and error.status in _NO_RESIZE:
         said = f"answers HTTP {error.status}: {_message(error)}"
         return ClusterError(said + _NO_RESIZE[error.status])
@@ -91,7 +92,7 @@ def resize_refused(error: Exception) -> CerebroError:
 
 
 def _message(error: ApiException) -> str:
-    """Of the `Status` object that an API server answers with. A proxy before it answers with anything."""
+    """Return the message of an API server's `Status`; a proxy may answer with anything."""
     try:
         return str(json.loads(error.body)["message"])
     except (ValueError, LookupError, TypeError):
@@ -99,18 +100,18 @@ def _message(error: ApiException) -> str:
 
 
 _PASSING = (409, 410, 429)
-"""Refusals that asking again may change: somebody else was faster, the version is too old, too many requests."""
+"""Refusals that a retry may change: a conflict, an outdated version, too many requests."""
 
 _CURES: Mapping[int, str] = {
     401: "; the controller's service account token is not valid (deleted, expired, of another cluster)",
     403: "; the controller's Role lacks this verb: `helm upgrade` restores the chart's Role",
     404: "; the name in CEREBRO_WORKER_SET or CEREBRO_NAMESPACE is wrong, or the StatefulSet was deleted",
 }
-"""What to do about an answer that trying again does not change."""
+"""Remedies for answers that a retry does not change."""
 
 _NO_RESIZE: Mapping[int, str] = {
     403: "; the controller's Role lacks pods/resize: `helm upgrade` with autoscaler.resize=true grants it",
     404: "; the pod is gone, or the server offers no pods/resize, as those before Kubernetes 1.33",
     405: "; the server offers no pods/resize, as those before Kubernetes 1.33",
 }
-"""The same, about raising the memory of a pod."""
+"""The same for raising a pod's memory."""

@@ -1,10 +1,9 @@
-"""Why pods of the worker set are not made: what the set's own events say of it. Pure.
+"""Reasons why pods of the worker set are not created, from the set's events. Pure.
 
-A pod that is refused (a quota is used up, a policy forbids it, its claim is being deleted) does not exist, so nothing
-of it can be read. The StatefulSet's controller tells of each try in an event on the set, and tries again with pauses of
-up to a quarter of an hour; events are kept for an hour.
-
-Kubernetes: `StatefulPodControl.CreateStatefulPod` and `recordPodEvent` (the messages), "Event v1 core" (fields).
+A refused pod (quota, policy, a claim being deleted) does not exist and cannot be read. The StatefulSet's
+controller records each try in an event on the set, and retries with pauses of up to a quarter of an hour;
+events are kept for an hour. Kubernetes: `StatefulPodControl.CreateStatefulPod` and `recordPodEvent` (the
+messages), "Event v1 core" (fields).
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _TRY = re.compile(r"\bPod (\S+) in StatefulSet \S+ (?:successful|failed error: (
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """What became of the newest try to make or delete a pod that an event tells of.
+    """Result of the newest try to create or delete a pod in an event.
 
     Attributes:
-        pod: its name.
-        time: RFC 3339, in UTC: texts sort as times do.
-        problem: what Kubernetes says of it; empty if it worked.
+        pod: name of the pod.
+        time: RFC 3339, in UTC: texts sort like times.
+        problem: Kubernetes' message, or "" on success.
     """
 
     pod: str
@@ -35,7 +34,7 @@ class Making:
 
 
 def read_making(event: Mapping[str, Any]) -> Making | None:
-    """Of an event as the API server gives it; `None` of one that is about something else."""
+    """Read an event of the API server; `None` for other subjects."""
     found = _TRY.search(str(event.get("message") or ""))
     if found is None:
         return None
@@ -43,7 +42,7 @@ def read_making(event: Mapping[str, Any]) -> Making | None:
 
 
 def time_of(event: Mapping[str, Any]) -> str:
-    """When what it tells has happened, the last time; as `Making.time`."""
+    """Return the last time of an event, as `Making.time`."""
     series, metadata = event.get("series"), event.get("metadata")
     times = (
         series.get("lastObservedTime") if isinstance(series, Mapping) else None,
@@ -55,7 +54,7 @@ def time_of(event: Mapping[str, Any]) -> str:
 
 
 def unmade(missing: Set[str], tries: Iterable[Making]) -> dict[str, str]:
-    """Pods that are wanted and not there, and why: of those whose newest try failed."""
+    """Return missing pods with a failed newest try, and the reasons."""
     newest: dict[str, Making] = {}
     for each in tries:
         known = newest.get(each.pod)

@@ -1,11 +1,10 @@
-"""Whether a node is being made for a pod that fits on none: what the events of pods say of it. Pure.
+"""Pods without a fitting node for which a node is starting, from the pods' events. Pure.
 
-Whoever makes nodes tells it of the pod that the node is for: the cluster autoscaler as `TriggeredScaleUp`, or
-`NotTriggerScaleUp` if none would help; Karpenter (and what is made of it, such as EKS Auto Mode) as `Nominated` with
-the claim of the node, or `FailedScheduling` in words of its own. Events are kept for an hour, and a node that was begun
-may come to nothing: the newest of them counts, while the pod still waits.
-
-Cluster autoscaler: `EventingScaleUpStatusProcessor`. Karpenter: `NominatePodEvent`, `PodFailedToScheduleEvent`.
+The cluster autoscaler reports `TriggeredScaleUp`, or `NotTriggerScaleUp` if no node would help. Karpenter and
+its variants, such as EKS Auto Mode, report `Nominated` with the node's claim, or `FailedScheduling` in their
+own words. Events are kept for an hour and a node may fail to start, so the newest event counts while the pod
+waits. Cluster autoscaler: `EventingScaleUpStatusProcessor`. Karpenter: `NominatePodEvent`,
+`PodFailedToScheduleEvent`.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from controller.kubernetes.making import time_of
 from controller.scaling.orchestrator import Pod
 
 _CLAIMS = ("nodeclaim/", "machine/")
-"""Of a node that is not there yet, as Karpenter names it, by version; one that is there is ``node/``."""
+"""Karpenter's names for a starting node, by version; an existing one is ``node/``."""
 _REFUSAL = "Failed to schedule pod"
-"""With which Karpenter's words begin; the scheduler's do not."""
+"""Start of Karpenter's message; the scheduler's differs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNews:
-    """What an event tells.
+    """The content of an event.
 
     Attributes:
-        pod: uid of the pod that it is about: a later one of the same name has another.
-        time: RFC 3339, in UTC: texts sort as times do.
-        is_made: whether a node is being made for it.
+        pod: uid of its pod; a later pod with the same name has another uid.
+        time: RFC 3339, in UTC: texts sort like times.
+        is_made: True if a node is starting for the pod.
     """
 
     pod: str
@@ -39,7 +38,7 @@ class NodeNews:
 
 
 def read_news(event: Mapping[str, Any]) -> NodeNews | None:
-    """Of an event as the API server gives it; `None` of one that is about something else."""
+    """Read an event of the API server; `None` for other subjects."""
     of, reason, message = event.get("involvedObject"), event.get("reason"), str(event.get("message") or "")
     if not isinstance(of, Mapping):
         return None
@@ -55,7 +54,7 @@ def read_news(event: Mapping[str, Any]) -> NodeNews | None:
 
 
 def expected(pods: Mapping[str, Pod], news: Iterable[NodeNews]) -> frozenset[str]:
-    """Names of the pods that fit on no node, and for which one is being made."""
+    """Return names of pods without a node for which one is starting."""
     newest: dict[str, NodeNews] = {}
     for each in news:
         known = newest.get(each.pod)

@@ -1,11 +1,11 @@
-"""The pods of the worker StatefulSet as `controller.scaling.orchestrator` has them.
+"""The pods of the worker StatefulSet, for `controller.scaling.orchestrator`.
 
-Four threads keep four copies up: of the StatefulSet (its size), of its pods, of the set's events, which alone tell why
-a pod was not even made, and of events of pods, which tell whether nodes are made. `fleet` reads them and never waits.
-None is written down anywhere: a controller that starts lists again.
+Four threads keep four copies current: the StatefulSet (its size), its pods, the set's events (why a pod was
+not created) and the pods' events (starting nodes). `fleet` reads them and never waits. Nothing is stored: a
+new controller lists again.
 
-What is out of date is `None`, not a guess. A view that lags is worse than none: it would show a pod's predecessor, and
-a worker that has just joined would be taken for one whose pod is gone. Silence then tells, as it does on one machine.
+An outdated copy is `None`. A stale view would show a pod's predecessor, and a worker that has just joined
+would seem to have lost its pod. Silence then shows losses, as on one machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
 from controller.scaling.orchestrator import Fleet, Memory, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
-"""A label that every pod of a StatefulSet has. The API server selects by it; of which set a pod is, its owner says."""
+"""A label of every pod of a StatefulSet, for selection by the API server; the owner names the set."""
 
 
 _TOLD = "cerebro/replicas"
@@ -56,14 +56,14 @@ class WorkerSet(NamedTuple):
 
 
 class KubernetesOrchestrator:
-    """Implements `controller.scaling.orchestrator.Orchestrator`. Safe for use by several threads.
+    """Implements `controller.scaling.orchestrator.Orchestrator`. Thread-safe.
 
     Args:
-        configuration: how the API server is reached.
-        namespace: of the StatefulSet.
-        name: of the StatefulSet.
+        configuration: access to the API server.
+        namespace: namespace of the StatefulSet.
+        name: name of the StatefulSet.
         clock: monotonic seconds.
-        changed: called in a thread of this object after each change, and whenever the API server was heard.
+        changed: called in one of this object's threads after each change and each answer of the API server.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KubernetesOrchestrator:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._namespace = name, namespace
-        # Without discovery: the kinds of objects are known, and the Role grants no more than they need.
+        # No discovery: the kinds are known, and the Role permits only them.
         client = DynamicClient(ApiClient(configuration), discoverer=lambda *_: None)
         core = partial(Resource, client=client, prefix="api", api_version="v1", namespaced=True)
         sets = Resource(
@@ -99,7 +99,7 @@ class KubernetesOrchestrator:
         self._sets: Mirror[WorkerSet] = Mirror(
             what=f"StatefulSet {name}",
             resource=sets,
-            # By name alone, because the Role allows no other.
+            # By name alone, because the Role permits no other.
             selected={"namespace": namespace, "field_selector": f"metadata.name={name}"},
             read=WorkerSet.read,
             clock=clock,
@@ -128,7 +128,7 @@ class KubernetesOrchestrator:
         self._nodes: Mirror[NodeNews] = Mirror(
             what=f"events of pods in namespace {namespace}",
             resource=events,
-            # Of all pods: several reasons, or names, cannot be asked for at once.
+            # All pods: one request cannot select several reasons or names.
             selected={"namespace": namespace, "field_selector": "involvedObject.kind=Pod"},
             read=read_news,
             clock=clock,
@@ -147,27 +147,27 @@ class KubernetesOrchestrator:
         ]
 
     def start(self) -> None:
-        """Begin to watch. Until the first answers `fleet` returns `None`."""
+        """Start to watch. Until the first answers `fleet` returns `None`."""
         for thread in self._threads:
             thread.start()
 
     def ask_to_stop(self) -> None:
-        """Watch no more; the threads end when what they wait for has come or failed."""
+        """Stop watching; the threads end after their present request."""
         self._stop.set()
 
     def stop(self) -> None:
-        """End watching, within seconds. Calling twice is safe."""
+        """Stop watching, within seconds. Idempotent."""
         self.ask_to_stop()
         for thread in self._threads:
             thread.join()
 
     def fleet(self) -> Fleet | None:
-        """The workers' pods; `None` while they are not known, and where there is no such StatefulSet."""
+        """Return the workers' pods; `None` while unknown or without the StatefulSet."""
         sets, pods = self._sets.items(), self._pods.items()
         if sets is None or pods is None:
             return None
         size, uid, told = sets[self._name]
-        # Without events nothing is known of pods that are not there: no reason to doubt those that are.
+        # Without events the reasons for missing pods are unknown; existing pods are unaffected.
         missing = {f"{self._name}-{ordinal}" for ordinal in range(size)} - pods.keys()
         return Fleet(
             pods=pods,
@@ -179,7 +179,7 @@ class KubernetesOrchestrator:
         )
 
     def scale(self, workers: int) -> None:
-        """Ask for so many workers. Doing it again changes nothing."""
+        """Request a number of workers. Idempotent."""
 
         def ask() -> None:
             self._scale.patch(
@@ -198,8 +198,11 @@ class KubernetesOrchestrator:
             raise type(cause)(said) from error
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """Give a container of a pod more memory, while it runs. Kubernetes documentation: "Resize CPU and Memory
-        Resources assigned to Containers"; servers offer it from 1.33 on."""
+        """Raise the memory of a running pod's container.
+
+        Kubernetes documentation: "Resize CPU and Memory Resources assigned to Containers"; available from
+        1.33.
+        """
         limits = {"limits": {"memory": str(memory.limit)}}
         requests = {"requests": {"memory": str(memory.request)}} if memory.request else {}
         body = {"spec": {"containers": [{"name": container, "resources": limits | requests}]}}
@@ -223,8 +226,11 @@ class KubernetesOrchestrator:
             ) from error
 
     def _read_pod(self, content: Object) -> Pod | None:
-        """`None` for a pod of somebody else. One without an owner is about to be adopted by its name, as after the
-        StatefulSet was deleted with ``--cascade=orphan`` and made anew."""
+        """Read a pod; `None` for a foreign one.
+
+        A pod without an owner will be adopted by its name, as after the StatefulSet was deleted with
+        ``--cascade=orphan`` and created again.
+        """
         metadata = content["metadata"]
         owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
         if any((owner["kind"], owner["name"]) != ("StatefulSet", self._name) for owner in owners):

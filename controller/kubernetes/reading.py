@@ -1,6 +1,7 @@
-"""What a pod object says, in the controller's words. Pure; the words' meanings are in `controller.kubernetes.reasons`.
+"""Pod objects as the controller's `Pod`. Pure; `controller.kubernetes.reasons` has the meanings.
 
-Kubernetes documentation: "Pod Lifecycle" (phases, conditions, container states, termination), "Pod v1 core" (fields).
+Kubernetes documentation: "Pod Lifecycle" (phases, conditions, container states, termination), "Pod v1 core"
+(fields).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from controller.kubernetes.reasons import Meaning
 from controller.scaling.orchestrator import Exit, Memory, Pod
 
 _SIGNALLED = 128
-"""A shell's and a container runtime's exit code of a process that a signal ended is this plus its number."""
+"""Offset of the exit code of a process ended by a signal, in shells and container runtimes."""
 
 _TELLING = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.PREEMPTED)
-"""Kinds of ends, the most telling first."""
+"""Kinds of ends, the most informative first."""
 
 
 def read_pod(pod: Mapping[str, Any]) -> Pod:
-    """A pod as the API server gives it. Fields that are missing or of another type count as absent."""
+    """Read a pod from the API server. Missing fields and fields of another type count as absent."""
     metadata, status = _part(pod, "metadata"), _part(pod, "status")
     dead, exits = _dead(pod), _exits(pod)
     return Pod(
@@ -44,12 +45,12 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
 
 
 def _leaving(status: Mapping[str, Any]) -> Exit:
-    """Why a pod is deleted, while its processes have their grace period.
+    """Return why a pod is deleted, during its grace period.
 
-    Called for deleted pods only: the condition `DisruptionTarget` alone may be taken back again.
+    Only for deleted pods: the condition `DisruptionTarget` alone may be withdrawn.
     """
     if status.get("reason") == "NodeLost":
-        # Marked for deletion by the control plane. Whether its processes run nobody knows: that is the lease's to tell.
+        # The control plane marked it. Its processes may still run, so the lease decides.
         return _said(reasons.ENDS["NodeLost"], str(status.get("message", "")))
     return _disruption(status) or _said(reasons.DELETED, "")
 
@@ -63,7 +64,7 @@ def _disruption(status: Mapping[str, Any]) -> Exit | None:
 
 
 def _dead(pod: Mapping[str, Any]) -> Exit | None:
-    """Why none of its containers runs nor will run.
+    """Return why no container runs or will run.
 
     A phase alone is not certain: an evicted pod is Failed while the kubelet still ends its containers.
     """
@@ -81,9 +82,9 @@ def _dead(pod: Mapping[str, Any]) -> Exit | None:
     if reason in reasons.ENDS:
         return _said(reasons.ENDS[reason], message)
     if _part(pod, "metadata").get("deletionTimestamp") or _disruption(status) is not None:
-        # A process that is killed when its grace period is over did not fail: it was taken away.
+        # A process killed after its grace period did not fail: it was taken away.
         return _leaving(status)
-    # The one that says most.
+    # The most informative end.
     ends = sorted(_exits(pod).items(), key=lambda item: _TELLING.index(item[1].kind))
     if ends:
         name, end = ends[0]
@@ -103,7 +104,7 @@ def _evicted(message: str) -> Exit:
 
 
 def _exits(pod: Mapping[str, Any]) -> dict[str, Exit]:
-    """Per container the end of the process that ran last, or of the one before the present one."""
+    """Return the last end of a process for each container."""
     found = {}
     for container in _containers(_part(pod, "status")):
         end = _ended(container, pod)
@@ -119,7 +120,7 @@ def _ended(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Exit | None:
 
 
 def _idle(status: Mapping[str, Any]) -> Iterator[str]:
-    """Containers of which it is said that no process runs: ended, or waiting to be started (again)."""
+    """Yield containers without a running process: ended, or waiting for a start."""
     for container in _containers(status):
         state = _part(container, "state")
         if state.get("running") is None and (state.get("terminated") or state.get("waiting")):
@@ -141,7 +142,7 @@ def _exit(name: str, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> Exit:
     if reason in reasons.CONTAINER_ENDS:
         return _said(reasons.CONTAINER_ENDS[reason], str(ended.get("message") or ""))
     if code in (0, _SIGNALLED + signal.SIGTERM):
-        # The kubelet asks with SIGTERM; a process that has not set up its handler yet dies of it.
+        # The kubelet sends SIGTERM; a process without a handler yet dies from it.
         return _said(reasons.CONTAINER_ENDS["Completed"], "")
     said = f"ended with exit code {code}{_signal_name(code)}"
     message = str(ended.get("message") or "").strip()
@@ -159,7 +160,7 @@ def _signal_name(code: int) -> str:
 
 
 def _trouble(pod: Mapping[str, Any]) -> str:
-    """The first thing that keeps it from running and does not pass by itself."""
+    """Return the first persistent reason why the pod does not run."""
     status = _part(pod, "status")
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -177,7 +178,7 @@ def _trouble(pod: Mapping[str, Any]) -> str:
 
 
 def _last_end(container: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """For one that is not started again at once: how it ended. One that runs before the others, too."""
+    """Return the last end of a container that waits for its restart."""
     end = _ended(container, pod)
     return f" (the last time: {end.reason})" if end else ""
 
@@ -196,7 +197,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
     sub_epoch: 1 << 10 * (power + 1) for power, sub_epoch in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
 }
-"""Of quantities of memory. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
+"""Suffixes of memory quantities. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
 
 
 def _memory(pod: Mapping[str, Any]) -> dict[str, Memory]:
@@ -210,13 +211,13 @@ def _memory(pod: Mapping[str, Any]) -> dict[str, Memory]:
 
 
 def _bytes(quantity: object) -> int:
-    """0 of what is no quantity of memory."""
+    """Return bytes; 0 for an invalid quantity."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)([kMGTPE]|[KMGTPE]i)?", str(quantity))
     return int(float(found[1]) * _SUFFIXES[found[2] or ""]) if found else 0
 
 
 def _unresized(status: Mapping[str, Any]) -> str:
-    """Why a container is not given what it was asked to be given: its node has no room, now or ever."""
+    """Return why a resize has no effect: the node has no room, now or ever."""
     pending = _condition(status, "PodResizePending")
     if pending.get("status") != "True":
         return ""
@@ -246,17 +247,15 @@ def _spec(pod: Mapping[str, Any], container: str) -> Mapping[str, Any]:
 
 
 def _part(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """An object within an object."""
     value = of.get(field)
     return value if isinstance(value, Mapping) else {}
 
 
 def _list(of: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    """A list of objects within an object."""
     value = of.get(field)
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _number(value: object) -> int:
-    """A whole number, which the API gives as one or as a quantity's text."""
+    """Return an integer, which the API gives as a number or a quantity's text."""
     return int(str(value)) if re.fullmatch(r"\d+", str(value)) else 0

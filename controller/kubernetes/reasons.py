@@ -1,9 +1,8 @@
-"""What the words of Kubernetes mean for a task that ran there, and what a person can do about them: tables only.
+"""Meanings of Kubernetes' words for tasks, and remedies: tables only.
 
-`{}` in a text is the message Kubernetes gives with the word. Cures name keys of the chart's values.
-
-Kinds: `PREEMPTED` where the task cannot be what brought the end about; `CRASH`, a lost worker, where it may be: these
-are counted, so that a sub-epoch which brings down one pod after another is given up in the end.
+`{}` in a text is Kubernetes' message. Remedies name keys of the chart's values. Kinds: `PREEMPTED` if the
+task cannot be the cause; `CRASH`, a lost worker, if it may be: these are counted, so a sub-epoch that ends
+one pod after another fails eventually.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _TAKEN, _LOST, _MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.O
 
 
 class Meaning(NamedTuple):
-    """How a task counts, and what is said."""
+    """The effect on a task, and the message."""
 
     kind: FailureKind
     text: str
@@ -52,8 +51,11 @@ ENDS: Final[Mapping[str, Meaning]] = {
     "UnexpectedAdmissionError": Meaning(_TAKEN, "refused by its node, as when GPUs fail: {}"),
     "DeadlineExceeded": Meaning(_TAKEN, "activeDeadlineSeconds of the pod has passed"),
 }
-"""``status.reason`` of a pod whose phase is Failed. Documentation: "Node-pressure Eviction", "Node Shutdowns",
-"Pod Lifecycle". What a node's admission says of a resource ("OutOfcpu", "OutOfnvidia.com/gpu") comes with its name."""
+"""``status.reason`` of a pod in the phase Failed.
+
+Documentation: "Node-pressure Eviction", "Node Shutdowns", "Pod Lifecycle". A node's admission adds the
+resource's name ("OutOfcpu", "OutOfnvidia.com/gpu").
+"""
 
 PRESSURES: Final[Mapping[str, Meaning]] = {
     "ephemeral": Meaning(_LOST, "raise worker.tmpSize, or give nodes more disk"),
@@ -65,7 +67,7 @@ PRESSURES: Final[Mapping[str, Meaning]] = {
     "DiskPressure": Meaning(_LOST, "give nodes more disk"),
     "PIDPressure": Meaning(_LOST, "start fewer processes in a container"),
 }
-"""What the kubelet's message on an eviction speaks of. Documentation: "Node-pressure Eviction"."""
+"""Causes in the kubelet's message on an eviction. Documentation: "Node-pressure Eviction"."""
 
 CONTAINER_ENDS: Final[Mapping[str, Meaning]] = {
     "Completed": Meaning(_TAKEN, "ended by itself, as it does when asked to"),
@@ -73,7 +75,7 @@ CONTAINER_ENDS: Final[Mapping[str, Meaning]] = {
     "ContainerCannotRun": Meaning(_LOST, "could not be started: {}"),
     "StartError": Meaning(_LOST, "could not be started: {}"),
 }
-"""Reasons of a container's `terminated` state, beside OOMKilled and Error. Documentation: "Pod Lifecycle"."""
+"""Reasons of a container's `terminated` state, besides OOMKilled and Error. Documentation: "Pod Lifecycle"."""
 
 WAITS: Final[Mapping[str, str]] = {
     "ErrImagePull": "image {image} cannot be pulled: check images.registry, images.tag and images.pullSecrets ({})",
@@ -89,7 +91,7 @@ WAITS: Final[Mapping[str, str]] = {
     "PreStartHookError": "its hook failed: {}",
     "PostStartHookError": "its hook failed: {}",
 }
-"""Reasons of a container's `waiting` state that do not pass by themselves. Documentation: "Images", "Pod Lifecycle"."""
+"""Persistent reasons of a container's `waiting` state. Documentation: "Images", "Pod Lifecycle"."""
 
 UNSCHEDULABLE: Final[Mapping[str, str]] = {
     "Insufficient nvidia.com/gpu": "add nodes with free NVIDIA GPUs and their device plugin, or lower worker.gpus",
@@ -106,8 +108,10 @@ UNSCHEDULABLE: Final[Mapping[str, str]] = {
     "topology spread": "check worker.topologySpreadConstraints",
     "anti-affinity": "check worker.affinity",
 }
-"""Parts of the scheduler's message -> cure; compared without case. Documentation: "Assigning Pods to Nodes", "Taints
-and Tolerations", "Pod Topology Spread Constraints"."""
+"""Parts of the scheduler's message -> remedy, ignoring case.
+
+Documentation: "Assigning Pods to Nodes", "Taints and Tolerations", "Pod Topology Spread Constraints".
+"""
 
 REFUSED: Final[Mapping[str, str]] = {
     "exceeded quota": "raise the namespace's ResourceQuota, or lower worker.replicas or worker.resources",
@@ -121,8 +125,10 @@ REFUSED: Final[Mapping[str, str]] = {
     "admission webhook": "a policy of the cluster refuses it: ask who runs the cluster",
     "failed calling webhook": "a webhook that the cluster asks about pods does not answer: ask who runs the cluster",
 }
-"""Parts of what is said of a pod or claim that could not be made -> cure; compared without case. Documentation:
-"Resource Quotas", "Limit Ranges", "Pod Security Admission", "Dynamic Admission Control"."""
+"""Parts of the message on a refused pod or claim -> remedy, ignoring case.
+
+Documentation: "Resource Quotas", "Limit Ranges", "Pod Security Admission", "Dynamic Admission Control".
+"""
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
-"""Documentation: "Schedule GPUs". GPUs are given in limits, whole."""
+"""Documentation: "Schedule GPUs". GPUs are given in limits, as integers."""

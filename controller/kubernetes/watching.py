@@ -1,14 +1,11 @@
-"""A local copy of one collection of an API server: listed once, then kept up by watches.
+"""A local copy of one collection of an API server: listed once, then updated by watches.
 
-The copy is replaced as a whole at every change, so a reader needs no lock and never waits. Whatever is odd (a watch
-that breaks off, an event that makes no sense, a version that is too old) ends in a new list, which is always right, and
-the copy is forgotten until then; only a watch that ends in good order is continued from where it was.
-
-The client's own `SharedInformer` does not know how old its view is, and waits for ever for a connection that died
-without a word; its `Watch`, which is used here, can be given limits.
-
-Kubernetes documentation: "Kubernetes API Concepts", sections "Efficient detection of changes", "Watch bookmarks",
-"Retrieving large results sets in chunks", "410 Gone responses". The pattern is client-go's Reflector.
+Every change replaces the whole copy, so a reader needs no lock and never waits. Anything unusual (a broken
+watch, an invalid event, an outdated version) discards the copy and lists again; only a watch that ends
+normally is continued. The client's `SharedInformer` does not know the age of its view and waits forever for a
+dead connection; its `Watch`, used here, accepts time limits. Kubernetes documentation: "Kubernetes API
+Concepts", sections "Efficient detection of changes", "Watch bookmarks", "Retrieving large results sets in
+chunks", "410 Gone responses". The pattern is client-go's Reflector.
 """
 
 from __future__ import annotations
@@ -35,43 +32,45 @@ Object = Mapping[str, Any]
 """A decoded JSON object."""
 
 WATCH_S = 5
-"""A watch lasts so long, then the next one goes on where it ended. A connection that died without a word looks like one
-without news: only this end, when it fails to come, tells them apart. Bookmarks come about once a minute, which is too
-rare. It costs the API server a request every 5 s."""
+"""Seconds of a watch; the next one continues it.
+
+A dead connection looks like one without news; only the missing end shows it. Bookmarks, about once a minute,
+are too rare. Cost: one request every 5 s.
+"""
 
 TIMEOUT_S = 3.0
-"""How long a server may be late with anything. What is older than `WATCH_S` and this together is out of date."""
+"""Maximum delay of a server in seconds. A copy older than `WATCH_S` plus this is outdated."""
 
 _PAGE = 100
-"""Objects a page of a list has: pods are about 10 KB each, and a thousand at once would double this process."""
+"""Objects per page of a list: a pod has about 10 KB, and a thousand at once would double this process."""
 
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
-"""Between tries: doubled each time, and varied so that several controllers do not come at once."""
+"""Seconds between tries: doubled each time, with jitter against simultaneous controllers."""
 
 _MAX_ASKED_S = 30.0
-"""The longest pause that is granted to a server."""
+"""Maximum pause that a server may request."""
 
 _GONE: Final = 410
 
 _REFUSED = (CerebroError, ApiException, ConfigException, HTTPError, OSError)
 _FAULTS = (*_REFUSED, AttributeError, LookupError, TypeError, ValueError)
-"""A refusal, a server that does not answer, an answer that cannot be read: after each of them a new list is right."""
+"""A refusal, no answer, or an unreadable answer: each requires a new list."""
 
 Item = TypeVar("Item")
 
 
 class Mirror(Generic[Item]):
-    """Keeps a copy of a collection while `run` runs, in one thread; `items` may be called from any.
+    """Keeps a copy of a collection while `run` runs in one thread. `items` is thread-safe.
 
     Args:
         what: the collection, for people.
         resource: the collection, for the client.
-        selected: namespace and selectors, as the client has them.
-        read: makes an item of an object, or `None` of one that does not belong here.
+        selected: namespace and selectors for the client.
+        read: makes an item from an object, or `None` for a foreign one.
         clock: monotonic seconds.
-        changed: called after each change, and whenever the server was heard.
-        without: what it means that the collection is not known, for people.
-        empty: what it means that the collection is empty, where that is an error.
+        changed: called after each change and each answer.
+        without: effect of an unknown collection, for people.
+        empty: message for an empty collection, if that is an error.
     """
 
     def __init__(
@@ -88,12 +87,12 @@ class Mirror(Generic[Item]):
     ) -> None:
         self._what, self._resource, self._selected, self._read = what, resource, selected, read
         self._clock, self._changed, self._without, self._empty = clock, changed, without, empty
-        # What was made of each object, by its name; and when the server last confirmed that. Replaced together.
+        # The items by name, and the time of the server's last confirmation. Replaced together.
         self._copy: tuple[Mapping[str, Item], float] | None = None
         self._complaint = ""
 
     def items(self) -> Mapping[str, Item] | None:
-        """The collection by name; `None` while it may be out of date."""
+        """Return the collection by name; `None` while it may be outdated."""
         copy = self._copy
         return copy[0] if copy and self._clock() - copy[1] <= WATCH_S + TIMEOUT_S else None
 
@@ -112,7 +111,7 @@ class Mirror(Generic[Item]):
             stop.wait(max(pause_s * random.uniform(0.5, 1.0), asked_s))
 
     def _list(self) -> str:
-        """Replace the copy; returns the version to watch from."""
+        """Replace the copy; return the version for the next watch."""
         items: dict[str, Item] = {}
         further = None
         while True:
@@ -132,7 +131,7 @@ class Mirror(Generic[Item]):
                 return version
 
     def _watch(self, version: str, stop: threading.Event) -> str:
-        """Apply the events of one watch, until the server ends it; returns the version to go on from."""
+        """Apply the events of one watch until the server ends it; return the version to continue from."""
         events = Watch().stream(
             self._resource.get,
             **self._selected,
@@ -143,7 +142,7 @@ class Mirror(Generic[Item]):
             _request_timeout=(TIMEOUT_S, WATCH_S + TIMEOUT_S),
         )
         for event in events:
-            # `None` is a line that is no JSON.
+            # `None` is a line of invalid JSON.
             kind, content = event["type"], event["object"]
             version = content["metadata"]["resourceVersion"]
             items = dict(self._copy[0]) if self._copy else {}
@@ -166,7 +165,7 @@ class Mirror(Generic[Item]):
             items[name] = item
 
     def _heard(self, items: Mapping[str, Item]) -> None:
-        """The server says that this is the collection now."""
+        """Store the collection as confirmed now."""
         if self._empty and not items:
             raise ClusterError(self._empty)
         self._copy = items, self._clock()
@@ -176,8 +175,7 @@ class Mirror(Generic[Item]):
         self._changed()
 
     def _forget(self, error: Exception) -> None:
-        """Know nothing until the next list. Why is said once, until it passes or changes: of a refusal every word
-        counts, of silence that there is some."""
+        """Discard the copy. Log the reason once, until it passes or changes."""
         self._copy = None
         cause = translated(error)
         complaint = str(cause) if isinstance(cause, ClusterError) else "silence"
