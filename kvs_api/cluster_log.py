@@ -49,7 +49,7 @@ class ClusterLogStore(StacksStore):
     def cluster_log(self, after: int, wait_s: float) -> Iterator[str]:
         """Yield events of the cluster log after a cursor, as JSON objects."""
         for _, found in self._block({keys.CLUSTER_LOG: after}, wait_s):
-            entries, _ = self._page(keys.CLUSTER_LOG, after, found)
+            entries, _ = self._page(keys.CLUSTER_LOG_NAME, after, found)
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
     def _page(self, name: str, after: int, found: Entries) -> tuple[Entries, bool]:
@@ -136,7 +136,7 @@ class ClusterLogStore(StacksStore):
             cluster_log = answer.get(keys.CLUSTER_LOG, [])
         if notifications is not None and (news := answer.get(keys.CLUSTER)):
             notifications = seq_of(news[-1][0])
-        cluster_log, is_cut = self._page(keys.CLUSTER_LOG, streams.get(keys.CLUSTER_LOG, 0), cluster_log)
+        cluster_log, is_cut = self._page(keys.CLUSTER_LOG_NAME, streams.get(keys.CLUSTER_LOG, 0), cluster_log)
         if is_checked:
             cluster_log = [(identity, {**fields, _OF_CLUSTER: b"1"}) for identity, fields in cluster_log]
         found: dict[str, list[str]] = {}

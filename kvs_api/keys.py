@@ -119,13 +119,13 @@ def log(name: str) -> str:
     return f"{experiment(name)}:log"
 
 
-CLUSTER_LOG = ".cluster"
+CLUSTER_LOG_NAME = ".cluster"
 """Name of the cluster log in place of an experiment's name. Experiment names cannot start with a dot."""
 
 
 def log_of(name: str) -> str:
-    """Log of an experiment, or the cluster log by the name `CLUSTER_LOG`."""
-    return CLUSTER_LOG if name == CLUSTER_LOG else log(name)
+    """Log of an experiment, or the cluster log by the name `CLUSTER_LOG_NAME`."""
+    return CLUSTER_LOG if name == CLUSTER_LOG_NAME else log(name)
 
 
 def marks(name: str) -> str:

@@ -26,7 +26,7 @@ MOST = 20_000
 
 
 class SegmentStore(ClusterLogStore):
-    """Moves logs into files and keeps snapshots. `name` is an experiment or `keys.CLUSTER_LOG`."""
+    """Moves logs into files and keeps snapshots. `name` is an experiment or `keys.CLUSTER_LOG_NAME`."""
 
     def cut(self, name: str, request: SegmentRequest) -> SegmentAnswer:
         """Move the oldest entries in the database into at most one segment, as `request` says.
@@ -112,7 +112,7 @@ class SegmentStore(ClusterLogStore):
             "segment": segment.model_dump_json(),
             "tasks": [],
         }
-        if name != keys.CLUSTER_LOG:
+        if name != keys.CLUSTER_LOG_NAME:
             ended = ended_tasks(entries)
             call |= {"experiment": keys.experiment(name), "created": request.created}
             call["tasks"] = [{"key": keys.task(name, task), "attempt": ended[task]} for task in ended]
@@ -168,7 +168,7 @@ class SegmentStore(ClusterLogStore):
             "term": term,
             "snapshot": snapshot.model_dump_json(),
         }
-        if name != keys.CLUSTER_LOG:
+        if name != keys.CLUSTER_LOG_NAME:
             call |= {"experiment": keys.experiment(name), "created": created}
         old = self._answered(name, call, term)["old"] or []
         self._files.remove(name, (json.loads(each)["file"] for each in old))

@@ -22,7 +22,7 @@ class SegmentViews(HistoryViews):
 
     def cut_cluster_log(self, call: Call) -> Response:
         """Move the older part of the cluster log into a file."""
-        return answer(self._store.cut(keys.CLUSTER_LOG, call.body(SegmentRequest)))
+        return answer(self._store.cut(keys.CLUSTER_LOG_NAME, call.body(SegmentRequest)))
 
     def segments(self, call: Call, name: str) -> Response:
         """Return the part of an experiment's log that is in files."""
@@ -31,7 +31,7 @@ class SegmentViews(HistoryViews):
 
     def cluster_log_segments(self, call: Call) -> Response:
         """Return the part of the cluster log that is in files."""
-        return answer(self._store.segments(keys.CLUSTER_LOG))
+        return answer(self._store.segments(keys.CLUSTER_LOG_NAME))
 
     def keep_snapshot(self, call: Call, name: str) -> Response:
         """Store a snapshot of an experiment's log."""
@@ -39,7 +39,7 @@ class SegmentViews(HistoryViews):
 
     def keep_cluster_log_snapshot(self, call: Call) -> Response:
         """Store a snapshot of the cluster log."""
-        return self._keep(call, keys.CLUSTER_LOG)
+        return self._keep(call, keys.CLUSTER_LOG_NAME)
 
     def snapshot(self, call: Call, name: str) -> Response:
         """Return the newest snapshot of an experiment's log in a format."""
@@ -47,7 +47,7 @@ class SegmentViews(HistoryViews):
 
     def cluster_log_snapshot(self, call: Call) -> Response:
         """Return the newest snapshot of the cluster log in a format."""
-        return self._found(call, keys.CLUSTER_LOG)
+        return self._found(call, keys.CLUSTER_LOG_NAME)
 
     def _keep(self, call: Call, name: str) -> Response:
         seq = call.whole_number("seq", "the number of the newest event in it")

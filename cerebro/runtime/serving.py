@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,10 @@ class Threads:
     def __init__(self, count: int) -> None:
         self.count, self._pending, self._progress = count, 0, 0.0
         self._executor = ThreadPoolExecutor(count, thread_name_prefix="request")
+        together = threading.Barrier(count + 1)  # starts all threads now, not one by one at later requests
+        for _ in range(count):
+            self._executor.submit(together.wait)
+        together.wait()
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function` in a thread and return its result."""

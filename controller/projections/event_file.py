@@ -184,7 +184,7 @@ def _checksum(data: bytes) -> bytes:
 def _version() -> Event:
     from tensorboard.compat.proto import event_pb2
 
-    return event_pb2.Event(wall_time=0.0, file_version="autoscaler.Event:2")
+    return event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")
 
 
 def _event(record: Record) -> Event:

@@ -333,7 +333,7 @@ def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> N
     """In processes of their own; one that would train another model says what differs."""
     found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
     assert [step.outcome for step in found.steps if step.name == "ddp-2"] == [
-        "the gradients and the model of one device"
+        "same gradients and model as on one device"
     ]
     with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
         experiment(locators).dry_run(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])

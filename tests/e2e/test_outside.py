@@ -58,7 +58,7 @@ def test_mistakes_are_told_before_anything_runs(lab: Lab, elsewhere: str) -> Non
     with pytest.raises(UnauthorizedError):
         Experiment("outside-2", locators={"train": "s3://bucket/train.csv"}, server=elsewhere, token="wrong")
     with pytest.raises(
-        LocatorError, match=r"data/train\.csv is a path of this machine, and http.* is elsewhere"
+        LocatorError, match=r"data/train\.csv is a path of this machine, but http.* is elsewhere"
     ):
         Experiment(
             "outside-2", locators={"train": "data/train.csv"}, server=elsewhere, token=lab.info().token()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ class InThisThread(Threads):
 
     def __init__(self) -> None:
         super().__init__(1)
+        self.close()
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """See `Threads`."""
@@ -82,4 +84,6 @@ def wait_for_news(store: Store, read: Callable[[], Result]) -> Result:
                 return found
             await poll.news(asyncio.Event().wait)
 
-    return asyncio.run(answer())
+    # In a thread, because Playwright's event loop may run in this one.
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(asyncio.run, answer()).result()

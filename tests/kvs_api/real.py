@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import threading
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Self
 
@@ -115,9 +114,7 @@ class Service:
         )
         self.port = self._server.port
         self._loop = start(self._server)
-        # Threads begin here, not in the first tests that need them.
-        everybody = threading.Barrier(threads.count)
-        wait([threads._executor.submit(everybody.wait) for _ in range(threads.count)])
+        # Its thread begins here, not in the first test that waits.
         wait_for_news(self._store, lambda: self._store._block({"nothing": 0}, 0.01))
 
     def __enter__(self) -> Self:

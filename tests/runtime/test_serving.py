@@ -436,3 +436,11 @@ def test_requests_follow_each_other_on_a_connection(serve: Serve, content: bytes
         assert answered(connection)
         connection.sendall(SECOND)
         assert answered(connection)
+
+
+def test_all_threads_start_with_the_server() -> None:
+    """Memory and threads of a service don't grow with its first requests."""
+    before = threading.active_count()
+    threads = Threads(3)
+    assert threading.active_count() == before + 3
+    threads.close()

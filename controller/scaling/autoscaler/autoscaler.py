@@ -38,7 +38,7 @@ _EVERY_S, _AT_LEAST_EVERY_S = 20.0, 600.0
 _LOOK_S = 2.0
 """Seconds between two checks for a reason to forecast: each costs a pass over all models and workers."""
 
-_LATE = 0.25
+_LATE = 0.5
 """An answer that took longer than this share of the remaining time is discarded as outdated."""
 
 _NEWS = 0.1
