@@ -28,7 +28,7 @@ def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureF
     assert cli.main(["cluster", "status", "-f", file]) == 0
     assert "ACTIVE, Kubernetes 1.34" in capsys.readouterr().out
     assert cli.main(["cluster", "delete", "-f", file, "--yes"]) == 0
-    assert "nothing of demo is left" in capsys.readouterr().out
+    assert "no billed resource of demo" in capsys.readouterr().out
 
 
 def test_delete_asks_and_without_a_terminal_refuses(
