@@ -14,6 +14,7 @@ from tests.controller.projection.written import contents, file_of, file_of_run, 
 def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
     """Sub-epochs by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
     accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
+    assert accumulator.file_version == 2.0
     series = {
         tag: [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
         for tag in accumulator.Tags()["scalars"]
