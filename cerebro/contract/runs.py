@@ -79,7 +79,8 @@ class FitRequest(Contract):
     gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
     """Numbers of devices that a sub-epoch may take. Absent: chosen by the platform."""
     gang: int = Field(1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
-    """Workers that train a sub-epoch together, each on its own partition. Fewer workers per model end gangs.
+    """Workers that train a sub-epoch together, each on its own partition, while each model has that many
+    workers.
     """
     trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
     """Whether parallel plans may be measured in trials before they are chosen."""
