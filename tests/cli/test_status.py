@@ -325,7 +325,7 @@ def test_an_experiment_without_runs_says_so() -> None:
 
 
 def test_numbers_are_rounded_for_people() -> None:
-    """Each in its largest sub-epoch."""
+    """Rounded to seconds, minutes, hours or days."""
     assert [cli_text.size(n) for n in (0, 999, 38e6, 1.25e9)] == ["0 B", "999 B", "38 MB", "1.2 GB"]
     spans = [cli_text.duration(s) for s in (-1, 59, 60, 7200, 200_000)]
     assert spans == ["0 s", "59 s", "1 min", "2 h", "2 days"]
