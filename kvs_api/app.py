@@ -114,12 +114,14 @@ class App:
         view, scope = views.get(method, (_refuse_method if views else _refuse_path, Scope.KNOWN))
         # Callers may send any method: methods without a view share one label.
         route, method = (path, method) if method in views else ("none", "any")
+        # Without a token, nobody may fill the memory.
+        limit = _BODY_OF_STRANGERS if scope is Scope.OPEN else self._max_body_bytes
         try:
-            response = await self._content_and_answer(request, view, scope)
+            response = await self._content_and_answer(request, view, scope, limit)
         except TooLargeError:
             response = problem(
                 errors.BadRequestError(
-                    f"{request.method} {request.url.path}: the body has more than {self._max_body_bytes:,} bytes"
+                    f"{request.method} {request.url.path}: the body has more than {limit:,} bytes"
                 ),
                 413,
             )
@@ -128,9 +130,9 @@ class App:
         self._metrics.answered(route, method, response.status_code, time.perf_counter() - began)
         return response
 
-    async def _content_and_answer(self, request: Request, view: View, scope: Scope) -> Response:
+    async def _content_and_answer(self, request: Request, view: View, scope: Scope, limit: int) -> Response:
         length = declared_length(request.scope["headers"])
-        if length is not None and length > self._max_body_bytes:
+        if length is not None and length > limit:
             raise TooLargeError
         call = Call(request)
         if length is None or length > _BODY_OF_STRANGERS:
@@ -139,7 +141,7 @@ class App:
                 return refusal
         if length != 0:
             content = io.BytesIO()
-            await read_body(request.receive, content, self._max_body_bytes)
+            await read_body(request.receive, content, limit)
             call.content = content.getvalue()
         poll = LongPoll()
         while True:

@@ -17,6 +17,7 @@ from cerebro.contract.identity import Principal
 Body = TypeVar("Body", bound=BaseModel)
 
 _MAX_ONCE = 64
+_MAX_DIGITS = 16  # of `MAX_SEQ`; Python refuses to convert thousands
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -40,7 +41,7 @@ class Call:
     def term(self) -> int:
         """Return the controller's term that the request names; 0 if none."""
         text = self.request.headers.get(api.TERM, "0")
-        if not (text.isascii() and text.isdecimal()):
+        if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:
             raise errors.BadRequestError(f"header {api.TERM}: expected a whole number, got {text!r}")
         return int(text)
 
@@ -56,7 +57,7 @@ class Call:
     def whole_number(self, name: str, meaning: str) -> int:
         """Return a required parameter."""
         text = self.args.get(name, "")
-        if not text.isdecimal() or int(text) > api.MAX_SEQ:
+        if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) > api.MAX_SEQ:
             raise errors.BadRequestError(f"{name} must be {meaning}, not {text!r}")
         return int(text)
 

@@ -73,7 +73,9 @@
 
 from __future__ import annotations
 
-_PREFIX = "cerebro:1:"
+from cerebro.contract import SCHEMA_VERSION
+
+_PREFIX = f"cerebro:{SCHEMA_VERSION}:"
 """The digit is the schema version, so another schema never reads these keys."""
 
 EXPERIMENTS = f"{_PREFIX}experiments"

@@ -43,8 +43,8 @@ local function occupy(worker, devices, task)
   for _, list in ipairs(lists(worker, devices)) do redis.call('RPUSH', list.key, task) end
 end
 
--- A task that is in none of the lists, as its worker has begun anew, changes nothing. What an older version assigned is
--- in no list either, and tells no devices.
+-- A task that is in none of the lists, as its worker has begun anew, changes nothing. A
+-- task whose hash is gone has no devices.
 local function vacate(worker, devices, task)
   if not devices then return end
   for _, list in ipairs(lists(worker, devices)) do redis.call('LREM', list.key, 0, task) end

@@ -22,7 +22,7 @@
 --   {call = "quarantine", experiment, name, log, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
---   {call = "cluster log", after, term, events = [{event, worker, incarnation}]}
+--   {call = "cluster_log", after, term, events = [{event, worker, incarnation}]}
 --   {call = "cut", experiment?, created?, log, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
 --   {call = "snapshot", experiment?, created?, log, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}

@@ -5,5 +5,5 @@ Nothing here does I/O. Every model is frozen, refuses unknown fields and carries
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Version of every record in the store; a client and a server that differ refuse each other by name."""

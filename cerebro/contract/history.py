@@ -91,7 +91,7 @@ class SubEpochHistory(Contract):
         peak_bytes: peak memory of a sub-epoch's process; 0 if unknown.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     sub_epochs: float = Field(gt=0, allow_inf_nan=False)
     log_rate: _Logarithm
     variance: _Seconds = 0.0

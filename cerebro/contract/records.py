@@ -71,7 +71,7 @@ class Locators(Contract):
 class ExperimentRecord(Contract):
     """Record of an experiment. Written once; the locators may change until a data set exists."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     name: Name
     locators: Locators
     archive: Sha256 | None = None
@@ -160,7 +160,7 @@ class WorkerRecord(Contract):
     `incarnation` is new at each start of the worker's process: it fences the previous one.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     worker: Name
     incarnation: str = Field(min_length=1)
     weight: float = Field(gt=0)
@@ -275,7 +275,7 @@ class Reclaim(Contract):
 class SizeRequest(Contract):
     """Requested number of workers, until the cluster manager accepts or refuses it."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     workers: int = Field(ge=0, le=1000)
     """Number of workers. 0 removes all workers, and no run continues."""
     pause: bool = Field(False, exclude_if=lambda value: not value)
@@ -307,7 +307,7 @@ class Troubles(Contract):
     Not part of a worker's record, because a worker that never started never registered.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     pods: dict[str, str] = Field(default_factory=dict)
     """Name of the pod -> what keeps it from running."""
     note: str = Field("", exclude_if=lambda text: not text)
@@ -328,7 +328,7 @@ class Troubles(Contract):
 class CodeRecord(Contract):
     """User code as an encoded string (cloudpickle, base64). Decoded only inside a worker's child process."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     sha256: Sha256
     """SHA-256 of the encoded string."""
     fingerprint: Sha256

@@ -51,7 +51,7 @@ class Registration(Contract):
 class ModelVersion(Contract):
     """A version of a registered model. Immutable, except for the outcome of its copying."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     name: Name
     version: int = Field(ge=1)
     state: Literal["copying", "ready", "failed"] = "copying"

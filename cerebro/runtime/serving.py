@@ -169,6 +169,8 @@ class _Connection(HttpToolsProtocol):
         self._body_since: float | None = None
         """When the headers of a request were complete whose body is not."""
         self._body_bytes = 0
+        self._frame_bytes = 0
+        """Bytes received since the last piece of the body: sizes of chunks, extensions and trailers."""
         self._unsent, self._taken = 0, self.since
         """Bytes of answers that the peer has not taken yet, and when that number changed last."""
 
@@ -184,9 +186,16 @@ class _Connection(HttpToolsProtocol):
             self.since, self._is_idle = time.monotonic(), False
         if self._body_since is None:
             self._head_bytes += len(data)
+        else:
+            self._frame_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
+        if max(self._head_bytes, self._frame_bytes) > _HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The headers are too large")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Drop trailers of a chunked body: uvicorn would add them to the headers, after the checks."""
+        if self._body_since is None:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Refuse a request whose end or host another server could see elsewhere (request smuggling).
@@ -200,7 +209,7 @@ class _Connection(HttpToolsProtocol):
             raise ValueError("the end of the body is ambiguous")
         if names.count(b"host") > 1 or names.count(b"content-length") > 1:
             raise ValueError("a header is set twice")
-        self._head_bytes, self._body_since, self._body_bytes = 0, time.monotonic(), 0
+        self._head_bytes, self._body_since, self._body_bytes, self._frame_bytes = 0, time.monotonic(), 0, 0
         super().on_headers_complete()
 
     def _is_chunked(self) -> bool:
@@ -210,11 +219,12 @@ class _Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Count the body's bytes."""
         self._body_bytes += len(body)
+        self._frame_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Note that the request has arrived."""
-        self._body_since = None
+        self._body_since, self._frame_bytes = None, 0
         super().on_message_complete()
         if self.cycle.response_complete:
             self.since, self._is_idle = time.monotonic(), True
@@ -232,7 +242,15 @@ class _Connection(HttpToolsProtocol):
         cycle: Any = self.cycle  # `None` before the first request
         is_answering = cycle is not None and not cycle.response_complete
         has_arrived = self._body_since is None or bool(self.pipeline)
-        return not (is_answering and has_arrived) and not self.transport.get_write_buffer_size()
+        return (
+            not (is_answering and (has_arrived or self._is_held))
+            and not self.transport.get_write_buffer_size()
+        )
+
+    @property
+    def _is_held(self) -> bool:
+        """True if the application has not asked for the body yet, so the peer must wait."""
+        return bool(self.flow.read_paused or self.cycle.waiting_for_100_continue)
 
     def is_stalled(self, now: float, for_s: float) -> bool:
         """Return whether the peer has taken nothing of an answer for `for_s` seconds."""
@@ -246,6 +264,8 @@ class _Connection(HttpToolsProtocol):
             if not unsent:
                 self.since = now
         if not self.is_waiting:
+            if self._body_since is not None:
+                self._body_since = now  # time that the application takes does not count
             return self.is_stalled(now, self._limits.stalled_s)
         if self._body_since is not None:
             granted_s = self._limits.body_s + self._body_bytes / self._limits.body_bytes_per_s

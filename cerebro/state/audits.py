@@ -230,9 +230,9 @@ def see_commit(
 def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
     """Why a sub-epoch cannot be verified, or an empty string."""
     if visit.parallel_plan is not None or visit.others:
-        return "trained by a way, or by several workers"
+        return "trained by a parallel plan, or by several workers"
     if not visit.cores:
-        return "by a worker of a version that does not say with how many threads"
+        return "its number of threads is not known"
     if model.inherited and len(model.visits) - 1 == model.inherited:
         return "began with the checkpoint of another model"
     if any(audit.sub_epoch.model == model.id for audit in audits.open()):

@@ -112,7 +112,7 @@ def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
     group = run.inspection.group(key.group or "") if run.inspection else None
     known = group.parallel_plan(key.parallel_plan or "") if group else None
     if known is None:
-        raise IllegalEventError(f"{event.task} assigned, but {run.id} knows no such way")
+        raise IllegalEventError(f"{event.task} assigned, but {run.id} knows no such parallel plan")
     if len(event.devices) != known.parallel_plan.size:
         raise IllegalEventError(
             f"{event.task} assigned to devices {event.devices}, but takes {known.parallel_plan.size}"

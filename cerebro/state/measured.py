@@ -57,7 +57,9 @@ def recall(event: TrialsRecalled, run: Run) -> None:
         group, _, parallel_plan = name.partition("/")
         known = run.inspection.group(group)
         if known is None or known.parallel_plan(parallel_plan) is None:
-            raise IllegalEventError(f"TrialsRecalled of {run.id} names the way {name!r}, which is not known")
+            raise IllegalEventError(
+                f"TrialsRecalled of {run.id} names the parallel plan {name!r}, which is not known"
+            )
         found[group, parallel_plan] = outcome.model_copy(update={"is_recalled": True})
     run.trials = {**found, **run.trials}
     for group, parallel_plan in found:

@@ -215,7 +215,7 @@ def lines(run: Run) -> list[str]:
         return []
     by = ", ".join(f"{_models(count)} by {label}" for label, count in used.items())
     return [
-        *([f"ways: {by}"] if by else []),
+        *([f"parallel plans: {by}"] if by else []),
         *(f"{label} is ruled out for {_models(len(f))}: {f[0].ruled_out}" for label, f in struck.items()),
     ]
 
@@ -283,9 +283,9 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
     told = "\n".join(
         [
-            f"{need}no way is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. Give workers "
-            "more devices or more memory, name the blocks of the model in SubEpochSpec.hints (Hints.blocks), or choose "
-            "a smaller batch size",
+            f"{need}no parallel plan is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. "
+            "Give workers more devices or more memory, name the blocks of the model in SubEpochSpec.hints "
+            "(Hints.blocks), or choose a smaller batch size",
             *lines,
         ]
     )

@@ -142,13 +142,10 @@ class _Decoder(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the class or function, from its present module if that has moved."""
-        loaded = super().find_class(_MOVED.get(module, module), name)
+        """Return the class or function."""
+        loaded = super().find_class(module, name)
         return _untracked(loaded) if (module, name) in _CLASS_MAKERS else loaded
 
-
-_MOVED = {"cerebro.experiment": "cerebro.client.experiment", "cerebro.search": "cerebro.client.search"}
-"""Old module name -> present name, for stored specs of version 0.1."""
 
 _CLASS_MAKERS = {
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),

@@ -61,7 +61,7 @@ class FitDispatch:
         gang_size: workers that train a sub-epoch together; 1 without gangs.
         dispatch_state: updated by `apply`; its replicas by `see_holders`.
         times: estimates of sub-epoch times. The caller feeds it commits.
-        ways: the parallel plan of each model's next sub-epoch on each worker (`parallel_plans`).
+        parallel_plans: the parallel plan of each model's next sub-epoch on each worker.
         policy: the deciding policy; a plan if the run has one.
         memory_retries: model -> partition -> workers where an open sub-epoch ran out of memory.
         cramped: model -> workers known to have too little memory for such a sub-epoch; set by the caller.

@@ -87,7 +87,7 @@ class _Occasion:
         given_up: failed and stopped models.
         epochs: number of completed epochs.
         knowledge: grows by one when the observations have grown by half, because early plans rest on few.
-        ways: with a choice of parallel plans, the known ones of each model, and the number of unexpected
+        parallel_plans: with a choice of parallel plans, the known ones of each model, and the number of unexpected
             times (`parallel_plans`). Trials, ruled out plans and surprises change it.
     """
 

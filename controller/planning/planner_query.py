@@ -39,7 +39,7 @@ class PlannerQuery:
         models, workers, partitions: behind its indices.
         first_epochs: the run's epoch that is epoch 1 of each model here.
         now: time 0 of the problem, by the store's clock.
-        ways: parallel plans by the name of a strategy's technique (`parallel_plans`).
+        parallel_plans: by the name of a strategy's technique.
         present: ``present[m][w]``, the present strategy of model `m` on worker `w`.
     """
 

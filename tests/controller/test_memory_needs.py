@@ -186,7 +186,7 @@ def test_another_way_is_tried_first() -> None:
     assert models["m01"].state is ModelState.FAILED
     failure = models["m01"].failure
     assert failure is not None
-    assert "no way is left to train m01" in failure.message
+    assert "no parallel plan is left to train m01" in failure.message
     # Tables show the first line.
     assert failure.line.startswith("m01 needs about 10Gi of memory")
     assert "has is 8Gi (worker-0, worker-1)" in failure.line

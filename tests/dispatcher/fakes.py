@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.test import TestResponse
 
-from cerebro.contract import api
+from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import ClientEvent, Event, LivePoint, RunRequested
 from cerebro.contract.health import HealthAnswer
 from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
@@ -96,7 +96,7 @@ class FakeStore:
 
     def health(self) -> api.Health:
         self._called("health")
-        return api.Health(status="ok", schema_version=1, version="0")
+        return api.Health(status="ok", schema_version=SCHEMA_VERSION, version="0")
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
         self._called("create_experiment")

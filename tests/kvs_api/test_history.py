@@ -44,7 +44,7 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
     kvs.count_history(told(bench.term, 0, 5, 1))
     with redis.Redis.from_url(service.database.url) as database:
         for name, content in (
-            (key(2), b'{"sub-epochs": \xff'), (key(3), '{"schema_version": 2, "what": 1}'), (key(4), "null"),
+            (key(2), b'{"sub-epochs": \xff'), (key(3), '{"schema_version": 99, "what": 1}'), (key(4), "null"),
             (key(5), '{"sub_epochs": "NaN", "log_rate": 0}'),
             ("no key", ROW.model_dump_json()), (b"\xff", ROW.model_dump_json()),
         ):  # fmt: skip

@@ -217,6 +217,18 @@ def test_a_body_that_is_too_large_is_413(service: Service) -> None:
         service.client().put_archive(SHA, large)
 
 
+def test_routes_without_a_token_take_no_large_bodies(service: Service) -> None:
+    """Strangers cannot fill the memory."""
+    status, content = send(service, "GET /health", body=b"x" * (64 * 1024 + 1))
+    assert (status, problem(content).error) == (413, "BadRequestError")
+
+
+def test_a_number_with_thousands_of_digits_is_refused(service: Service) -> None:
+    """Not answered as an error of the service, which clients would repeat."""
+    status, content = send(service, "POST /v1/leader", headers={api.TERM: "1" * 5000})
+    assert (status, problem(content).error) == (400, "BadRequestError")
+
+
 def test_a_wrong_method_and_an_unknown_path_are_told(service: Service) -> None:
     """As problems, not as pages."""
     for route, expected in (("DELETE /v1/queue", 405), ("GET /v1/nothing", 404)):

@@ -17,9 +17,9 @@ from tests.kvs_api.real import Service
 @pytest.mark.parametrize(
     ("stored", "read"),
     [
-        ({"schema_version": 1, "pods": {"w-1": "no node"}}, Troubles(pods={"w-1": "no node"})),
+        ({"schema_version": 2, "pods": {"w-1": "no node"}}, Troubles(pods={"w-1": "no node"})),
         ({"note": "none come", "size": 2}, Troubles(note="none come", size=2)),
-        ({"schema_version": 1, "size": "many"}, Troubles()),
+        ({"schema_version": 2, "size": "many"}, Troubles()),
         ([], Troubles()),
     ],
 )

@@ -56,6 +56,7 @@ class Served:
         self._loop = start(self.server)
 
     def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        self.environ = environ
         self.asked.release()
         self.may_answer.wait(LIMIT_S)
         asked = environ["PATH_INFO"][1:]
@@ -436,6 +437,45 @@ def test_requests_follow_each_other_on_a_connection(serve: Serve, content: bytes
         assert answered(connection)
         connection.sendall(SECOND)
         assert answered(connection)
+
+
+def test_trailers_are_no_headers(serve: Serve) -> None:
+    """They come after the headers were checked."""
+    served = serve()
+    trailers = b"X-Forwarded-User: admin\r\nHost: y\r\n\r\n"
+    with served.connect(_post(b"Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n" + trailers) as connection:
+        assert answered(connection)
+    assert "HTTP_X_FORWARDED_USER" not in served.environ
+    assert served.environ["HTTP_HOST"] == "x"
+
+
+@pytest.mark.parametrize(
+    "frame", [b"0\r\nX: " + bytes([120]), b"0\r\n", b"3;a="], ids=["line", "lines", "extension"]
+)
+def test_trailers_and_extensions_without_end_are_refused(serve: Serve, frame: bytes) -> None:
+    """They count as bytes of no body, so the limit of bodies does not hold for them."""
+    served = serve()
+    piece = b"X: y\r\n" * 1000 if frame == b"0\r\n" else b"x" * 6000
+    with served.connect(_post(b"Transfer-Encoding: chunked") + frame) as connection:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            for _ in range(100):
+                connection.sendall(piece)
+            assert b" 400 " in connection.recv(1 << 16)
+        assert not served.asked.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("state", ["paused", "continue"])
+def test_a_peer_that_the_application_keeps_waiting_is_not_slow(serve: Serve, state: str) -> None:
+    """The time until the application asks for the body is not the peer's."""
+    served = serve()
+    with served.connect(BODY):
+        until(lambda: served.connections and served.connections[0].cycle, "a request")
+        (connection,) = served.connections
+        for is_held in (False, True):
+            connection.cycle.waiting_for_100_continue = is_held and state == "continue"
+            connection.flow.read_paused = is_held and state == "paused"
+            assert connection.is_waiting is not is_held
+            assert connection.is_overdue(time.monotonic() + 1000.0) is not is_held
 
 
 def test_all_threads_start_with_the_server() -> None:

@@ -125,7 +125,8 @@ def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
     assert failure is not None
     first, *table = failure.message.splitlines()
     assert first.startswith(
-        "CUDA out of memory; no way is left to train m00: 3 were tried or cannot be used; the most memory that was"
+        "CUDA out of memory; no parallel plan is left to train m00: 3 were tried or cannot be used; the most memory "
+        "that was"
     )
     assert "3 GiB" in first
     assert "Hints.blocks" in first
@@ -216,7 +217,7 @@ def test_what_there_is_to_say_of_parallel_plans() -> None:
     attempt(made, SINGLE, DEVICE)
     attempt(made, CHECKPOINTING, NOT_APPLICABLE)
     assert lines(made.run) == [
-        "ways: 1 model by single, 1 model by ddp-2",
+        "parallel plans: 1 model by single, 1 model by ddp-2",
         "single is ruled out for 1 model: out of memory of the device: CUDA out of memory",
         "checkpointing is ruled out for 1 model: no repeated block",
     ]

@@ -39,7 +39,7 @@ _LOOK_S = 2.0
 """Seconds between two checks for a reason to forecast: each costs a pass over all models and workers."""
 
 _LATE = 0.5
-"""An answer is outdated if it took longer than this share of the remaining time, and longer than `_EVERY_S`."""
+"""An answer is outdated if it took longer than this share of the remaining time and than `_EVERY_S`, or all of it."""
 
 _NEWS = 0.1
 """A forecast is news if it differs by this share of the remaining time and by its own uncertainty."""
@@ -212,7 +212,7 @@ class Autoscaler:
             return None  # the set of workers has changed
         over_s = view.now - question.at
         present_s = (p50 for count, p50, _ in answer["ends"] if count == len(question.there))
-        if any(over_s > max(_LATE * p50, _EVERY_S) for p50 in present_s):
+        if any(over_s > min(p50, max(_LATE * p50, _EVERY_S)) for p50 in present_s):
             self._occasion = None  # request again
             return None
         ends = {

@@ -69,7 +69,7 @@ class Store:
 
     def damage(self, name: str) -> None:
         """The experiment's record is that of a version that knows more."""
-        self._redis.set(keys.experiment(name), json.dumps({"schema_version": 2, "name": name}))
+        self._redis.set(keys.experiment(name), json.dumps({"schema_version": 99, "name": name}))
 
     def mark(self, name: str) -> Unreadable | None:
         """Why it was quarantined."""

@@ -117,10 +117,10 @@ def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> No
     (used,) = place.store.usages()
     assert (used.name, used.is_project, used.open_runs) == ("vision", True, 1)
     with redis.Redis.from_url(service.database.url) as client:
-        (spent,) = client.hgetall("cerebro:1:hours:project:vision").values()
+        (spent,) = client.hgetall("cerebro:2:hours:project:vision").values()
         assert 20 <= float(spent) < 20_000
-        client.hincrbyfloat("cerebro:1:hours:project:vision", f"{int(time.time() // 86400) - 29}", 7.2e6)
-        client.hincrbyfloat("cerebro:1:hours:project:vision", f"{int(time.time() // 86400) - 31}", 7.2e9)
+        client.hincrbyfloat("cerebro:2:hours:project:vision", f"{int(time.time() // 86400) - 29}", 7.2e6)
+        client.hincrbyfloat("cerebro:2:hours:project:vision", f"{int(time.time() // 86400) - 31}", 7.2e9)
     assert place.store.usages()[0].worker_hours == pytest.approx(2, abs=0.01)
     limit(place, "vision", worker_hours=2)
     answer = place.append(ada, requested("etl-2"))
@@ -208,15 +208,15 @@ def test_what_is_used_is_told_without_looking_through_the_store(service: Service
     with redis.Redis.from_url(service.database.url) as client:
         today = str(int(time.time() // 86400))
         for account in ("project:vision", "owner:ada"):
-            client.hset(f"cerebro:1:hours:{account}", today, 3.6e6)
-            client.sadd("cerebro:1:accounts", account)
+            client.hset(f"cerebro:2:hours:{account}", today, 3.6e6)
+            client.sadd("cerebro:2:accounts", account)
         assert {(usage.name, usage.worker_hours) for usage in place.store.usages()} == {
             ("ada", 1.0),
             ("vision", 1.0),
         }
-        client.delete("cerebro:1:hours:owner:ada")
+        client.delete("cerebro:2:hours:owner:ada")
         assert [usage.name for usage in place.store.usages()] == ["vision"]
-        assert client.smembers("cerebro:1:accounts") == {b"project:vision"}
+        assert client.smembers("cerebro:2:accounts") == {b"project:vision"}
 
 
 def test_a_search_without_a_limit_is_refused_where_models_are_limited(place: Place) -> None:

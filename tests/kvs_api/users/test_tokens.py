@@ -205,7 +205,7 @@ def test_a_token_that_cannot_be_read_opens_nothing(service: Service, place: Plac
     """Nor does it hide the others."""
     made, other = place.made(name="ada"), place.made(name="bob")
     with redis.Redis.from_url(service.database.url) as client:
-        client.hset(f"cerebro:1:token:{made.record.id}", "record", "{}")
+        client.hset(f"cerebro:2:token:{made.record.id}", "record", "{}")
     assert place.ask(made.token, "GET /v1/whoami").status_code == 401
     assert [each.id for each in place.store.tokens()] == [other.record.id]
 
@@ -296,7 +296,7 @@ def test_an_ended_session_outlives_its_cookie(service: Service, place: Place) ->
     ).json == {"has_ended": True}
     assert place.ask(dispatcher, f"GET /v1/sessions/{'b' * 32}").json == {"has_ended": False}
     with redis.Redis.from_url(service.database.url) as client:
-        assert 7 * 86400 < int(client.ttl(f"cerebro:1:session:{'a' * 32}")) <= 8 * 86400
+        assert 7 * 86400 < int(client.ttl(f"cerebro:2:session:{'a' * 32}")) <= 8 * 86400
 
 
 # --- names -------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_a_member_called_admin_of_before_opens_nothing(service: Service, place: 
     with redis.Redis.from_url(service.database.url) as client:
         changed = made.record.principal.model_copy(update={"name": "admin"})
         content = made.record.model_copy(update={"principal": changed}).model_dump_json()
-        client.hset(f"cerebro:1:token:{made.record.id}", "record", content)
+        client.hset(f"cerebro:2:token:{made.record.id}", "record", content)
     answer = place.ask(made.token, "GET /v1/whoami")
     assert (answer.status_code, "is reserved" in answer.text) == (403, True)
     assert place.create(OPERATOR, "one").status_code == 200
