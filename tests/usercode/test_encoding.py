@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import cerebro
 from cerebro.errors import SpecError
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import MAX_ENCODED_BYTES, decode, encode
@@ -156,9 +155,3 @@ def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> No
         print(mine.value(), theirs.value(), type(theirs) is Spec, type(theirs).__name__)
     """
     assert in_process([tmp_path], code) == "2 1 False Spec"
-
-
-def test_a_stored_spec_may_name_modules_by_the_names_of_version_0_1() -> None:
-    """What an older client pickled by reference is found where it is now."""
-    stored = base64.b64encode(b"(ccerebro.search\nchoice\nccerebro.experiment\nExperiment\nt.").decode()
-    assert decode(stored) == (cerebro.choice, cerebro.Experiment)
