@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.events import ModelStopRequested, RunRequested
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
-from dispatcher.checkpoints.view import checkpoints, reference
+from dispatcher.checkpoints.view import checkpoints
 from dispatcher.code.view import chosen, hashes
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.settings import Settings
@@ -70,14 +68,6 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert view.best == newest
 
 
-def test_checkpoints_of_one_model_and_of_none() -> None:
-    """A filter, a name that is none, an experiment without a fit."""
-    story = read_model(running_story())
-    assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
-    assert checkpoints(story, model=EVIL).rows == ()
-    assert checkpoints(read_model(Story("digits"))).run == ""
-
-
 def test_download_with_the_session(bench: Bench) -> None:
     """Under a name that says what it is; whatever its content, it is saved and not shown."""
     browser = bench.signed_in()
@@ -101,21 +91,6 @@ def test_download_with_the_session(bench: Bench) -> None:
 def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
     """And only while it is there."""
     assert bench.signed_in().get(f"{PAGE}/checkpoints/{path}").status_code == 404
-
-
-def test_reference_is_by_the_whole_name() -> None:
-    """A part of one names nothing."""
-    story = read_model(running_story())
-    assert reference(story, "m00/e1p0") is None
-    assert reference(story, "") is None
-
-
-def test_page_of_checkpoints_has_code_to_load_them(bench: Bench) -> None:
-    """To be copied."""
-    page = bench.signed_in().get(f"{PAGE}/checkpoints").text
-    assert "torch.load(" in page
-    assert "weights_only=True" in page
-    assert "0123456789abcdef" in page
 
 
 # --- code and history ---------------------------------------------------------------------------
@@ -161,51 +136,6 @@ def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
     for path in (f"{PAGE}/code", f"/fragments{PAGE}/code", f"{PAGE}/code"):
         assert "class Digits: pass" in browser.get(path).text
     assert bench.store.calls.count("code") == 1
-
-
-def test_code_of_many_runs_names_some_of_them(bench: Bench) -> None:
-    """All of their names would be wider than a phone."""
-    story = Story("many")
-    story.workers_join()
-    story.etl()
-    for number in range(1, 17):
-        story.fit(models=1, epochs=1, run=f"fit-{number}")
-    at, asked = next((at, event) for at, event in enumerate(story.events) if isinstance(event, RunRequested))
-    etl = asked.request.model_copy(update={"code": "f" * 64})
-    story.events[at] = asked.model_copy(update={"request": etl})
-    bench.store.add(story)
-    bench.store.codes[CODE] = CodeRecord(
-        sha256=CODE, fingerprint="1" * 64, class_name="Digits", source="class Digits: pass", encoded="x"
-    )
-    page = bench.signed_in().get("/experiments/many/code").text
-    assert " and 13 more" in page
-
-
-def test_code_that_the_store_lost(bench: Bench) -> None:
-    """Is told; the rest of the page stands."""
-    page = bench.signed_in().get(f"{PAGE}/code").text
-    assert "has deleted this code" in page
-    assert "Requests of runs" in page
-
-
-def test_long_request_is_cut_and_told(bench: Bench) -> None:
-    """A thousand configurations are no page."""
-    story = Story("grid")
-    story.workers_join()
-    story.etl()
-    story.fit(models=50)
-    bench.store.add(story)
-    assert "... and 30 more" in bench.signed_in().get("/experiments/grid/code").text
-    assert isinstance(story.state.runs["fit-1"].request, FitRequest)
-
-
-def test_history_tells_who_did_what(bench: Bench) -> None:
-    """Newest first, names escaped."""
-    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by=EVIL))
-    page = bench.signed_in().get(f"{PAGE}/history").text
-    assert page.index("stopped model m01") < page.index("requested")
-    assert EVIL not in page
-    assert "&lt;script&gt;" in page
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -270,18 +200,3 @@ def test_wrong_settings_are_told(variables: dict[str, str], match: str) -> None:
     """By name, before anything listens."""
     with pytest.raises(ClusterError, match=match):
         Settings.from_environment(NEEDED | variables)
-
-
-def test_links_after_creation(bench: Bench) -> None:
-    """Those that are configured, and the notebook's line either way."""
-    page = bench.signed_in().get("/start/digits").text
-    assert "http://127.0.0.1:6006" in page
-    assert "make notebook" in page
-    assert "Grafana" not in page
-    linked = Bench(
-        settings=settings(link_grafana="http://grafana.example", link_notebook="http://hub.example")
-    )
-    linked.store.add(running_story())
-    page = linked.signed_in().get("/start/digits").text
-    assert 'href="http://grafana.example"' in page
-    assert 'href="http://hub.example"' in page

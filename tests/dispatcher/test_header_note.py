@@ -19,15 +19,6 @@ def head(told: Story, tab: str = "/models") -> str:
     return bench.signed_in().get(f"/experiments/{told.record.name}{tab}").text.partition('class="tabline"')[0]
 
 
-def test_a_short_reason_stands_there() -> None:
-    """There is nothing to open."""
-    told = running_story()
-    told.pause("the checkpoint volume is full")
-    page = head(told)
-    assert '<span class="noted noted-paused">the checkpoint volume is full</span>' in page
-    assert 'id="note"' not in page
-
-
 def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
     """A volume that its plan needs cannot be used."""
     told, reason = Story("new"), "/volumes/shared/x is read-only"
@@ -57,30 +48,3 @@ def test_a_long_reason_opens_in_place() -> None:
         )
         assert found is not None, tab
         assert "x" * 200 + " &lt;b&gt;and no more&lt;/b&gt;" in found[0]
-
-
-def test_lines_behind_the_first_are_reachable_too() -> None:
-    """What each model failed of."""
-    told = Story("broken")
-    told.workers_join()
-    told.etl()
-    told.fit(models=1)
-    told.fail("fit-1/train/m00/e1/p0", "worker-0", "ValueError: shapes differ")
-    told.finish(error="all 1 models failed:\nm00: ValueError: shapes differ")
-    assert "all 1 models failed:\nm00: ValueError: shapes differ</pre>" in head(told)
-
-
-def test_of_a_text_without_end_the_rest_is_where_the_run_is_listed() -> None:
-    """Each page carries the beginning only."""
-    told = running_story()
-    told.pause("y" * 20_000)
-    page = head(told)
-    assert "y" * 4000 in page
-    assert "y" * 4001 not in page
-    assert 'href="/experiments/digits#note-fit-1"' in page
-    bench = Bench()
-    bench.store.add(told)
-    overview = bench.signed_in().get("/experiments/digits?fit=fit-1").text
-    row = re.search(r'<tr[^>]*id="note-fit-1".*?</tr>', overview, re.S)
-    assert row is not None
-    assert "y" * 20_000 in row[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.errors import NotFoundError, StoreUnavailableError
+from cerebro.errors import StoreUnavailableError
 from cerebro.runtime import logs
 from dispatcher import __main__ as main_module
 from dispatcher.read_models.reader import Reader
@@ -62,19 +62,6 @@ def test_known_outage_is_not_waited_for_by_everybody() -> None:
     with pytest.raises(StoreUnavailableError):
         reader.record("digits")
     assert len(store.calls) == 2
-
-
-def test_refusal_of_the_store_ends_the_outage() -> None:
-    """It is an answer: whoever gives one is not away."""
-    store, monotonic = FakeStore(is_away=True), Clock()
-    reader = Reader(store, clock=Clock(), monotonic=monotonic)
-    with pytest.raises(StoreUnavailableError):
-        reader.record("digits")
-    assert reader.outage
-    store.is_away, monotonic.now = False, NOW + 10
-    with pytest.raises(NotFoundError):
-        reader.record("digits")
-    assert reader.outage is None
 
 
 def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,17 +134,6 @@ def test_wrong_setting_is_one_sentence(
     assert "Traceback" not in said.read_text()
 
 
-def test_port_in_use_is_one_sentence(forks: Forks, tmp_path: Path) -> None:
-    """It names the address and the variable."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = int(taken.getsockname()[1])
-        with forked(forks, port, tmp_path / "said") as process:
-            assert process.wait(_STARTS_S) == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in (tmp_path / "said").read_text()
-
-
 @pytest.mark.slow
 def test_heavy_libraries_are_not_imported() -> None:
     """Neither tensors nor tables nor the database's client."""

@@ -6,7 +6,7 @@ from functools import cache
 
 from cerebro.contract.events import Event, ModelStopRequested
 from cerebro.contract.search import ASHA
-from cerebro.state import ModelState, Run, RunState
+from cerebro.state import ModelState, Run
 from cerebro.state.experiment import fold
 from tests.controller.searches import ask, fit_of, search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
@@ -52,12 +52,3 @@ def test_the_list_of_checkpoints_has_those_that_are_there() -> None:
     assert "Removed The checkpoints of m01 were removed" in text_of(
         browser.get("/experiments/pruned/checkpoints?model=m01").text
     )
-
-
-def test_the_list_counts_models_that_the_search_stopped_as_done() -> None:
-    """The row of a finished search counts pruned models as done, and shows the number that a user stopped."""
-    run, browser = shown()
-    assert run.state is RunState.FINISHED
-    row = text_of(browser.get("/experiments").text.partition("<tbody>")[2])
-    assert "7 /8 1 stopped" in row
-    assert "ended" in row

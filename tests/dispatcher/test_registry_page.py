@@ -24,11 +24,6 @@ def test_versions_and_aliases_are_shown(bench: Bench) -> None:
     assert "lr 0.1, width 64" in text
 
 
-def test_an_empty_registry_says_how_one_begins(bench: Bench) -> None:
-    """By the command."""
-    assert "cerebro register EXPERIMENT NAME" in bench.signed_in().get("/registry").text
-
-
 def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
     """However many look meanwhile, the store is asked once in a while."""
     bench.store.registered = registered_models()

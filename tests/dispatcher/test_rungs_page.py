@@ -13,7 +13,6 @@ from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.rungs.view import DEFAULT_SIZE, search
 from tests.controller.searches import search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -123,17 +122,6 @@ def test_models_tell_their_parents_and_curves_begin_there() -> None:
     )
 
 
-def test_a_run_that_searches_nothing_has_no_tab_of_it() -> None:
-    """Its address says what to do."""
-    from tests.dispatcher.stories import running_story
-
-    bench = Bench()
-    bench.store.add(running_story())
-    browser = bench.signed_in()
-    assert "/search" not in browser.get("/experiments/digits").text
-    assert "search=ASHA()" in browser.get("/experiments/digits/search").text
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
     """After every event of a search: models come, grants grow, words change; and so are the rungs."""
@@ -166,18 +154,3 @@ def test_a_search_is_steered_from_its_tab() -> None:
     page = browser.get("/experiments/waiting/search").text
     assert "a user ended the search" in page
     assert "stop_search" not in page
-
-
-def test_of_a_long_rung_the_best_are_listed() -> None:
-    """All of them if somebody asks."""
-    made = simulation(search_of(ASHA(active=60), samples=DEFAULT_SIZE + 20), epochs=3)
-    made.run(limit=50_000)
-    read_model = ReadModel(record("long"))
-    read_model.apply(made.log)
-    view = search(read_model)
-    assert view is not None
-    lowest = view.rungs[-1]
-    assert (len(lowest.rows), lowest.total) == (DEFAULT_SIZE, DEFAULT_SIZE + 20)
-    whole = search(read_model, size=lowest.total)
-    assert whole is not None
-    assert len(whole.rungs[-1].rows) == lowest.total

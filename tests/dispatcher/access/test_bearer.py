@@ -51,11 +51,3 @@ def test_what_is_no_bearer_token_is_no_try(bench: Bench, header: str) -> None:
     for path in ("/experiments", VIEW, "/api/v1/queue") * 4:
         assert client.get(path, headers={"Authorization": header}, base_url=LOCAL).status_code == 401
     assert bench.browser().post("/sign-in", {"token": TOKEN}).status_code == 303
-
-
-def test_programs_read_with_the_token_under_any_name(bench: Bench) -> None:
-    """As below `/api/v1`."""
-    client = bench.app.test_client()
-    assert client.get(VIEW, headers={**BEARER, "Host": "whatever"}).status_code == 200
-    assert client.get(VIEW, headers={"Authorization": "Bearer no"}, base_url=LOCAL).status_code == 401
-    assert client.get(VIEW, headers={"Accept": "text/html"}, base_url=LOCAL).status_code == 401

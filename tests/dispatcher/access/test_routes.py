@@ -64,13 +64,6 @@ def test_programs_without_the_token_get_401(bench: Bench) -> None:
     assert bench.store.calls == []
 
 
-def test_browsers_without_a_session_are_led_to_the_sign_in(bench: Bench) -> None:
-    """And come back to where they wanted to go."""
-    answer = bench.browser().get("/experiments?q=dig")
-    assert answer.status_code == 303
-    assert answer.headers["Location"] == "/sign-in?next=/experiments%3Fq%3Ddig"
-
-
 def test_form_of_a_signed_out_browser_is_refused_with_a_parallel_plan_back(bench: Bench) -> None:
     """A redirect would lose what was typed; the page says how to send it again."""
     answer = bench.browser().send("/start", {"name": "x"})

@@ -101,25 +101,6 @@ def test_a_token_that_can_be_guessed_is_warned_of(token: str, is_short: bool) ->
     assert token not in found or len(token) < 2
 
 
-def test_page_left_open_is_sent_again(bench: Bench) -> None:
-    """A form without a valid token is shown again instead of a bare error."""
-    answer = bench.browser().send("/sign-in", {"token": TOKEN})
-    assert answer.status_code == 400
-    assert "send the form again" in answer.text
-
-
 def test_large_body_is_not_taken_before_signing_in(bench: Bench) -> None:
     """Only the start page takes uploads, and only from those who signed in."""
     assert bench.browser().send("/sign-in", {"token": "x" * 200_000}).status_code == 413
-
-
-def test_signing_out(bench: Bench) -> None:
-    """The cookie is gone."""
-    browser = bench.signed_in()
-    assert browser.post("/sign-out", {}, form="/experiments").status_code == 303
-    assert browser.get("/experiments").status_code == 303
-
-
-def test_signed_in_people_skip_the_form(bench: Bench) -> None:
-    """A bookmark of the sign-in leads on."""
-    assert bench.signed_in().get("/sign-in?next=/start").headers["Location"] == "/start"

@@ -26,11 +26,6 @@ def test_who_is_signed_in_is_sent_on_with_a_ticket() -> None:
     assert bench.app.test_client().get("/tensorboard", base_url="http://127.0.0.1").status_code == 401
 
 
-def test_without_tensorboard_there_is_no_parallel_plan() -> None:
-    """A cluster that was started without it."""
-    assert Bench(settings=settings(link_tensorboard=None)).signed_in().get("/tensorboard").status_code == 404
-
-
 class _TensorBoard:
     """An app that answers everybody; its guard learns later where the page is."""
 

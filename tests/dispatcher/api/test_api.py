@@ -100,11 +100,6 @@ def test_a_value_that_makes_no_sense_is_refused(bench: Bench, path: str) -> None
     assert refused(bench, path, 400)
 
 
-def test_a_fit_run_that_is_not_there_is_not_found(bench: Bench) -> None:
-    assert "fit-9" in refused(bench, "/experiments/digits/models?fit=fit-9", 404)
-    assert "m99" in refused(bench, "/experiments/digits/models/m99", 404)
-
-
 def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) -> None:
     bench.store.add(Story("fresh"))
     assert "no planned fit run" in refused(bench, "/experiments/fresh/models", 404)
@@ -125,11 +120,6 @@ def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
     assert all((row["to"] > 1) == (row["fate"] == "goes on") for row in lowest["rows"])
     few = told(bench, "/experiments/asha/search?size=2")["rungs"][-1]
     assert (few["rows"], few["total"]) == (lowest["rows"][:2], 12)
-
-
-def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
-    """The answer says so, and not that there is no fit."""
-    assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
 
 
 def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
@@ -195,18 +185,6 @@ def test_curves_follow_live_points_over_rows_and_are_cut_to_what_is_asked(bench:
     assert [round(x) for x in near["curves"][0]["x"]] == list(range(245, 256))
 
 
-def test_sub_epochs_tell_every_attempt(bench: Bench) -> None:
-    view = told(bench, "/experiments/digits/sub_epochs?model=m07")
-    (row,) = view["rows"]
-    assert row["state"] == "failed"
-    assert row["failure"]["message"] == "ValueError: shapes differ"
-    assert [attempt["outcome"] for attempt in row["attempts"]] == ["user_error"]
-    everything = told(bench, "/experiments/digits/sub_epochs?size=500")
-    assert everything["matching"] == everything["total"] == len(everything["rows"])
-    keys = [row["key"] for row in everything["rows"]]
-    assert len(keys) == len(set(keys))
-
-
 def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
     path = bench.settings.volumes.failed_rows("d1", "train", 1)
     path.parent.mkdir(parents=True)
@@ -244,29 +222,11 @@ def test_failed_rows_that_are_none_are_no_fault_of_the_store(bench: Bench, conte
     )
 
 
-def test_the_list_says_how_many_logs_are_read(bench: Bench) -> None:
-    for number in range(30):
-        bench.store.add(running_story(f"more-{number:02}"))
-    view = told(bench, "/experiments?size=5&sort=name")
-    assert [row["name"] for row in view["rows"]] == ["digits", *(f"more-{n:02}" for n in range(4))]
-    assert view["read"] == 5
-    assert view["total"] == view["matching"] == 31
-    bench.app.extensions["cerebro-background"].run()
-    view = told(bench, "/experiments?size=5&sort=-best,name&state=running")
-    assert view["read"] == view["matching"] == 31
-    assert all(row["is_read"] and row["best"]["value"] > 0.9 for row in view["rows"])
-
-
 def test_without_credentials_nothing_is_told(bench: Bench) -> None:
     client = bench.app.test_client()
     for address in ROUTES:
         assert client.get(f"/api/views{address.format(name='digits', model='m00')}").status_code == 401
     assert client.get("/openapi.json").status_code == 401
-
-
-def test_the_session_of_the_page_is_enough(bench: Bench) -> None:
-    browser = bench.signed_in()
-    assert browser.get("/api/views/experiments/digits").status_code == 200
 
 
 def test_the_document_describes_every_route_of_the_read_api_and_of_the_gateway(bench: Bench) -> None:

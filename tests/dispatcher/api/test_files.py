@@ -252,26 +252,11 @@ def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
         fetched.merged(reference)
 
 
-def test_shared_files_are_fetched_anew(served: Served, fetched: FetchedFiles) -> None:
-    """A cluster made anew may have another file of the same name."""
-    path = served.volumes.shared / "predictions" / "p0.arrow"
-    path.parent.mkdir()
-    for content in (b"old", b"newer"):
-        path.write_bytes(content)
-        assert fetched.shared("predictions/p0.arrow").read_bytes() == content
-
-
 def test_a_name_that_climbs_is_not_written(fetched: FetchedFiles, tmp_path: Path) -> None:
     """A cluster is not trusted with this machine's files."""
     for name in ("../../escaped", "/etc/escaped", f"{tmp_path}/escaped"):
         with pytest.raises(errors.BadRequestError, match="not a path on a volume"):
             fetched.shared(name)
-
-
-def test_a_wrong_token_is_told(served: Served, tmp_path: Path) -> None:
-    """At once."""
-    with pytest.raises(errors.UnauthorizedError):
-        FetchedFiles(f"{served.address}/api", "wrong", tmp_path / "cache").shared("x")
 
 
 def test_a_file_that_grows_is_sent_as_long_as_was_promised(tmp_path: Path) -> None:

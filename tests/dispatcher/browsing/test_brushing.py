@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,23 +24,6 @@ PLACE = """([axis, place]) => {
     return [box.left + size.l + xaxis.c2p(axis), box.top + size.t + yaxis.c2p(place)];
 }"""
 """Where a place on an axis of the parallel coordinates is on the screen."""
-
-
-def test_brush_filters_the_table(page: Page, address: str) -> None:
-    """Dragging along an axis chooses a range; it is in the address as a sentence; a click on the axis lets go."""
-    sign_in(page, address, TOKEN, "/experiments/digits/analysis")
-    settle(page)
-    page.locator("#parallel").scroll_into_view_if_needed()
-    top, middle = page.evaluate(PLACE, [2, 1.0]), page.evaluate(PLACE, [2, 0.5])
-    page.mouse.move(*top)
-    page.mouse.down()
-    page.mouse.move(*middle, steps=4)
-    page.mouse.up()
-    page.wait_for_selector("text=1 of 8 models")
-    assert re.search(r"brush=best\+in\+0\.9\d+\.\.0\.94", page.url)
-    page.mouse.click(*page.evaluate(PLACE, [2, 0.7]))
-    page.wait_for_selector("text=8 of 8 models")
-    assert "brush" not in page.url
 
 
 def test_brush_over_words_filters_the_table(page: Page, address: str, bench: Bench) -> None:

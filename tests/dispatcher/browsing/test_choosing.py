@@ -10,7 +10,7 @@ import pytest
 from tests.dispatcher.browsing.growing import grow
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import Story
-from tests.e2e.browser import settle, sign_in
+from tests.e2e.browser import sign_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -53,30 +53,6 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
     assert re.search(r"learning_rate\s+0\.05\s+0\.0125", compared)
     page.get_by_role("link", name="Clear", exact=True).click()
     page.wait_for_selector(".selection", state="detached")
-
-
-def test_columns_are_chosen(page: Page, address: str) -> None:
-    """Those that are ticked, in the address."""
-    sign_in(page, address, TOKEN, "/experiments/digits/models")
-    page.click("summary:has-text('Columns')")
-    page.uncheck("#columns input[value=epoch]")
-    page.check("#columns input[value='metric.loss']")
-    page.click("#columns button")
-    page.wait_for_selector("thead >> text=loss")
-    assert page.locator("thead >> text='Epoch'").count() == 0
-    assert "metric.loss" in page.url
-
-
-def test_figure_and_table_light_each_other_up(page: Page, address: str) -> None:
-    """A row that is pointed at dims the other lines."""
-    sign_in(page, address, TOKEN, "/experiments/digits/curves")
-    settle(page)
-    page.hover("tr[data-model=m00]")
-    opacities = (
-        "document.querySelector('#curves .plot').data.filter((t) => t.meta?.model).map((t) => t.opacity ?? 1)"
-    )
-    page.wait_for_function(f"() => Math.min(...{opacities}) < 0.5")
-    assert page.evaluate(f"Math.max(...{opacities})") == 1
 
 
 def test_keys(page: Page, address: str) -> None:

@@ -10,24 +10,15 @@ from benchmarks.web_browser import sent_bytes
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.gallery import TABS
 from tests.dispatcher.stories import Story
-from tests.e2e.browser import PHONE, overflow, settle, sign_in, window
+from tests.e2e.browser import PHONE, overflow, sign_in, window
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
 WEIGHT_BYTES = 150_000
 """Of a page as sent, without plotly's script."""
-
-
-def test_figure_says_its_data_in_a_table(page: Page, address: str) -> None:
-    """For readers who do not see it."""
-    sign_in(page, address, TOKEN, "/experiments/digits/curves")
-    settle(page)
-    page.click("#curves-data summary")
-    page.wait_for_selector("#curves-data td >> text=m00")
-    assert "m00" in str(page.get_attribute("#curves .plot", "aria-label"))
 
 
 def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
@@ -50,20 +41,6 @@ def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench
         page.click("text=Stop model")
         page.wait_for_selector(".model-heading >> text=stopped")
         assert type(bench.store.logs["digits"][-1]).__name__ == "ModelStopRequested"
-
-
-def test_picture_stands_where_the_figure_will_be(page: Page, address: str) -> None:
-    """Nobody waits for plotly's script to see curves; once it has drawn them, they answer the pointer."""
-    held: list[Route] = []
-    page.route("**/plotly.js*", lambda route: held.append(route))  # noqa: PLW0108 - it gets an attribute
-    sign_in(page, address, TOKEN)
-    page.goto(f"{address}/experiments/digits", wait_until="commit")
-    page.wait_for_selector(".static-svg img")
-    page.wait_for_function("() => document.querySelector('.static-svg img')?.complete")
-    assert _is_seen(page)
-    held[-1].continue_()
-    settle(page)
-    assert page.locator(".static-svg").count() == 0
 
 
 def _is_seen(page: Page) -> bool:

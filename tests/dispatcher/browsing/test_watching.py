@@ -39,16 +39,6 @@ def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, b
     page.wait_for_selector("text=the checkpoint volume is full")
 
 
-def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> None:
-    """And let it go on."""
-    sign_in(page, address, TOKEN, "/experiments/digits")
-    page.click("#freshness[data-kind=live]")
-    page.wait_for_selector("text=paused: press to resume")
-    grow(bench).pause("the checkpoint volume is full")
-    page.click("#freshness")
-    page.wait_for_selector("text=the checkpoint volume is full")
-
-
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:
     """Dimmed, with the time since when there is no answer."""
     sign_in(page, address, TOKEN, "/experiments/digits")
@@ -59,17 +49,6 @@ def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: B
     assert page.is_visible("table >> text=trains m04")
     context.set_offline(False)
     page.wait_for_selector("#live:not(.stale)")
-
-
-def test_zoom_outlives_an_update(page: Page, address: str, bench: Bench) -> None:
-    """A reader who has zoomed in is not thrown out by the next point."""
-    sign_in(page, address, TOKEN, "/experiments/digits/curves")
-    settle(page)
-    shown = "document.querySelector('#curves .plot')._fullLayout.xaxis.range"
-    page.evaluate("Plotly.relayout(document.querySelector('#curves .plot'), {'xaxis.range': [1, 1.5]})")
-    grow(bench).pause("the checkpoint volume is full")
-    page.wait_for_selector("#live >> text=the checkpoint volume is full")
-    assert page.evaluate(shown) == [1, 1.5]
 
 
 def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: str) -> None:

@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
 WIDTHS = (360, 721, 768, 1024, 1200, 1201, 1440)
 
-SIDE_BY_SIDE = """([one, other]) => {
-  const [a, b] = [one, other].map((name) => document.querySelector(name).getBoundingClientRect());
-  return a.right <= b.left + 1 || b.right <= a.left + 1;
-}"""
-ONE_LINE = """([one, other]) => {
-  const [a, b] = [one, other].map((name) => document.querySelector(name).getBoundingClientRect());
-  return a.top < b.bottom && b.top < a.bottom;
-}"""
 COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")].flatMap((row) => {
   const edge = row.querySelector(".rowactions").getBoundingClientRect().left - 24;
   return [...row.querySelectorAll("td.num")].map((cell) => {
@@ -83,14 +75,3 @@ def test_the_sheet_of_columns_is_inside_the_window(signed_in: Page, address: str
         assert sheet["x"] + sheet["width"] <= width, width
         assert buttons["y"] >= boxes["y"] + boxes["height"], width
         assert buttons["x"] + buttons["width"] <= sheet["x"] + sheet["width"], width
-
-
-def test_copy_is_beside_the_code_and_the_filter_of_checkpoints_is_one_line(
-    signed_in: Page, address: str
-) -> None:
-    signed_in.goto(f"{address}/experiments/digits/checkpoints")
-    for width in WIDTHS:
-        signed_in.set_viewport_size({"width": width, "height": 800})
-        assert signed_in.evaluate(SIDE_BY_SIDE, [".copied pre", ".copied .copy"]), width
-        assert signed_in.evaluate(ONE_LINE, ["label[for=model]", "#model"]), width
-        assert signed_in.evaluate(ONE_LINE, ["#model", "#model + button"]), width

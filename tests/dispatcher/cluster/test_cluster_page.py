@@ -18,11 +18,8 @@ from cerebro.contract.health import (
 )
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
-    AuditEntry,
     Device,
-    GpuUsage,
     Replica,
-    SizeRequest,
     Troubles,
     UsageSample,
     WorkerStatus,
@@ -30,17 +27,14 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.errors import NotFoundError
 from cerebro.state.quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
-from dispatcher.cluster.view import SLOTS, ClusterData, cluster, slots
+from dispatcher.cluster.view import ClusterData, cluster
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
 from tests.state.stories import Story as FitStory
 from tests.state.stories import joined, lost, sub_epoch
-
-GIB = 1 << 30
 
 
 def worker(
@@ -62,30 +56,9 @@ def usage(**changes: object) -> WorkerUsage:
     return WorkerUsage.model_validate({"cores": 4} | changes)
 
 
-def gpu(share: float | None) -> GpuUsage:
-    return GpuUsage(name="H200", used_share=share, memory_bytes=GIB, memory_total_bytes=4 * GIB)
-
-
 def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
     values: dict[str, object] = {"statuses": statuses, "summaries": {}, "usage": {}}
     return ClusterData(**(values | changes))  # type: ignore[arg-type]
-
-
-def test_three_texts_for_gpus() -> None:
-    """None, not measured, and 0 %."""
-    bench = Bench()
-    bench.store.statuses = [
-        worker("worker-0"),
-        worker("worker-1", gpus=("H200",)),
-        worker("worker-2", gpus=("H200",), usage=usage(gpus=(gpu(0.0),))),
-    ]
-    page = bench.signed_in().get("/cluster").text
-    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
-    assert "no GPU" in rows[0]
-    assert "not measured" in rows[1]
-    assert "no GPU" not in rows[1]
-    assert "0 %" in rows[2]
-    assert "25 % memory" in rows[2]
 
 
 def test_workers_by_number_and_with_what_they_use() -> None:
@@ -117,45 +90,6 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     assert (view.running, view.idle, view.lost) == (0, 0, 1)
 
 
-def test_what_a_worker_does_and_will() -> None:
-    """With whom it does it for, since when, and how busy it was."""
-    story = running_story()
-    seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
-    busy = worker("worker-0", running="digits/fit-1/train/m05/e1/p0")
-    card = cluster(told(busy, summaries={"digits": seen}), now=NOW).workers[0]
-    (task,) = card.tasks
-    assert (card.state, task.doing, task.experiment) == (
-        "running",
-        "trains m05, epoch 1, partition 0",
-        "digits",
-    )
-    assert task.since is not None
-    assert NOW - 120 < task.since < NOW
-    assert len(card.busy) == SLOTS
-    assert 0 < card.busy_share <= 1
-    assert max(card.busy) <= 1
-
-
-def test_a_worker_with_several_devices_does_several_things() -> None:
-    """Each for its own experiment; its time is that of all of its devices."""
-    seen = summary(running_story().state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
-    running = "digits/fit-1/train/m05/e1/p0, whales/fit-2/valid/m01/e3"
-    one, two = (
-        cluster(
-            told(worker("worker-0", running=running, devices=devices), summaries={"digits": seen}), now=NOW
-        ).workers[0]
-        for devices in (1, 2)
-    )
-    assert [(task.experiment, task.task) for task in two.tasks] == [
-        ("digits", "fit-1/train/m05/e1/p0"),
-        ("whales", "fit-2/valid/m01/e3"),
-    ]
-    assert two.busy_share == pytest.approx(one.busy_share / 2)
-    # Which devices the task of whales has is not known: it has a free one.
-    assert (one.slots, two.slots) == (("digits",), ("digits", "whales"))
-    assert (two.tasks[0].on, two.tasks[1].on, one.tasks[0].on) == ("device 0", "", "")
-
-
 def test_devices_and_what_has_them_are_shown() -> None:
     """How many have a task, and which device runs what; a lost worker's count for nothing."""
     bench = Bench()
@@ -171,24 +105,6 @@ def test_devices_and_what_has_them_are_shown() -> None:
     assert "for digits on devices 0, 1" in page
     assert "2 of 2 busy" in page
     assert "0 of 4 busy" in page
-
-
-def test_partitions_of_a_shared_volume_count_once() -> None:
-    """Two workers on one volume hold the same."""
-    two = [worker(f"worker-{number}") for number in range(2)]
-    shared = [
-        each.model_copy(update={"record": each.record.model_copy(update={"volume": "disk"})}) for each in two
-    ]
-    assert cluster(told(*two), now=NOW).partitions == 2
-    assert cluster(told(*shared), now=NOW).partitions == 1
-
-
-def test_history_keeps_gaps() -> None:
-    """Where nothing was measured there is nothing, not 0."""
-    found = slots([(0.5, 0.2), (0.7, 0.4), (59.5, 1.0), (60.0, 9.0), (-1.0, 9.0)], 0.0, 60.0)
-    assert found[0] == pytest.approx(0.3)
-    assert found[59] == 1.0
-    assert found[1:59] == (None,) * 58
 
 
 UNKNOWN = "fit-1 is running, and its best model is not known before it has ended"
@@ -283,19 +199,6 @@ def test_a_page_is_made_anew_when_its_run_has_more_or_less_of_the_cluster() -> N
         bench.monotonic.now += 3
         answer = browser.client.get(path, headers={"If-None-Match": tag}, **host)
         assert answer.status_code == status_code
-
-
-def test_the_page_shows_troubles_the_size_request_and_the_audit_list() -> None:
-    """In words, escaped."""
-    bench = Bench()
-    bench.store.in_trouble = Troubles(pods={"worker-3": "no node has <room>"})
-    bench.store.size_asked = SizeRequest(workers=8, by="ada", problem="the quota is 4")
-    bench.store.entries = (AuditEntry(time=NOW - 60, by="ada", what="deleted experiment whales"),)
-    page = bench.signed_in().get("/cluster").text
-    assert "no node has &lt;room&gt;" in page
-    assert "the quota is 4" in page
-    assert "deleted experiment whales" in page
-    assert "cerebro up --workers 2" in page
 
 
 def test_page_stands_while_the_store_is_away() -> None:
@@ -421,16 +324,6 @@ def test_slow_workers_are_labelled() -> None:
     assert "slow: 2.1 x the others" in rows[1]
     assert "slow" not in rows[0]
     assert "healthy" in rows[0]
-
-
-def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
-    """It may be away for the moment."""
-    bench = Bench()
-    bench.store.statuses = [worker("worker-0")]
-    bench.store.problems["workers_health"] = NotFoundError("no such route")
-    page = bench.signed_in().get("/cluster").text
-    assert "not checked" in page
-    assert 'data-key="incidents"' not in page
 
 
 def test_the_page_says_how_many_workers_are_on_their_parallel_plan() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.records import ExperimentSummary, Reclaim
+from cerebro.contract.records import ExperimentSummary
 from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.disks import Disks, measure
 from dispatcher.cluster.volumes import volumes
-from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import NOW, record
 
 
@@ -60,17 +59,6 @@ def test_what_lies_on_the_volumes(places: Volumes) -> None:
     assert found.spaces["logs"].total_bytes > found.spaces["logs"].free_bytes > 0
 
 
-def test_files_of_tensorboard_are_those_of_their_experiments(places: Volumes) -> None:
-    """They are no experiment of that name, which could be taken for left over."""
-    file = places.metrics / "tensorboard" / "digits" / "fit-1" / "m00" / "events"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(os.urandom(8192))
-    sizes = measure(roots(places), lambda: NOW).folders
-    assert {what: size for what, size in sizes.items() if what[0] == "metrics"} == {
-        ("metrics", "experiment", "digits"): 8192
-    }
-
-
 def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It then says that it has not seen everything."""
     monkeypatch.setattr("dispatcher.cluster.disks.MAX_FILES", 3)
@@ -112,18 +100,6 @@ def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
     disks.wait()
 
 
-def test_page_shows_disks(places: Volumes) -> None:
-    """And leads to where an archived experiment is deleted."""
-    bench = Bench(settings=settings(volumes=places))
-    bench.store.unneeded = Reclaim(seq=1, datasets=("d2",))
-    browser = bench.signed_in()
-    assert "Measuring" in browser.get("/cluster").text
-    bench.app.extensions["cerebro-disks"].wait()
-    page = browser.get("/cluster").text
-    assert "data set d2" in page
-    assert "files of gone" in page
-
-
 def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every poll of every viewer would begin another one."""
     tries: list[float] = []
@@ -144,34 +120,3 @@ def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: p
     disks.newest()
     disks.wait()
     assert tries == [NOW, NOW + 61]
-
-
-class Broken:
-    """A folder whose listing breaks off, as one of a server that went away does."""
-
-    def __enter__(self) -> Broken:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __iter__(self) -> Broken:
-        return self
-
-    def __next__(self) -> None:
-        raise OSError("stale file handle")
-
-
-def test_folder_that_cannot_be_listed_hides_no_other(
-    places: Volumes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What else is there is measured all the same."""
-    listed = os.scandir
-
-    def scandir(path: Path) -> object:
-        return Broken() if path.name == "gone" else listed(path)
-
-    monkeypatch.setattr("dispatcher.cluster.disks.os.scandir", scandir)
-    folders = measure(roots(places), lambda: NOW).folders
-    assert folders["checkpoints", "experiment", "digits"] == 8192
-    assert ("checkpoints", "experiment", "gone") not in folders

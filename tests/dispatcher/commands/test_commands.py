@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.commands.command import events_of
-from cerebro.errors import BadRequestError, ConflictError, NotFoundError
-from dispatcher.commands.page import parse_command
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 
@@ -60,13 +57,6 @@ def test_a_command_becomes_an_event_with_a_name(
     assert told(bench) == [(event, "Ada L.")]
 
 
-def test_several_models_at_once(bench: Bench, browser: Browser) -> None:
-    """One event each; a model named twice is stopped once."""
-    fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m02", "m01"]}
-    assert browser.post(ACTIONS, fields, form=FORM).status_code == 303
-    assert told(bench, 2) == [("ModelStopRequested", "Ada L.")] * 2
-
-
 def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None:
     """Half a command is what nobody asked for."""
     before = len(bench.store.logs["digits"])
@@ -117,12 +107,6 @@ def test_nonsense_is_answered_in_words(
     assert len(bench.store.logs["digits"]) == before
 
 
-def test_next_leads_nowhere_else(browser: Browser) -> None:
-    """Only to this page."""
-    answer = browser.post(ACTIONS, {"action": "archive", "next": "https://evil.example"}, form=FORM)
-    assert answer.headers["Location"] == "/experiments/digits"
-
-
 def test_deletion_by_typed_name(bench: Bench, browser: Browser) -> None:
     """The page says what is lost; the wrong name deletes nothing and is told there."""
     bench.store.add(finished_story())
@@ -140,29 +124,3 @@ def test_deletion_by_typed_name(bench: Bench, browser: Browser) -> None:
     assert (right.status_code, right.headers["Location"]) == (303, "/experiments")
     assert told(bench) == [("DeletionRequested", "Ada L.")]
     assert 'name="confirm"' not in browser.get("/experiments/digits/delete").text
-
-
-def test_running_experiment_is_not_deleted(browser: Browser) -> None:
-    """The page says what to do first, and has no field to type into."""
-    page = browser.get("/experiments/digits/delete").text
-    assert "fit-1 is running: stop it first" in page
-    assert 'name="confirm"' not in page
-
-
-def test_nobody_has_a_name_unless_given(bench: Bench) -> None:
-    """The token is one for all; the log then says how it came."""
-    bench.signed_in().post(ACTIONS, {"action": "archive"}, form=FORM)
-    assert told(bench) == [("ExperimentArchived", "the web page")]
-
-
-def test_command_that_names_too_little() -> None:
-    """Each says what is missing."""
-    state = running_story().state
-    with pytest.raises(BadRequestError, match="the command '' is unknown"):
-        parse_command({})
-    with pytest.raises(BadRequestError, match="no model is selected"):
-        parse_command({"action": "stop_model", "run": "fit-1"})
-    with pytest.raises(NotFoundError, match="no run '' in experiment"):
-        events_of(parse_command({"action": "stop_run"}), state, by="ada")
-    with pytest.raises(ConflictError, match="fit-1 is running"):
-        events_of(parse_command({"action": "delete", "confirm": "digits"}), state, by="ada")

@@ -6,7 +6,6 @@ import pytest
 
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
-from dispatcher.data.view import split_rows
 from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.stories import Story
 
@@ -68,20 +67,3 @@ def test_a_sub_epoch_that_runs_tells_as_well_what_it_waited() -> None:
     )
     exact_s = (8 * 3 * 2 - 0.5) * 4.0
     assert left_s(story, point) == pytest.approx(exact_s, rel=0.2)
-
-
-def test_preprocessing_is_not_slower_for_its_imports() -> None:
-    """Rows a second of a partition are of the time that rows were made."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    read_model = ReadModel(story.record)
-    read_model.apply(story.events)
-    task = story.state.runs["etl-1"].tasks["etl-1/etl/train/p0"]
-    dataset = story.state.datasets["d1"]
-    (before, _) = split_rows(read_model, dataset, story.time)[0].parts
-    read_model.state.runs["etl-1"].tasks[str(task.key)].attempts[-1].start_s = 1.0
-    (after, _) = split_rows(read_model, dataset, story.time)[0].parts
-    assert before.seconds is not None
-    assert after.seconds == pytest.approx(before.seconds - 1.0)
-    assert after.rows_per_s > before.rows_per_s

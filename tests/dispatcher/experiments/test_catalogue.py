@@ -49,14 +49,6 @@ def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) 
     assert bench.read() == 300
 
 
-def test_filling_ends_with_more_experiments_than_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_MAX_CACHED", 20)
-    bench = CatalogueBench(monkeypatch, 50)
-    bench.read()
-    assert bench.fill(steps=1000)
-    assert bench.read() == 20
-
-
 def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CatalogueBench(monkeypatch, 20)
     bench.read()

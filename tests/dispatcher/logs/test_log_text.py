@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.logs.terminal import MAX_LINE_LENGTH, level_of, lines, plain
+from dispatcher.logs.terminal import level_of, lines, plain
 
 
 def shown(content: bytes, *, is_end: bool = True) -> list[str]:
     return [line.text for line in lines(content, 0, is_end=is_end)]
-
-
-def test_lines_have_their_offsets() -> None:
-    """By them a line is found again, whatever was printed since."""
-    found = lines("ä\nb\n\nc".encode(), 100, is_end=True)
-    assert [(line.offset, line.text, line.is_open) for line in found] == [
-        (100, "ä", False), (103, "b", False), (105, "", False), (106, "c", True),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -56,23 +48,6 @@ def test_other_sequences_are_taken_out(sequence: str) -> None:
     assert "\x1b" not in plain(f"a{sequence}b".encode())
 
 
-def test_colour_with_parameters_does_not_switch_others_on() -> None:
-    """38;5;1 is one colour, not "bold"."""
-    (line,) = lines(b"\x1b[38;5;1mx", 0, is_end=True)
-    assert line.parts[0].classes == ""
-
-
-def test_long_line_is_cut_and_says_so() -> None:
-    """The download has all of it."""
-    (line,) = lines(b"x" * (MAX_LINE_LENGTH + 5), 0, is_end=True)
-    assert (len(line.text), line.cut) == (MAX_LINE_LENGTH, 5)
-
-
-def test_bytes_that_are_no_text() -> None:
-    """Are shown as such, not refused."""
-    assert shown(b"\xff\xfea\n") == ["��a"]
-
-
 @pytest.mark.parametrize(
     ("text", "level"),
     [
@@ -85,11 +60,3 @@ def test_bytes_that_are_no_text() -> None:
 def test_level_of_a_line(text: str, level: str) -> None:
     """By the words that loggers and Python use."""
     assert level_of(text) == level
-
-
-def test_traceback_is_one_error() -> None:
-    """What is indented belongs to the line before."""
-    found = lines(
-        b"Traceback (most recent call last):\n  File x\nValueError: y\nnext\n  in\n", 0, is_end=True
-    )
-    assert [line.level for line in found] == ["error", "error", "error", "", ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from werkzeug.test import TestResponse
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import CheckpointRef, TaskResult
@@ -69,34 +68,6 @@ def test_page_follows(bench: Bench, volumes: Volumes) -> None:
     assert (status, "fresh" in html) == (200, True)
     assert ask(cursor)[0] == 204
     assert ask("nonsense")[0] == 400
-
-
-def test_list_of_logs_tells_their_sizes_as_they_grow(bench: Bench, volumes: Volumes) -> None:
-    """The log of events has no word of it; while nothing grows, nothing is built."""
-    path = write(volumes, M05, b"one\n")
-    browser = bench.signed_in()
-
-    def ask(tag: str) -> TestResponse:
-        headers = {"If-None-Match": tag}
-        return browser.client.get(f"/fragments{LOGS}", headers=headers, base_url="http://127.0.0.1:7080")
-
-    first = ask("")
-    assert "4 B" in first.text
-    assert ask(first.headers["ETag"]).status_code == 304
-    path.write_bytes(b"one and two\n")
-    again = ask(first.headers["ETag"])
-    assert again.status_code == 200
-    assert "12 B" in again.text
-
-
-def test_page_says_what_is_the_matter(bench: Bench, volumes: Volumes) -> None:
-    """A sub-epoch that waits, an expression that is none, a search without hits, a volume that is not there."""
-    browser = bench.signed_in()
-    assert "waits for an idle worker" in browser.get(f"{LOGS}?task=fit-1/train/m06/e1/p0").text
-    assert "is not a valid regular expression" in browser.get(f"{LOGS}?q=[&regex=1").text
-    assert "No line matches" in browser.get(f"{LOGS}?q=nowhere").text
-    volumes.logs.rmdir()
-    assert "Logs are unavailable" in browser.get(LOGS).text
 
 
 @pytest.mark.parametrize(

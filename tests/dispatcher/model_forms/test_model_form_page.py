@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
@@ -14,9 +13,6 @@ from cerebro.contract.events import (
     ModelStopRequested,
     PriorityChanged,
 )
-from cerebro.state.experiment import fold
-from dispatcher.model_forms.form import ModelForm
-from dispatcher.model_forms.view import model_form_view
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import running_story
@@ -125,24 +121,6 @@ def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, brows
     assert added.models[0].hyperparams == want
 
 
-def test_several_models_are_extended_and_given_a_priority(bench: Bench, browser: Browser) -> None:
-    """One event for each, after a line for each."""
-    _, fields, page = review(browser, "extend", "m00,m01", epochs="9")
-    assert "m00 epochs 3 9" in difference(page)
-    assert "m01 epochs 3 9" in difference(page)
-    assert send(browser, "extend", fields)[:2] == (303, f"{AT}/models?fit=fit-1")
-    first, second = bench.store.logs["digits"][-2:]
-    assert isinstance(first, ModelExtended)
-    assert isinstance(second, ModelExtended)
-    assert [(each.model, each.epochs) for each in (first, second)] == [("m00", 9), ("m01", 9)]
-    _, fields, page = review(browser, "prioritize", "m02", priority="1")
-    assert "priority normal high" in difference(page)
-    assert send(browser, "prioritize", fields)[0] == 303
-    event = bench.store.logs["digits"][-1]
-    assert isinstance(event, PriorityChanged)
-    assert (event.model, event.priority, event.by) == ("m02", 1, "Ada")
-
-
 @pytest.mark.parametrize(
     ("what", "model", "typed", "key", "says"),
     [
@@ -232,20 +210,6 @@ def test_a_command_that_came_too_late_says_why(
     assert 'value="3"' in page
 
 
-def test_a_model_that_cannot_be_changed_says_so_before_anything_is_typed(browser: Browser) -> None:
-    """With what to do instead; links to forms stand only where they lead somewhere."""
-    assert "is failed: retry it first, or clone it" in text_of(browser.get(f"{AT}/change?model=m07").text)
-    page = browser.get(f"{AT}/models/m07").text
-    assert f'"{AT}/clone?fit=fit-1&amp;model=m07"' in page
-    assert f"{AT}/change" not in page
-
-
-def test_addresses_that_name_no_model_say_what_to_do(browser: Browser) -> None:
-    assert browser.get(f"{AT}/change?model=m99").status_code == 404
-    assert "open the form from a model" in browser.get(f"{AT}/change").text
-    assert browser.get(f"{AT}/rename?model=m01").status_code == 404
-
-
 def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
     bench: Bench, browser: Browser
 ) -> None:
@@ -260,15 +224,6 @@ def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
     )
     assert (answer.status_code, len(bench.store.logs["digits"])) == (400, before)
     assert 'value="3"' in answer.text
-
-
-def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Browser) -> None:
-    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
-    bench.store.is_away = True
-    status, _, page = send(browser, "change", fields)
-    assert status == 503
-    assert "The store stopped answering" in page
-    assert 'value="3"' in page
 
 
 def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
@@ -354,13 +309,6 @@ def test_what_took_effect_in_part_says_on_which(
     assert "model m02 of fit-1 is stopped" in page
 
 
-def test_a_hyperparameter_may_be_called_as_a_field_is(bench: Bench) -> None:
-    """What it was is told apart from what the field of that name was."""
-    shown = {"hp.epochs": "3", "was.hp.epochs": "7", "epochs": "3", "was.epochs": "3"}
-    form = ModelForm.parse(CommandKind.CLONE_MODEL, shown, ["m00"])
-    assert (dict(form.values), form.epochs) == ({"epochs": "3"}, "")
-
-
 @pytest.mark.parametrize(
     ("what", "model", "name", "text", "says"),
     [
@@ -387,15 +335,3 @@ def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> No
     before = len(bench.store.logs["digits"])
     assert send(browser, "clone", fields)[0] == 422
     assert len(bench.store.logs["digits"]) == before
-
-
-def test_a_clone_of_a_model_without_checkpoints_says_why_it_begins_anew(bench: Bench) -> None:
-    """They were removed: it is not that there were none yet."""
-    state = fold("digits", bench.store.logs["digits"])
-    run = state.runs["fit-1"]
-    form = ModelForm(kind=CommandKind.CLONE_MODEL, run="fit-1", models=("m00",), values={})
-    run.models["m00"].removed = {visit.file for visit in run.models["m00"].visits}
-    told = model_form_view(state, form).no_start
-    assert told.startswith("the checkpoints of m00 were removed, because fit-1 keeps those of")
-    run.models["m00"].removed = set()
-    assert model_form_view(state, form).no_start == "m00 has no checkpoint yet"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from typing import Any
 
@@ -141,10 +139,6 @@ def test_rows_without_a_value_come_last_whichever_parallel_plan() -> None:
     assert found("", "-best") == ["m10", "m00", "m01", "m02"]
 
 
-def test_several_keys_order_by_the_first_and_then_by_the_next() -> None:
-    assert found("", "state,-lr") == ["m02", "m00", "m10", "m01"]
-
-
 def test_models_are_ordered_by_number_not_by_letter() -> None:
     rows = [row(index, id=f"m{index}") for index in (10, 9, 100)]
     ordered = matching(rows, ModelQuery(sort="id"), COLUMNS)
@@ -170,24 +164,10 @@ def test_a_fixed_column_hides_a_hyperparameter_of_its_name_but_for_its_prefix() 
     assert COLUMNS.find("hp.best").name == "hp.best"
 
 
-def test_columns_are_chosen_once_each_in_the_order_asked_for() -> None:
-    assert [each.name for each in selected_columns("lr, id, hp.lr", COLUMNS, ())] == ["hp.lr", "id"]
-    assert [each.name for each in selected_columns("", COLUMNS, (FIXED["id"],))] == ["id"]
-
-
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=1"])
 def test_a_spreadsheet_does_not_execute_what_a_user_wrote(text: str) -> None:
     table = csv_text([text, "id"], [[text, "m00"]])
     assert table.count(f"'{text}") == 2
-
-
-def test_negative_numbers_stay_numbers_in_csv() -> None:
-    assert csv_text(["x"], [[-0.5], [None], [True]]) == '"x"\r\n-0.5\r\n""\r\nTrue\r\n'
-
-
-def test_a_text_with_semicolons_stays_one_cell_where_they_part_cells() -> None:
-    table = csv_text(["note"], [["a;=1+1"]])
-    assert list(csv.reader(io.StringIO(table), delimiter=";")) == [["note"], ["a;=1+1"]]
 
 
 def test_a_whole_number_beyond_floats_is_sorted_found_and_written() -> None:

@@ -76,31 +76,3 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     page.client.get("/page?n=0")  # was forgotten
     page.client.get("/page?n=99")  # was not
     assert page.built == 22
-
-
-def test_small_answers_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional, "_MAX_BODIES", 5)
-    page = Page()
-    for number in range(20):
-        page.client.get(f"/page?n={number}")
-    page.client.get("/page?n=19")
-    assert page.built == 20
-    assert len(page.answers._bodies) == 5
-
-
-def test_addresses_that_cannot_be_answered_leave_nothing_behind() -> None:
-    page = Page()
-    page.build = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    page.client.application.testing = False
-    for number in range(20):
-        assert page.client.get(f"/page?n={number}").status_code == 500
-    assert not page.answers._bodies
-
-
-def test_a_failed_build_is_tried_again() -> None:
-    page = Page()
-    build, page.build = page.build, lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    page.client.application.testing = False
-    assert page.client.get("/page").status_code == 500
-    page.build = build  # type: ignore[method-assign]
-    assert page.client.get("/page").status_code == 200

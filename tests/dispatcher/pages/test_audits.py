@@ -42,16 +42,6 @@ def audited_story(*, differs: bool) -> Story:
     return story
 
 
-def test_the_page_counts_sub_epochs_that_came_out_equal(bench: Bench, browser: Browser) -> None:
-    """Quietly: it is as it should be."""
-    bench.store.add(audited_story(differs=False))
-    source = browser.get("/experiments/digits").text
-    assert "verification: 1 equal (sub-epochs computed again by another worker and compared)" in text_of(
-        source
-    )
-    assert 'class="card failure" data-key="audits"' not in source
-
-
 def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
     """With the sub-epoch, the difference, and what it means for the model."""
     bench.store.add(audited_story(differs=True))
@@ -61,11 +51,3 @@ def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, 
     assert "verification: 1 differs" in page
     assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the sub-epoch" in page
     assert "worker-2 and worker-3 agree. What m00 has learned since then comes from it" in page
-
-
-def test_a_redo_is_shown_beside_the_sub_epochs(bench: Bench, browser: Browser) -> None:
-    """In the schedule, and in words while it runs."""
-    story = audited_story(differs=False)
-    story.run_task("fit-1/train/m00/e1/p1", "worker-1", None)
-    bench.store.add(story)
-    assert "fit-1/audit/m00/e1/p0/redo-1" in browser.get("/experiments/digits/schedule").text

@@ -12,11 +12,6 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story
 
 
-def test_list_without_experiments_says_how_to_begin(browser: Browser) -> None:
-    """Nothing yet is not nothing found."""
-    assert "No experiment yet" in browser.get("/experiments").text
-
-
 def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
     """State, run, tasks, models, best metric with its direction, author."""
     bench.store.add(running_story())
@@ -25,17 +20,6 @@ def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
     assert "0 /8 1 failed" in row
     assert "accuracy \u2191 , higher is better 0.9405" in row
     assert "ada" in row
-
-
-def test_filter_and_its_empty_answer(bench: Bench, browser: Browser) -> None:
-    """By name or author; nothing found offers to clear the filter."""
-    bench.store.add(Story("digits"))
-    bench.store.add(Story("whales", author="Grace"))
-    assert "digits" not in text_of(browser.get("/experiments?q=grace").text)
-    empty = browser.get("/experiments?q=%3Cscript%3E").text
-    assert "Nothing matches" in empty
-    assert "<script>" not in empty.replace('<script src="', "")
-    assert "Clear the filter" in empty
 
 
 def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Browser) -> None:
@@ -63,13 +47,6 @@ def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser)
     bench.store.calls.clear()
     browser.get("/experiments")
     assert "events" not in bench.store.calls
-
-
-def test_links_are_shown_only_when_configured(bench: Bench, browser: Browser) -> None:
-    """TensorBoard is linked; for the notebook, which is not, the page says what opens one."""
-    page = browser.get("/experiments").text
-    assert 'href="http://127.0.0.1:6006"' in page
-    assert "Notebook: <code>make notebook</code>" in page
 
 
 def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> None:

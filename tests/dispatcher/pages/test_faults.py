@@ -24,25 +24,6 @@ def test_failed_run_shows_its_error_escaped(bench: Bench, browser: Browser) -> N
         assert "<b>ada" not in page
 
 
-def test_traceback_is_escaped(bench: Bench, browser: Browser) -> None:
-    """Also inside its folded part."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit()
-    story.fail("fit-1/train/m00/e1/p0", "worker-0", "<script>1</script>", "</pre><script>2</script>")
-    bench.store.add(story)
-    for tab in ("", "/models", "/models/m00", "/schedule"):
-        assert "<script>" not in browser.get(f"/fragments/experiments/digits{tab}").text
-
-
-def test_unknown_experiment(browser: Browser) -> None:
-    """Says so, with a way on."""
-    answer = browser.get("/experiments/nowhere")
-    assert answer.status_code == 404
-    assert "no experiment" in text_of(answer.text)
-
-
 def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:
     """The list stays; the experiment's page says what is known, and what to do."""
     good, bad = Story("good"), Story("bad")

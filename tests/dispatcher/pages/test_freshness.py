@@ -6,7 +6,7 @@ import re
 
 from dispatcher.pages import formats
 from tests.dispatcher.fakes import Bench, Browser
-from tests.dispatcher.stories import NOW, Story, running_story, status
+from tests.dispatcher.stories import Story, running_story, status
 
 
 def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser) -> None:
@@ -67,12 +67,3 @@ def test_fragment_that_has_not_changed_is_not_sent_again(bench: Bench, browser: 
     assert again() == 304
     story.pause("the checkpoint volume is full")
     assert again() == 200
-
-
-def test_times_are_exact_on_hover(bench: Bench, browser: Browser) -> None:
-    """Relative in the table, ISO 8601 in UTC in the title."""
-    bench.store.add(Story("digits", began=NOW - 7200))
-    assert re.search(
-        r'<time datetime="([\dT:-]+Z)" data-show="ago" title="\1">2 h ago</time>',
-        browser.get("/experiments/digits").text,
-    )

@@ -65,17 +65,3 @@ def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
     browser.get(PAGES[0])
     lost.wait(HANG_S)
     assert all("from the checkpoint volume" not in browser.get(page).text for page in PAGES)
-
-
-def test_a_volume_that_is_not_mounted_is_no_loss(bench: Bench, files: list[Path], tmp_path: Path) -> None:
-    """Nothing is known then; the page of the cluster tells of the volume."""
-    browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
-    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
-    for _ in range(2):
-        assert "from the checkpoint volume" not in browser.get(PAGES[0]).text
-        lost.wait(HANG_S)
-    (tmp_path / "checkpoints").mkdir()
-    bench.clock.now += 301
-    browser.get(PAGES[0])
-    lost.wait(HANG_S)
-    assert "from the checkpoint volume" not in browser.get(PAGES[0]).text

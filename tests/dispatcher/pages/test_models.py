@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import ModelStopRequested, RunStopRequested
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, story_with_parallel_plans
@@ -31,23 +30,6 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
     assert re.search(
         r'<th scope="col" class="num" aria-sort="descending"><a data-soft href="[^"]*">learning_rate', page
     )
-
-
-def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
-    """Beside the field, with what was typed; all models stay."""
-    bench.store.add(running_story())
-    page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
-    assert re.search(r'role="alert" data-key="mistake">filter, character \d+', page)
-    assert 'value="layers =="' in page
-    assert "8 of 8 models." in text_of(page)
-
-
-def test_filter_that_leaves_nothing_offers_to_clear_it(bench: Bench, browser: Browser) -> None:
-    """Nothing matches is not nothing yet."""
-    bench.store.add(running_story())
-    page = text_of(browser.get("/experiments/digits/models?filter=layers+%3D+9").text)
-    assert "No model matches fit-1 has 8 models" in page
-    assert "Clear the filter" in page
 
 
 def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
@@ -78,44 +60,6 @@ def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
     assert "Retry model" in failed
     assert "Stop model" not in failed
     assert browser.get("/experiments/digits/models/nobody").status_code == 404
-
-
-def test_older_fit_can_be_chosen(bench: Bench, browser: Browser) -> None:
-    """The newest is shown by default; an unknown one falls back to it."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit(models=2)
-    story.finish()
-    story.fit(models=3, run="fit-2")
-    bench.store.add(story)
-    for asked, shown, models in (("", "fit-2", 3), ("?fit=fit-1", "fit-1", 2), ("?fit=nonsense", "fit-2", 3)):
-        page = browser.get(f"/experiments/digits/models{asked}").text
-        assert f"<option selected>{shown}</option>" in page
-        assert f"{models} of {models} models." in text_of(page)
-
-
-def test_many_models_are_paged(bench: Bench, browser: Browser) -> None:
-    """50 at a time, and the cut is announced."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit(models=120)
-    bench.store.add(story)
-    page = text_of(browser.get("/experiments/digits/models?page=3").text)
-    assert "20 of 120 models." in page
-    assert "Page 3 of 3" in page
-
-
-def test_stopped_run_and_model_say_who_stopped_them(bench: Bench, browser: Browser) -> None:
-    """Stopped is not failed."""
-    story = running_story()
-    story.tell(ModelStopRequested(run="fit-1", model="m01", by="grace"))
-    story.tell(RunStopRequested(run="fit-1", by="ada"))
-    bench.store.add(story)
-    page = text_of(browser.get("/experiments/digits/models/m01").text)
-    assert "digits stopping by ada," in page
-    assert "grace stopped model m01" in page
 
 
 def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:

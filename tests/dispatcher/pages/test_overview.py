@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested, RunStopRequested
+from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested
 from cerebro.contract.runs import EvaluateRequest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import Story, running_story, status, story_on_two_devices
+from tests.dispatcher.stories import Story, running_story, status
 
 
 def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
@@ -55,15 +55,6 @@ def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) ->
     assert "trains m00, epoch 1, partition 1 worker-1" in page
     assert "tests m00 worker-0" in page
     assert "fit-2 is running, and its model m01 is not finished" in page
-
-
-def test_to_stop_an_experiment_stops_all_of_its_runs(bench: Bench, browser: Browser) -> None:
-    """From the list, where single runs are not named."""
-    bench.store.add(beside_a_fit())
-    seen = len(bench.store.logs["digits"])
-    browser.post("/experiments/actions", {"action": "stop_run", "name": ["digits"]}, form="/experiments")
-    stopped = [event for event in bench.store.logs["digits"][seen:] if isinstance(event, RunStopRequested)]
-    assert [event.run for event in stopped] == ["fit-2", "test-1", "test-2"]
 
 
 def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
@@ -120,17 +111,6 @@ def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
     assert "test-1 m00 1 2 /2 accuracy 0.975 means over 2 parts of the split, weighted by rows" in page
 
 
-def test_paused_run_says_why(bench: Bench, browser: Browser) -> None:
-    """At the top, and in the list."""
-    story = running_story()
-    story.pause("the checkpoint volume is full")
-    bench.store.add(story)
-    page = text_of(browser.get("/experiments/digits").text)
-    assert "digits paused the checkpoint volume is full" in page
-    assert page.count("the checkpoint volume is full") == 2  # beside the name, and in the table of runs
-    assert "the checkpoint volume is full" in browser.get("/experiments").text
-
-
 def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> None:
     """The log's word for a worker is not repeated when the worker itself says nothing."""
     story = Story("digits")
@@ -149,41 +129,6 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     assert page.count("No worker answers, so fit-1 waits") == 1
     cluster = text_of(browser.get("/cluster").text)
     assert "worker-0 lost" in cluster  # the same word
-
-
-def test_workers_stand_in_the_order_of_their_numbers(bench: Bench, browser: Browser) -> None:
-    """Here as on the cluster page."""
-    bench.store.add(running_story())
-    bench.store.statuses = [status(f"worker-{number}") for number in (10, 2, 1, 0)]
-    for path in ("/experiments/digits", "/cluster"):
-        rows = re.findall(r'<tr [^>]*data-key="(worker-\d+)"', browser.get(path).text)
-        assert rows == ["worker-0", "worker-1", "worker-2", "worker-10"], path
-
-
-def test_what_runs_says_on_which_devices(bench: Bench, browser: Browser) -> None:
-    """In the list of what runs, of workers, and of sub-epochs; of a worker with one device there is nothing to say."""
-    bench.store.add(story_on_two_devices()[0])
-    bench.store.statuses = [status("worker-0")]
-    page = text_of(browser.get("/experiments/digits").text)
-    assert "worker-0 devices 0, 1" in page
-    assert "(devices 0, 1)" in page
-    assert "worker-0 devices 0, 1 by ddp-2" in text_of(browser.get("/experiments/digits/schedule").text)
-    bench.store.add(running_story("whales"))
-    assert " device" not in text_of(browser.get("/experiments/whales").text.split("Running now")[1])
-
-
-def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
-    """It says for which experiment."""
-    bench.store.add(Story("digits"))
-    bench.store.statuses = [
-        status("worker-0", running="whales/fit-1/train/m01/e2/p0"),
-        status("w1", running="?"),
-        status("w2", running="whales/fit-1/train/m02/e1/p0, orcas/etl-1/etl/train/p3"),
-    ]
-    page = text_of(browser.get("/experiments/digits").text)
-    assert "trains m01, epoch 2, partition 0 for experiment whales" in page
-    assert "trains m02, epoch 1, partition 0 for experiment whales preprocesses" in page
-    assert "for experiment orcas" in page
 
 
 def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:

@@ -8,11 +8,9 @@ from importlib.metadata import version
 import pytest
 from flask import render_template_string
 
-from cerebro.figures import summaries
 from cerebro.figures.palette import LOOKS, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
-from dispatcher.pages import addresses, formats
 from dispatcher.pages.queries import query_of
 from dispatcher.pages.statics import palette
 from dispatcher.read_models.model_table import ModelTable
@@ -26,28 +24,6 @@ def bench() -> Bench:
 
 
 # --- addresses -----------------------------------------------------------------------------------
-
-
-def test_a_changed_address_keeps_what_is_not_changed(bench: Bench) -> None:
-    """Of the page, also where its fragment was asked for; empty values go, nought stays."""
-    with bench.app.test_request_context("/fragments/experiments/digits/models?fit=fit-1&page=3&pick=m00,m01"):
-        assert addresses.changed(page=None) == "/experiments/digits/models?fit=fit-1&pick=m00,m01"
-        assert addresses.changed(page=4, fit="") == "/experiments/digits/models?pick=m00,m01&page=4"
-    url = addresses.figure_url("digits", "curves", fit="", top=0, metric="a&b", log=False)
-    assert url == "/api/views/experiments/digits/figures/curves?top=0&metric=a%26b"
-
-
-def test_a_repeated_parameter_is_a_list(bench: Bench) -> None:
-    """As a form without scripts sends it."""
-    with bench.app.test_request_context("/experiments?columns=id&columns=state&columns="):
-        assert addresses.parameter("columns") == "id,state"
-
-
-@pytest.mark.parametrize("page", ["0", "-1", "x", "1" * 50, "\u0663", ""])
-def test_a_page_that_is_no_number_is_the_first(bench: Bench, page: str) -> None:
-    """Whatever stands in the address, a page is shown."""
-    with bench.app.test_request_context("/experiments", query_string={"page": page}):
-        assert addresses.page_number() == 1
 
 
 def test_a_query_of_an_old_address_is_still_answered() -> None:
@@ -74,58 +50,7 @@ def test_comparison_tells_lines_that_differ() -> None:
     assert found.same == sum(not each for each in differs.values())
 
 
-def test_numbers_that_look_alike_and_are_not_the_same_differ() -> None:
-    """1 and 1.0, "1" and 1: a search space that says both means it."""
-    story = running_story()
-    run = story.state.runs["fit-1"]
-    run.models["m00"].hyperparams = {"a": 1}
-    run.models["m01"].hyperparams = {"a": "1"}
-    found = comparison(ModelTable(run), ("m00", "m01"))
-    assert [line.differs for line in found.hyperparams] == [True]
-    assert len(list(summaries(run))) == 8
-
-
 # --- how values are written ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "text"),
-    [
-        (0.123456789, "number", "0.123457"),
-        (1234567, "count", "1,234,567"),
-        (0.5, "share", "50.0 %"),
-        (75.0, "duration", "1 min 15 s"),
-        (0.0, "time", "1970-01-01T00:00:00Z"),
-        (None, "number", "\N{EN DASH}"),
-        ("NaN", "number", "NaN"),
-        (True, "number", "true"),
-        ("adam", "text", "adam"),
-    ],
-)
-def test_cells(value: object, kind: str, text: str) -> None:
-    """By the kind of their column; what is no number is written as it is."""
-    assert formats.cell(value, kind) == text
-
-
-def test_rates_and_short_times() -> None:
-    """Three digits; a dash where there is none."""
-    assert [formats.rate(value) for value in (0.0, 0.123456, 12.34, 12345.6)] == [
-        "\N{EN DASH}",
-        "0.123",
-        "12.3",
-        "12,346",
-    ]
-    assert [formats.short(value) for value in (None, 0.0, 2.04, 75.0)] == ["\N{EN DASH}"] * 2 + [
-        "2.0 s",
-        "1 min 15 s",
-    ]
-
-
-def test_any_value_of_a_users() -> None:
-    """Lists and mappings as JSON, missing as a dash."""
-    assert [formats.plain(value) for value in ([1, "a"], {"b": 0.5}, None, False, 2.0)] == [
-        '[1, "a"]', '{"b": 0.5}', "\N{EN DASH}", "false", "2",
-    ]  # fmt: skip
 
 
 # --- files for figures ---------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from werkzeug.test import Client, TestResponse
 
-from dispatcher.pages import poll_cache as repeats
 from dispatcher.pages.poll_cache import TRUSTED_S
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import running_story, status
@@ -111,12 +110,6 @@ def test_whoever_differs_is_looked_at(bench: CountingBench, other: dict[str, str
     assert bench.asked == 2
 
 
-def test_another_sender_is_looked_at(bench: CountingBench) -> None:
-    bench.get(PAGE)
-    Client(bench.app).get(PAGE, headers=OURS, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
-    assert bench.asked == 2
-
-
 def test_a_refusal_is_never_remembered(bench: CountingBench) -> None:
     for count in (1, 2):
         assert bench.get(PAGE, Authorization="Bearer wrong").status_code == 401
@@ -151,16 +144,3 @@ def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(benc
     bench.store.records.clear()
     bench.later(10)
     assert bench.get(PAGE).status_code == 404
-
-
-def test_what_is_remembered_is_bounded(bench: CountingBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_MAX_POLLS", 3)
-    for number in range(5):
-        bench.get(f"{PAGE}?n={number}")
-    bench.get(f"{PAGE}?n=4")
-    assert bench.asked == 5
-    bench.get(f"{PAGE}?n=0")
-    assert bench.asked == 6
-    bench.get(PAGE, **{"X-Long": "x" * 5000})
-    bench.get(PAGE, **{"X-Long": "x" * 5000})
-    assert bench.asked == 8

@@ -10,18 +10,8 @@ from werkzeug.test import TestResponse
 from dispatcher.models import view as models_view
 from dispatcher.overview import report
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
-from tests.dispatcher.stories import Story, running_story
+from tests.dispatcher.stories import running_story
 from tests.waiting import HANG_S
-
-
-def test_report_is_one_file_to_keep(bench: Bench, browser: Browser) -> None:
-    """Named after experiment and run; without a fit run there is none, and the page says so."""
-    bench.store.add(running_story())
-    bench.store.add(Story("bare"))
-    sent = browser.get("/experiments/digits/report")
-    assert sent.headers["Content-Disposition"] == "attachment; filename=digits-fit-1.html"
-    assert "<h1>digits, fit-1</h1>" in sent.text
-    assert browser.get("/experiments/bare/report").status_code == 404
 
 
 def test_long_files_are_written_while_others_look(

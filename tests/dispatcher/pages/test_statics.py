@@ -29,12 +29,6 @@ def test_every_file_is_the_same_packed_and_plain() -> None:
         assert packed.headers.get("Vary") == plain.headers.get("Vary")
 
 
-def test_every_file_has_a_name_of_its_own() -> None:
-    """Folders are no part of an address."""
-    assert FILES
-    assert len({path.name for path in FILES}) == len(FILES)
-
-
 def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
     """A page of an earlier release asks for another version: what it is given is not kept under that name."""
     bench = Bench()
@@ -48,20 +42,6 @@ def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
     headers = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
     again = client.get("/static/style.css", headers=headers, buffered=True)
     assert (again.status_code, again.data) == (304, b"")
-
-
-def test_pages_name_each_file_with_its_version() -> None:
-    page = Bench().browser().get("/sign-in").text
-    named = re.findall(r'(?:href|src)="/static/([^"?]+)(\?[^"]*)?"', page)
-    assert named
-    assert all(query.startswith("?v=") for _, query in named)
-
-
-def test_what_is_not_there_is_not_found() -> None:
-    client = Bench().app.test_client()
-    assert client.get("/static/nothing.css", headers={"Accept-Encoding": "gzip"}).status_code == 404
-    for name in ("../app.py", "app.py", "base.html", "pages/base.html", "pages/style.css"):
-        assert client.get(f"/static/{name}", headers={"Accept-Encoding": "gzip"}).status_code == 404
 
 
 def test_an_installed_package_has_every_template_and_every_file_for_browsers() -> None:

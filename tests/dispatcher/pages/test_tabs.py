@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from cerebro.contract.events import SchedulePlanned
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import epoch_report
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -38,30 +36,6 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     assert "Change" in page
 
 
-def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browser: Browser) -> None:
-    """On the tab and on the overview; a sub-epoch tells its own."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit()
-    result = TaskResult(
-        rows=898,
-        checkpoint=CheckpointRef(name="c", checksum="0" * 16, size=1),
-        timings=Timings(start_s=1.5, compute_s=0.5),
-    )
-    story.run_task("fit-1/train/m01/e1/p0", "worker-0", result)
-    bench.store.add(story)
-    bench.clock.now = story.time
-    page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
-    assert "Start of processes 1.5 s on all devices" in page
-    assert "1 so far 0.5 s 0.5 s 0.0 % 1.5 s" in page
-    assert "starting processes took another 1.5 s" in text_of(
-        browser.get("/fragments/experiments/digits").text
-    )
-    sub_epochs: Any = browser.get("/api/views/experiments/digits/sub_epochs?model=m01").json
-    assert sub_epochs["rows"][0]["start_s"] == 1.5
-
-
 def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
     """What runs on is not known then: time ends where the outage began."""
     bench.store.add(running_story())
@@ -75,22 +49,6 @@ def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Br
     after = browser.get(page).text
     found = re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', before)
     assert found == re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', after) != []
-
-
-def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
-    """Each says why it is empty and gives the next step as a command that can be copied."""
-    bench.store.add(Story("digits"))
-    for tab, said in (
-        ("", "No run yet"),
-        ("/models", "No fit run yet"),
-        ("/curves", "No fit run yet"),
-        ("/analysis", "No fit run yet"),
-        ("/schedule", "No fit run yet"),
-        ("/data", "No data set yet"),
-    ):
-        page = browser.get(f"/experiments/digits{tab}").text
-        assert said in page
-        assert 'data-copy="' in page
 
 
 def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:

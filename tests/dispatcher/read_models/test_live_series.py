@@ -46,14 +46,6 @@ def test_a_superseded_attempt_is_cut_away_when_the_next_one_reports() -> None:
     assert len(series) == 2
 
 
-def test_a_late_point_of_an_earlier_attempt_counts_for_nothing() -> None:
-    series = LiveSeries()
-    series.add(points(TASK, [2.0], attempt=2))
-    series.add(points(TASK, [9.0], attempt=1))
-    assert values(series) == [2.0]
-    assert series.newest[TASK].attempt == 2
-
-
 def test_where_a_metric_stopped_being_finite_is_known_and_not_drawn() -> None:
     series = LiveSeries()
     series.add(points(TASK, [1.0, math.nan, math.inf, 0.5]))
@@ -86,12 +78,3 @@ def test_all_lines_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(series) <= 2_000 + 30 * 10
     assert values(series, "m25") == []  # more lines than are followed
     assert values(series, "m00")[-1] == 39.0
-
-
-def test_what_is_no_training_has_no_line_but_is_known_to_be_under_way() -> None:
-    series = LiveSeries()
-    series.add(points("etl-1/etl/train/p0", [1.0]))
-    assert series.metrics("etl-1") == ()
-    assert series.newest["etl-1/etl/train/p0"].rows == 10
-    series.forget("etl-1/etl/train/p0")
-    assert series.newest == {}

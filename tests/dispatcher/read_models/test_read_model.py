@@ -141,25 +141,6 @@ def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took
     assert not last.is_growing
 
 
-def test_a_schedule_that_is_behind_the_log_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = running_story()
-    read_model = ReadModel(story.record)
-    read_model.apply(story.events)
-    run = read_model.fit()
-    assert run is not None
-    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)
-    read_model.schedule_now(run, story.time)
-    asked = story.time + 0.001
-    up_to_date = read_model.version(asked)
-    assert read_model.version(asked) == up_to_date
-    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
-    read_model.apply(story.events[read_model.state.seq :])
-    behind = read_model.version(asked)
-    assert behind != up_to_date
-    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e9)  # the time to look again has come
-    assert read_model.version(asked) != behind
-
-
 @pytest.mark.parametrize("is_running", [False, True])
 def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     story = running_story()
@@ -195,36 +176,6 @@ def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
     assert after.left.seconds < before.left.seconds
 
 
-def test_a_test_of_the_whole_split_has_all_of_its_rows_left() -> None:
-    """It is one task on no partition of its own: 100 of its 400 rows are done, so 300 are left."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit(models=1, epochs=1)
-    story.train("m00", 1)
-    story.finish()
-    story.test(is_whole=True, is_open=True)
-    read_model = ReadModel(story.record)
-    read_model.apply(story.events)
-    read_model.add_points([live("test-1/test/m00", 100)])
-    throughput = read_model.throughput(story.time + 10)
-    assert throughput.left is not None
-    assert throughput.left.seconds == pytest.approx(300 / throughput.rows_per_s)
-
-
-def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
-    story = Story("fresh")
-    story.workers_join()
-    story.etl()
-    read_model = ReadModel(story.record)
-    read_model.apply(story.events)
-    assert read_model.throughput(NOW).left is None
-    story.fit()
-    read_model.apply(story.events[read_model.state.seq :])
-    assert read_model.throughput(NOW).left is None
-    assert header(read_model, now=NOW).left is None
-
-
 def test_validations_do_not_make_time_left_shorter() -> None:
     """They are short, and not among the sub-epochs that are left: a long tail of one model would look short."""
     story = running_story()
@@ -241,24 +192,6 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     found = with_validations.throughput(run, story.time, sub_epochs=table)
     assert found.left is not None
     assert found == without.throughput(run, story.time, sub_epochs=table)
-
-
-def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
-    """What runs side by side is not counted as if it ran in turn."""
-    story = running_story()
-    run = story.state.runs["fit-1"]
-    devices, workers = ThroughputMeter(), ThroughputMeter()
-    for at in range(20):
-        began, ended = story.time - 10 * (at + 1), story.time - 10 * at
-        for place in range(2):
-            devices.commit(
-                run, "train", worker="worker-0", devices=(place,), started=began, ended=ended, rows=9
-            )
-            workers.commit(run, "train", worker=f"worker-{place}", started=began, ended=ended, rows=9)
-    table = ModelTable(run)
-    assert devices.throughput(run, story.time, sub_epochs=table) == workers.throughput(
-        run, story.time, sub_epochs=table
-    )
 
 
 def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:

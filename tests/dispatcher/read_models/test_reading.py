@@ -9,7 +9,6 @@ import pytest
 from cerebro.contract.events import LivePoint
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.read_models import reader as reading
-from dispatcher.read_models.read_model import ReadModel
 from dispatcher.read_models.reader import FRESH_S, Reader
 from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import NOW, Story, running_story, status
@@ -161,31 +160,6 @@ def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(bench: Re
     assert bench.store.calls.count("experiments") == 2
 
 
-def test_the_list_has_a_new_version_only_when_it_differs(bench: ReaderBench) -> None:
-    story = running_story()
-    bench.store.add(story)
-    bench.reader.summaries()
-    first = bench.reader.summaries.version()
-    bench.clock.now += 10
-    bench.reader.summaries()
-    assert bench.reader.summaries.version() == first
-    story.pause("no room")
-    bench.clock.now += 10
-    bench.reader.summaries()
-    assert bench.reader.summaries.version() > first
-
-
-def test_a_worker_that_falls_silent_changes_the_version_of_the_workers(bench: ReaderBench) -> None:
-    bench.store.statuses = [status("worker-0")]
-    first = bench.reader.workers.version()
-    bench.store.statuses = [status("worker-0", silent_s=0.9)]
-    bench.clock.now += 10
-    assert bench.reader.workers.version() == first
-    bench.store.statuses = [status("worker-0", silent_s=40)]
-    bench.clock.now += 10
-    assert bench.reader.workers.version() != first
-
-
 def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: ReaderBench) -> None:
     def fails() -> bool:
         raise NotFoundError("gone")
@@ -203,14 +177,6 @@ def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: Reader
     assert done == [1, 1, 1]
 
 
-def test_the_state_of_a_log_that_was_never_read_is_not_made_up(bench: ReaderBench) -> None:
-    bench.store.add(running_story())
-    record = bench.store.records["digits"]
-    bench.store.is_away = True
-    with pytest.raises(StoreUnavailableError):
-        bench.reader.read_log(record, ReadModel.fits, timeout_s=1.0)
-
-
 def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: ReaderBench) -> None:
     bench.store.add(running_story())
     bench.store.statuses = [status("worker-0")]
@@ -222,25 +188,6 @@ def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: R
         assert bench.reader.summaries() == summaries
         assert bench.reader.workers() == workers
     assert bench.reader.summaries() == ()
-
-
-def test_an_old_list_does_not_bring_a_deleted_experiment_back(bench: ReaderBench) -> None:
-    old, new = Story("digits", began=NOW - 900), running_story()
-    bench.store.add(new)
-    assert bench.seq() == len(new.events)
-    with pytest.raises(NotFoundError, match="was deleted"):
-        bench.reader.read_log(old.record, ReadModel.fits, timeout_s=1.0)
-    bench.store.calls.clear()
-    assert bench.seq() == len(new.events)
-    assert not bench.store.calls
-
-
-def test_what_is_read_anew_is_the_callers_alone(bench: ReaderBench) -> None:
-    bench.store.add(long_story())
-    found = bench.reader.read_separately("long")
-    assert found.is_complete
-    assert found.state.seq == len(bench.store.logs["long"])
-    assert bench.reader.read("long", lambda read_model: read_model) is not found
 
 
 def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(

@@ -67,14 +67,6 @@ def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
     assert figure["layout"]["title"]["text"] == "Plan of 2 models on 2 workers"
 
 
-def test_without_a_plan_it_says_who_decides() -> None:
-    """And the figure says why it is empty."""
-    words, figure = asked(story(is_planned=False))
-    assert "No sub-epoch has started yet. There is no plan: lrptw" in words
-    assert "assigns one sub-epoch at a time" in words
-    assert figure["layout"]["meta"]["empty"] == "fit-1 has neither started a sub-epoch nor a plan yet."
-
-
 def test_what_is_to_come_stands_beside_what_runs() -> None:
     """A sub-epoch that has begun is planned no more."""
     told = story(is_planned=True)
@@ -85,14 +77,6 @@ def test_what_is_to_come_stands_beside_what_runs() -> None:
     assert {"running", "planned", "busy devices"} <= names
     (planned,) = [t for t in figure["data"] if t["name"] == "planned" and t["x"] != [None]]
     assert len(planned["x"]) == 3
-
-
-def test_a_run_that_has_none_says_so_beside_its_scheduler() -> None:
-    """While it goes on."""
-    told = story(is_planned=False)
-    told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
-    words, _ = asked(told)
-    assert "one sub-epoch at a time: no plan is better now" in words
 
 
 @pytest.mark.slow

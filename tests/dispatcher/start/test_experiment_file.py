@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -80,17 +78,6 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
     assert [model["lr"] for model in fit.request.models] == [0.1, 0.2]
     assert test.request == EvaluateRequest(kind="test", fit="fit-1", split="test")
     assert {code.class_name for code in bench.store.codes.values()} == {"Rows", "Training"}
-
-
-def test_check_shows_what_would_be_started(bench: Bench, browser: Browser) -> None:
-    """The form is filled from the file, and nothing is created; the file may also come as a file."""
-    sent = {"file_upload": (io.BytesIO(FILE.encode()), "experiment.yaml"), "action": "check"}
-    answer = browser.post("/start", sent | upload(CODE))
-    assert "/data/words.txt" in answer.text
-    assert "2 models, 2 epochs, lowest loss first" in answer.text
-    assert re.search(r'name="name" value="digits"', answer.text)
-    assert "spec: digits:Rows(size=8)" in answer.text
-    assert not bench.store.records
 
 
 def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> None:

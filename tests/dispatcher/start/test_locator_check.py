@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import base64
 import http.server
-import json
-import os
 import re
 import threading
 from pathlib import Path
@@ -19,7 +17,7 @@ from PIL import Image
 from cerebro.contract.records import Locator, Locators
 from cerebro.runtime.volumes import Volumes
 from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
-from dispatcher.start.locator_process import findings, image_kind, size_of, text_of, without_keys
+from dispatcher.start.locator_process import findings, size_of, without_keys
 from dispatcher.start.locator_sources import NotCheckedError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 from tests.http_server import HttpServer
@@ -65,17 +63,6 @@ def test_what_lies_there_is_shown(data: Path) -> None:
     assert base64.b64decode(content) == (data / "images" / "im0.png").read_bytes()
 
 
-def test_further_files_are_looked_for(data: Path) -> None:
-    """Each line on its own."""
-    locators = Locators(
-        train=Locator(metadata=f"{data}/train.csv"), misc=(f"{data}/notes.txt", f"{data}/absent.txt")
-    )
-    _, there, absent = checker(data).check(locators)
-    assert (there.state, there.line, there.num_bytes) == ("fine", 1, 9)
-    assert (absent.state, absent.line) == ("wrong", 2)
-    assert "does not exist" in absent.message
-
-
 @pytest.mark.parametrize(
     ("content", "match"),
     [
@@ -107,53 +94,6 @@ def test_link_into_the_system_is_no_data(data: Path) -> None:
     (finding,) = found(checker(data), f"{data}/linked.csv")
     assert finding.state == "wrong"
     assert finding.preview == ()
-
-
-def test_name_that_is_no_text_and_many_folders_are_looked_at(data: Path) -> None:
-    """The process that looks survives the one, and stops after so many of the others."""
-    odd = data / "odd"
-    odd.mkdir()
-    Path(os.fsdecode(bytes(odd) + b"/caf\xe9.txt")).write_text("some text")
-    (_, objects) = found(checker(data), f"{data}/train.csv", str(odd))
-    assert (objects.state, objects.sample) == ("fine", "caf?.txt")
-    assert objects.text == "some text"
-
-
-def test_pipes_and_folders_are_no_tables(data: Path) -> None:
-    """Nobody is waited for."""
-    os.mkfifo(data / "pipe")
-    for name, expected in (("pipe", "expected a file"), ("images", "there is no table in the folder")):
-        (finding,) = found(checker(data), f"{data}/{name}")
-        assert finding.state == "wrong", name
-        assert expected in finding.message
-
-
-def test_several_files_are_one_table(data: Path) -> None:
-    """Named by folder or pattern; on a cluster none of them is followed out of the shared volume."""
-    (data / "parts").mkdir()
-    for number in range(3):
-        (data / "parts" / f"part-{number}.csv").write_text(f"id,file\n{number},im{number}.png\n")
-    (table,) = found(checker(data, host="0.0.0.0"), f"{data}/parts/part-*.csv")
-    assert (table.state, table.rows) == ("fine", 3)
-    (data / "parts" / "part-2.csv").unlink()
-    (data / "parts" / "part-2.csv").symlink_to(data.parent.parent / "outside.csv")
-    (data.parent.parent / "outside.csv").write_text("id,file\n7,secret\n")
-    (table,) = found(checker(data, host="0.0.0.0"), f"{data}/parts")
-    assert (table.state, table.preview) == ("unseen", ())
-
-
-def test_of_a_large_table_the_first_rows_are_read(data: Path) -> None:
-    """Columns and rows are shown, and no number of rows: nobody counted them."""
-    lines = "".join(f"{number},{'x' * 90}\n" for number in range(100_000))
-    (data / "large.csv").write_text(f"id,word\n{lines}")
-    (finding,) = found(checker(data), f"{data}/large.csv")
-    assert (finding.state, finding.rows, finding.num_bytes) == (
-        "fine",
-        None,
-        9_688_898,
-    )
-    assert finding.columns == (("id", "int64"), ("word", "string"))
-    assert len(finding.preview) == 5
 
 
 def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,18 +265,6 @@ def test_what_is_shown_is_an_image_or_none(data: Path, name: str, content: bytes
     assert (objects.state, objects.sample, objects.image) == ("fine", name, "")
 
 
-@pytest.mark.parametrize(
-    ("start", "kind"),
-    [
-        (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF89a", "image/gif"),
-        (b"RIFF\0\0\0\0WEBP", "image/webp"), (b"RIFF\0\0\0\0WAVE", ""), (b"<svg", ""), (b"", ""),
-    ],
-)  # fmt: skip
-def test_kinds_of_images(start: bytes, kind: str) -> None:
-    """By what they are, not by their names."""
-    assert image_kind(start) == kind
-
-
 # --- the page -----------------------------------------------------------------------------------
 
 
@@ -359,18 +287,6 @@ def test_check_without_scripts(browser: Browser, data: Path) -> None:
     assert '<img src="data:image/png;base64,' in answer.text
 
 
-def test_check_by_the_script(browser: Browser, data: Path) -> None:
-    """Only what was sent is spoken of: an empty name is no mistake yet."""
-    fields = {"train_metadata": f"{data}/train.csv", "train_objects": f"{data}/absent"}
-    answer = browser.post("/start/check", fields, form="/start")
-    assert answer.status_code == 200
-    told = json.loads(answer.text)["fields"]
-    assert set(told) == {"train_metadata", "train_objects"}
-    assert told["train_metadata"]["problem"] == ""
-    assert "6 rows" in told["train_metadata"]["html"]
-    assert "is not a folder" in told["train_objects"]["problem"]
-
-
 def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
     """Names of columns, cells and files are the user's."""
     evil = "<script>alert(1)</script>"
@@ -379,21 +295,6 @@ def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
     page = browser.post("/start", fields).text
     assert evil not in page
     assert page.count("&lt;script&gt;alert(1)") >= 2
-
-
-@pytest.mark.parametrize(
-    ("head", "text"),
-    [
-        (b"id,label\n1,cat\n", "id,label\n1,cat\n"),
-        ("Gr\u00fc\u00dfe".encode() + b"\xc3", "Gr\u00fc\u00dfe"),
-        (b"\x00\x01\x02", ""),
-        (b"\xff\xfe\x00", ""),
-        (b"\x1b[31mred", ""),
-    ],
-)
-def test_object_that_is_text_shows_how_it_begins(head: bytes, text: str) -> None:
-    """A character may be torn; control characters are no text."""
-    assert text_of(head) == text
 
 
 @pytest.mark.parametrize(

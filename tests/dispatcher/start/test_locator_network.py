@@ -140,17 +140,6 @@ def test_no_locator_chooses_the_store(client: _Client, bucket: str, key: str) ->
         assert address.port == 9000
 
 
-def test_buckets_that_are_asked_for_are_among_them(client: _Client) -> None:
-    """Which shows that the client is really asked."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("boto3.session.Session.client", lambda *_, **__: client.client)
-        for bucket in ("data", "arn:aws:s3:us-west-2:123456789012:accesspoint:mine"):
-            client.asked.clear()
-            with suppress(CerebroError, ConnectionAbortedError):
-                S3Store(f"s3://{bucket}").size("train.csv")
-            assert client.asked
-
-
 # --- the kernel's view --------------------------------------------------------------------------
 
 

@@ -88,15 +88,6 @@ def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None
     assert objects.image.startswith("data:image/png;base64,")
 
 
-def test_page_of_a_cluster_shows_it(store: str, tmp_path: Path) -> None:
-    """As somebody sees it who came through a name of the cluster's."""
-    browser = fakes.Bench(settings=_settings(tmp_path)).signed_in()
-    fields = {"name": "digits", "action": "check", "train_metadata": TRAIN, "train_objects": IMAGES}
-    page = browser.post("/start", fields).text
-    assert "3 rows, 3 columns" in page
-    assert '<img src="data:image/png;base64,' in page
-
-
 def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
     """Though endpoint and keys are there."""
     (finding,) = _found(_settings(tmp_path, has_object_store=False), TRAIN)
@@ -153,27 +144,3 @@ def test_keys_are_not_told(
     said = finding.message + capfd.readouterr().err
     for part in ("a-key-that-is-secret", *KEYS.values()):
         assert part not in said
-
-
-def test_broken_endpoint_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an error that no one foresaw the page says so much, and the next field is still looked at."""
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "notes.txt").write_text("some text")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "no-url")
-    locators = Locators(train=Locator(metadata=TRAIN), misc=(f"{tmp_path}/shared/notes.txt",))
-    train, notes = LocatorCheck(_settings(tmp_path)).check(locators)
-    assert (train.state, notes.state) == ("unseen", "fine")
-    assert "Invalid endpoint" in train.message
-
-
-def test_keys_of_the_page_may_be_less_than_the_workers(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What they do not open is not called wrong; what is not there is."""
-    (absent,) = _found(_settings(tmp_path), f"s3://{BUCKET}/data/absent.csv")
-    assert absent.state == "wrong"
-    with _service(status=403) as (endpoint, _):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        told = _found(_settings(tmp_path), TRAIN, IMAGES)
-    assert [each.state for each in told] == ["unseen", "unseen"]
-    assert "check locator and credentials" in told[0].message

@@ -7,11 +7,9 @@ import io
 import re
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from cerebro.errors import UnauthorizedError
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
 
@@ -108,25 +106,6 @@ def test_archive_survives_a_mistake_elsewhere(bench: Bench, browser: Browser) ->
     assert bench.store.records["digits"].archive == kept[1]
 
 
-def test_kept_archive_can_be_left_out_or_gone(bench: Bench, browser: Browser) -> None:
-    """Both without confusion."""
-    kept = {"kept_archive": "a" * 64}
-    assert "has deleted the archive" in browser.post("/start", GOOD | kept).text
-    assert browser.post("/start", GOOD | kept | {"drop_archive": "1"}).status_code == 303
-    assert bench.store.records["digits"].archive is None
-
-
-def test_checking_creates_nothing(bench: Bench, browser: Browser, tmp_path: Path) -> None:
-    """It says that all is well and shows what is in the archive."""
-    (tmp_path / "train.csv").write_text("id\n1\n")
-    fields = {"name": "digits", "train_metadata": f"{tmp_path}/train.csv", "action": "check"}
-    answer = browser.post("/start", fields | upload(zip_of(**{"model.py": b"x"})))
-    assert answer.status_code == 200
-    assert "The form is valid" in answer.text
-    assert "model.py" in answer.text
-    assert bench.store.records == {}
-
-
 def evil_tar() -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as opened:
@@ -178,13 +157,6 @@ def test_name_that_is_taken(bench: Bench, browser: Browser) -> None:
     assert 'value="/data/train.csv"' in answer.text
 
 
-def test_same_experiment_again_is_found(bench: Bench, browser: Browser) -> None:
-    """Sending the form twice does no harm."""
-    assert browser.post("/start", GOOD).status_code == 303
-    assert browser.post("/start", GOOD).status_code == 303
-    assert list(bench.store.records) == ["digits"]
-
-
 def test_store_that_is_away_loses_nothing(bench: Bench, browser: Browser) -> None:
     """The form comes back as it was sent."""
     bench.store.is_away = True
@@ -194,14 +166,6 @@ def test_store_that_is_away_loses_nothing(bench: Bench, browser: Browser) -> Non
     assert 'value="/data/train.csv"' in answer.text
 
 
-def test_stale_form_loses_nothing(bench: Bench, browser: Browser) -> None:
-    """A form older than the session is shown again with a fresh token, and was not carried out."""
-    answer = browser.send("/start", GOOD | {"csrf": "old"})
-    assert answer.status_code == 400
-    assert 'value="/data/train.csv"' in answer.text
-    assert bench.store.records == {}
-
-
 def test_typed_text_is_escaped(browser: Browser) -> None:
     """In fields, in messages and in file names."""
     evil = '"><script>alert(1)</script>'
@@ -209,11 +173,3 @@ def test_typed_text_is_escaped(browser: Browser) -> None:
     page = browser.post("/start", fields).text
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;") >= 4
-
-
-def test_token_that_the_store_refuses_is_explained(bench: Bench, browser: Browser) -> None:
-    """The page's token is wrong, not the visitor's."""
-    bench.store.problem = UnauthorizedError("wrong or missing bearer token")
-    answer = browser.post("/start", GOOD)
-    assert answer.status_code == 502
-    assert "CEREBRO_TOKEN differs" in answer.text

@@ -7,7 +7,7 @@ from cerebro.contract.events import TaskFailed, TaskRevoked
 from cerebro.contract.tasks import Failure, FailureKind
 from dispatcher.tabs.models import failed_attempts
 from tests.dispatcher.fakes import Bench
-from tests.dispatcher.stories import Story, running_story
+from tests.dispatcher.stories import Story
 
 SUB_EPOCH = "fit-1/train/m01/e1/p0"
 
@@ -31,12 +31,6 @@ def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
     found = failed_attempts(run, list(run.models))
     assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (SUB_EPOCH, 3)}
     assert found["m01"].what == "trains m01, epoch 1, partition 0"
-
-
-def test_a_model_that_may_go_on_has_failed_at_none() -> None:
-    """Two attempts of three failed; the next one may succeed."""
-    run = crashed(times=2).state.runs["fit-1"]
-    assert failed_attempts(run, list(run.models)) == {}
 
 
 def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
@@ -63,20 +57,3 @@ def test_all_three_pages_lead_there() -> None:
         assert (
             f'href="/experiments/digits/logs?task={SUB_EPOCH}&amp;attempt=3">log of attempt 3</a>' in html
         ), path
-
-
-def test_each_attempt_of_a_sub_epoch_leads_to_its_own_log() -> None:
-    """Not to the newest one's alone."""
-    bench = Bench()
-    bench.store.add(crashed())
-    html = bench.signed_in().get("/experiments/digits/models/m01").text
-    for attempt in (1, 2, 3):
-        assert f'attempt={attempt}">attempt {attempt}</a>' in html
-
-
-def test_a_group_of_failures_leads_to_its_first_models_attempt() -> None:
-    """Whose traceback is shown."""
-    bench = Bench()
-    bench.store.add(running_story())
-    html = bench.signed_in().get("/experiments/digits").text
-    assert "task=fit-1/train/m07/e1/p0&amp;attempt=1" in html

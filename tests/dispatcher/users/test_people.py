@@ -9,7 +9,6 @@ import pytest
 
 from cerebro.contract.events import RunStopRequested
 from cerebro.contract.identity import Role, operator_word
-from cerebro.contract.quotas import Quota
 from cerebro.errors import UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
@@ -106,18 +105,6 @@ def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str])
     answer = bob.post("/experiments/actions", {"action": "archive", "name": "digits"}, form="/account")
     assert answer.status_code == 409
     assert "is in project &#39;vision&#39;" in answer.text
-
-
-def test_a_viewer_makes_no_experiment(place: Signed, people: dict[str, str]) -> None:
-    """The page does not offer it, and the store refuses it."""
-    vera, ada = place.browser(people["vera"]), place.browser(people["ada"])
-    assert 'href="/start"' not in vera.get("/experiments").text
-    assert 'href="/start"' in ada.get("/experiments").text
-    fields = {"name": "new", "train_metadata": "/data/train.csv", "project": "vision"}
-    assert vera.post("/start", fields, form="/account").status_code == 403
-    assert ada.post("/start", fields).status_code == 303
-    record = place.client().experiment("new")
-    assert (record.owner, record.project) == ("ada", "vision")
 
 
 def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,15 +267,3 @@ def test_an_operator_beside_a_store_of_another_version_is_told_so(
         assert "different versions" in answer.text
     place.monotonic.now += 2.0
     assert Browser(place.app).post("/sign-in", {"token": OPERATOR}).status_code == 303
-
-
-def test_what_a_project_has_on_volumes_is_on_its_account_page(
-    users_service: Service, place: Signed, people: dict[str, str]
-) -> None:
-    """Beside what it may have."""
-    controller = place.client(SERVICES[Role.CONTROLLER])
-    controller.note_bytes({"digits": 3_400_000_000})
-    controller.close()
-    place.client().set_quota("vision", Quota(bytes=2 * 10**12))
-    page = place.browser(people["ada"]).get("/account").text
-    assert '3.2 GiB<span class="quiet">/1.8 TiB</span>' in page
