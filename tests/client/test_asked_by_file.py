@@ -10,7 +10,7 @@ import pytest
 from cerebro.client.experiment_file.submission import ReadRequest, Submission, read_submission
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest
-from cerebro.errors import ExperimentFileError, SpecError
+from cerebro.errors import ExperimentFileError
 from cerebro.usercode.encoding import decode
 from cerebro.usercode.named import Named, encoded
 from tests.client.test_experiment_file import CODE, GOOD
@@ -80,17 +80,3 @@ def test_worker_imports_what_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert one.fingerprint != other.fingerprint
     assert code_of("rows:Rows", "a" * 64) == one
     del sys.modules["rows"]
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("no_such_module:Rows", "module 'no_such_module' is neither in the code archive"),
-        ("json:Rows", "cannot be imported"),
-        ("json:JSONDecodeError(3)", "JSONDecodeError"),
-    ],
-)
-def test_worker_says_what_cannot_be_had(text: str, told: str) -> None:
-    """Module, class or arguments."""
-    with pytest.raises(SpecError, match=told):
-        decode(code_of(text).encoded)

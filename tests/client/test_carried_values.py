@@ -115,14 +115,6 @@ def test_values_that_json_would_change_are_refused_by_name(value: Any, reason: s
     assert len(str(refused.value)) < 700
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
-    """The check ends."""
-    value: list[Any] = []
-    value.append(value)
-    with pytest.raises(ValueError, match="nested too deeply"):
-        carried(value)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8"), max_size=5),
@@ -161,31 +153,6 @@ def test_a_direct_request_has_finite_settings(field: str, value: str) -> None:
         FitRequest.model_validate_json(text)
 
 
-def test_arrays_work_like_lists_in_each_part_of_a_space() -> None:
-    """As an axis of a grid, as a choice, as ends of a range."""
-    grid = {"lr": np.linspace(0.1, 0.2, 2), "depth": np.arange(2), "batch_size": np.array([8])}
-    assert configurations(grid) == configurations({"lr": [0.1, 0.2], "depth": [0, 1], "batch_size": [8]})
-    assert configurations([{"batch_size": np.int64(8)}]) == [{"batch_size": 8}]
-    drawn = {
-        "x": choice(np.arange(3)),
-        "y": uniform(np.float32(0.5), np.array(1)),
-        "z": randint(np.int8(1), 2),
-    }
-    plain = {"x": choice([0, 1, 2]), "y": uniform(0.5, 1), "z": randint(1, 2)}
-    sizes = {"batch_size": np.array([1, 2])}
-    assert configurations(drawn | sizes, samples=9) == configurations(
-        plain | {"batch_size": [1, 2]}, samples=9
-    )
-    request = search_request(drawn | sizes, search=ASHA(), samples=9, epochs=9)
-    assert request == search_request(plain | {"batch_size": [1, 2]}, search=ASHA(), samples=9, epochs=9)
-
-
-def test_configurations_share_no_lists() -> None:
-    """User code may change its own copy."""
-    first, second = configurations({"sizes": [[1, 2]], "lr": [1, 2], "batch_size": [1]})
-    assert first["sizes"] is not second["sizes"]
-
-
 LARGE: dict[str, Any] = {
     "a product": {f"x{n}": list(range(100)) for n in range(5)},
     "two arrays": {"x": np.arange(400), "y": range(400)},
@@ -217,14 +184,6 @@ def test_spaces_too_large_to_list_are_refused_at_once(name: str, ask: Callable[[
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_samples_and_lists_have_the_same_limit() -> None:
-    """Draws of `samples=` are listed as well."""
-    with pytest.raises(SearchSpaceError, match=r"samples=1000000000 has 1,000,000,000 configurations"):
-        configurations({"x": uniform(0, 1), "batch_size": [1]}, samples=10**9)
-    with pytest.raises(SearchSpaceError, match="the list has 100,001 configurations"):
-        configurations([{"batch_size": 1}] * (MAX_CONFIGURATIONS + 1))
 
 
 @pytest.mark.parametrize(

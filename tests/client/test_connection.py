@@ -31,15 +31,6 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cerebro.client.connection.cluster.start", start)
 
 
-def test_a_given_address_is_used(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the token given; volumes are where the environment says."""
-    monkeypatch.setenv("CEREBRO_VOLUMES", str(tmp_path))
-    found = connect(service.address, TOKEN)
-    assert found.kvs.address == service.address
-    assert found.volumes.shared == tmp_path / "shared"
-    assert TOKEN not in repr(found)
-
-
 def test_the_environment_names_a_cluster(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Address and token; what is given beats it."""
     monkeypatch.setenv("CEREBRO_SERVER", service.address + "/")
@@ -84,17 +75,6 @@ def test_a_wrong_address_is_told(is_silent: bool) -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}" if is_silent else _closed()
         with pytest.raises(ClusterError, match=address):
             connect(address, TOKEN)
-
-
-def test_who_is_connected_waits_out_an_outage(service: Service) -> None:
-    """Only the first contact has a short timeout."""
-    assert connect(service.address, TOKEN).kvs._retry_for_s >= 60.0
-
-
-def test_without_an_address_the_local_cluster_is_started() -> None:
-    """Nothing else is tried."""
-    with pytest.raises(AssertionError, match="a local cluster was started"):
-        connect()
 
 
 def test_a_local_cluster_that_was_stopped_is_called_so(

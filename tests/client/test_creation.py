@@ -13,7 +13,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import ConflictError, DataError, LocatorError, MetricError, NotFoundError, SpecError
+from cerebro.errors import DataError, LocatorError, MetricError, NotFoundError, SpecError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.kvs_api.bench import LONG_S, note
@@ -58,14 +58,6 @@ def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: P
     assert Experiment("one", locators=table(tmp_path)).locators == kvs.experiment("one").locators
 
 
-def test_what_was_made_from_files_that_are_gone_is_found_again(kvs: KvsClient, tmp_path: Path) -> None:
-    """They are not needed any more."""
-    located = table(tmp_path)
-    Experiment("one", locators=located)
-    Path(located["train"]).unlink()
-    assert Experiment("one", locators=located).name == "one"
-
-
 def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Path) -> None:
     """After a failed ETL run: the record has the new ones, the log tells who gave them."""
     Experiment("one", locators=table(tmp_path))
@@ -78,17 +70,6 @@ def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Pa
     assert experiment.state().commands[-1].what == "gave the experiment other dataset locators"
     with pytest.raises(LocatorError, match=r"gone\.csv does not exist"):
         Experiment("one", locators={"train": str(tmp_path / "gone.csv")})
-
-
-def test_locators_that_worked_are_kept(kvs: KvsClient, tmp_path: Path) -> None:
-    """Once data were preprocessed the name stands for them."""
-    before = Experiment("one", locators=table(tmp_path)).locators
-    after_etl(kvs, "finished")
-    with pytest.raises(
-        ConflictError, match=r"other dataset locators.*cannot change after data were preprocessed"
-    ):
-        Experiment("one", locators=table(tmp_path, "moved.csv"))
-    assert Experiment.attach("one").locators == before
 
 
 class Training(SubEpochSpec):

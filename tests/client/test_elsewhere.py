@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.client.connection import connect
-from cerebro.client.files import MountedFiles, cache_folder
+from cerebro.client.files import MountedFiles
 from cerebro.client.visibility import check_outside
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import Locator, Locators
@@ -47,13 +47,6 @@ def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> 
     assert outside.kvs.queue() == inside.kvs.queue() == ()
 
 
-def test_the_cache_is_where_the_user_wants_it() -> None:
-    """Else where caches are kept."""
-    assert cache_folder({"CEREBRO_CACHE": "/big/disk"}) == Path("/big/disk")
-    assert cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/cerebro")
-    assert cache_folder({}) == Path.home() / ".cache" / "cerebro"
-
-
 def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
     """With both ways out."""
     files = MountedFiles(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
@@ -79,15 +72,6 @@ def test_a_relative_path_is_refused(uri: str) -> None:
             LocatorError, match=r"train\.csv is a path of this machine, .* elsewhere: use an object"
         ):
             check_outside(locators, "https://cerebro.example.org")
-
-
-def test_what_may_be_there_is_not_refused(tmp_path: Path) -> None:
-    """Object stores, and full paths that are not here; one that is here is worth a warning."""
-    check_outside(Locators(train=Locator(metadata="s3://b/t.csv", objects="/volumes/shared/t")), "https://x")
-    here = tmp_path / "train.csv"
-    here.touch()
-    with pytest.warns(UserWarning, match=r"train\.csv exists on this machine"):
-        check_outside(Locators(train=Locator(metadata=f"file://{here}")), "https://x")
 
 
 # --- what answers ------------------------------------------------------------------------------------

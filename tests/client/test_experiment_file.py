@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.study import Study
-from cerebro.client.failure_rules import FailureRule
-from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform
 from cerebro.contract.search import ASHA, TPE, Above, Plateau
 from cerebro.errors import ExperimentFileError
@@ -169,87 +166,11 @@ def test_what_a_fit_would_refuse_is_told_before_preprocessing(
     assert re.search(told, refusal(folder, old, new))
 
 
-def test_parts_of_a_file_may_be_merged(folder: Path) -> None:
-    """As YAML has it."""
-    merged = "train: &rows {metadata: train.csv}\n  test:\n    <<: *rows\n"
-    study = opened(
-        folder, GOOD.replace("train: {metadata: train.csv}\n  test: {metadata: train.csv}\n", merged)
-    )
-    assert study.locators.test == study.locators.train
-
-
 def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And takes no name: the code that it shows to be wrong can be mended."""
     monkeypatch.setattr("cerebro.client.experiment.connect", None)
     study = opened(folder, GOOD[: GOOD.index("fit:")])
     assert "nothing was sent" in repr(study.dry_run(rows=1))
-
-
-def test_code_may_have_a_folder_of_its_own(folder: Path) -> None:
-    """Modules are looked for there."""
-    (folder / "src").mkdir()
-    (folder / "src" / "own_rows.py").write_text(CODE)
-    study = opened(folder, GOOD.replace("rows:", "own_rows:") + "code: src\n")
-    assert study.code == folder / "src"
-    assert type(study.etl).__module__ == "own_rows"
-
-
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
-    """With where to find one."""
-    with pytest.raises(
-        ExperimentFileError, match=r"cannot be read: .*docs/experiment-file.md has an example"
-    ):
-        read(tmp_path / "none.yaml")
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(ExperimentFileError, match="must be a mapping with name, locators, etl"):
-        read(tmp_path / "list.yaml")
-
-
-GOALS = """\
-  finish_by: FINISH
-  budget: Budget(worker_hours=40)
-  workers: [2, 12]
-test: true
-"""
-
-
-@pytest.mark.parametrize(
-    ("finish", "meant"),
-    [
-        ("PT6H", timedelta(hours=6)),
-        ("2027-01-31T18:00:00+01:00", datetime(2027, 1, 31, 17, tzinfo=UTC)),
-    ],
-)
-def test_a_fit_may_have_a_goal(folder: Path, finish: str, meant: object) -> None:
-    """Its options are those of `run_fit`."""
-    (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", finish)))
-    fit: Any = read(folder / "e.yaml").fit
-    assert (fit.finish_by, fit.budget, fit.workers) == (meant, Budget(worker_hours=40), (2, 12))
-
-
-def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
-    """And what one looks like."""
-    (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
-    with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):
-        read(folder / "e.yaml")
-
-
-def test_a_fit_may_have_failure_rules_and_audits(folder: Path) -> None:
-    """Rules are calls, as in a notebook; a mistake in one is told with its line."""
-    rules = "test: true\n"
-    asked = """  verify: 0.01
-  failure_rules:
-    - FailureRule("solver", "cusolver.*failed", "retry_elsewhere")
-test: true
-"""
-    (folder / "e.yaml").write_text(GOOD.replace(rules, asked))
-    fit: Any = read(folder / "e.yaml").fit
-    assert fit.verify == 0.01
-    assert fit.failure_rules == [FailureRule("solver", "cusolver.*failed", "retry_elsewhere")]
-    assert read(folder / "e.yaml").etl.with_defaults["failure_rules"] == ()
-    (folder / "e.yaml").write_text(GOOD.replace(rules, asked.replace("FailureRule", "FailRule")))
-    with pytest.raises(ExperimentFileError, match=r"fit\.failure_rules.*FailRule"):
-        read(folder / "e.yaml")
 
 
 def test_the_documented_file_can_be_read(tmp_path: Path) -> None:

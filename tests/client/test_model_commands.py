@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from cerebro.commands.command import Command, events_of, outcomes, problems_of
-from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed, check_free
+from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed
 from cerebro.contract.events import (
-    ModelChanged,
     ModelExtended,
-    ModelsAdded,
     ModelStopRequested,
     RunFinished,
     RunStarted,
     RunStopRequested,
 )
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
+from cerebro.contract.runs import EvaluatePlan
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -29,7 +27,6 @@ from cerebro.errors import (
     PartlyDoneError,
     SearchSpaceError,
 )
-from cerebro.state import Run
 from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
@@ -54,20 +51,6 @@ def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
     story.tell(made)
     (record,) = outcomes(command, story.state, {story.state.seq}, by=BY)
     return record
-
-
-def test_models_are_added_and_their_ids_are_told(story: Story) -> None:
-    """For as many epochs as the run was asked for, if nobody says otherwise."""
-    given = ({"batch_size": 2, "lr": 1}, {"batch_size": 3, "lr": 2})
-    record = ask(story, CommandKind.ADD_MODELS, configurations=given)
-    assert record.added == ("m02", "m03")
-    assert record.what == "added 2 models to fit-1"
-    assert [(story.model(m).hyperparams, story.model(m).epochs) for m in record.added] == [
-        (given[0], 3),
-        (given[1], 3),
-    ]
-    assert ask(story, CommandKind.ADD_MODELS, configurations=given[:1], epochs=7).added == ("m04",)
-    assert story.model("m04").epochs == 7
 
 
 def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Story) -> None:
@@ -253,18 +236,6 @@ def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
     assert problems_of(Command(kind=CLONE, models=("m00",), hyperparams={"lr": 3}), story.state) == []
 
 
-def test_what_came_too_late_is_told(story: Story) -> None:
-    """Somebody has stopped the model since this one looked."""
-    command = Command(kind=CHANGE, models=("m00",), hyperparams={"lr": 1})
-    (made,) = events_of(command, story.state, by=BY)
-    stop_m00(story)
-    story.tell(made)
-    with pytest.raises(ConflictError, match="is stopped: resume it first"):
-        outcomes(command, story.state, {story.state.seq}, by=BY)
-    story.tell(ModelChanged(run="fit-1", model="m00", hyperparams={"lr": 1}))
-    assert story.model().hyperparams["lr"] == 0.1
-
-
 def test_what_is_offered_has_an_effect(story: Story) -> None:
     """In each state of a model: what `allowed` says is taken by the fold."""
     given = {"hyperparams": {"lr": 5}, "epochs": 8, "priority": 4, "configurations": (GOOD,)}
@@ -279,14 +250,6 @@ def test_what_is_offered_has_an_effect(story: Story) -> None:
                 other = Story()
                 other.tell(*(event.model_copy(update={"seq": 0}) for event in made.log[2:]))
                 ask(other, kind, model, **given)
-
-
-def test_new_models_of_the_fold_are_refused_by_the_same_rules(story: Story) -> None:
-    """All of one event, or none."""
-    bad = NewModel(hyperparams=dict(GOOD), epochs=3, origin=Origin(model="m01"))
-    story.tell(ModelsAdded(run="fit-1", models=(NewModel(hyperparams=dict(GOOD), epochs=3), bad)))
-    assert story.state.commands[-1].is_late
-    assert list(story.run.models) == ["m00", "m01"]
 
 
 def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
@@ -336,20 +299,3 @@ def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
     with pytest.raises(NotFoundError, match="has no hyper-parameter 'Ir'"):
         events_of(command, story.state, by=BY)
     assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
-
-
-def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> None:
-    """During a fit the message suggests only models that the test accepts."""
-    story.epoch(1, model="m01", loss=0.1)
-    story.train(2, 1)
-    story.epoch(3)
-    asked = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
-    with pytest.raises(ConflictError, match=r"name finished models \(m00\)"):
-        check_free(story.state, asked)
-    best = story.run.best_epoch(story.model("m00"))
-    reference = story.model("m00").epoch_checkpoint(best or 0)
-    assert reference is not None
-    story.model("m00").removed.add(reference.name)
-    with pytest.raises(ConflictError) as caught:
-        check_free(story.state, asked)
-    assert "m00" not in str(caught.value)

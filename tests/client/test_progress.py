@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cerebro.client.progress import Progress, is_notebook
-from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay, epoch_bars
+from cerebro.client.progress import Progress
+from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
 from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.state import ExperimentState, QueuePosition, Run, TaskKey
-from cerebro.state.throughput import TimeLeft
+from cerebro.state import ExperimentState, Run, TaskKey
 from tests.state.stories import SHA, Story, etl_plan, sub_epoch
 
 
@@ -132,15 +127,6 @@ def test_etl_has_a_bar_per_split_over_all_workers(terminal: Terminal) -> None:
         assert terminal.bars["train"].n == 20
 
 
-def test_rows_that_failed_are_shown(terminal: Terminal) -> None:
-    """They count as done, and are named."""
-    story = etl_story()
-    story.do(etl_key(0), 0, TaskResult(rows=8, rows_failed=2))
-    with Shown("etl-1") as progress:
-        progress.show(story.state)
-    assert (terminal.bars["train"].n, terminal.bars["train"].postfix) == (10, "2 failed")
-
-
 def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal) -> None:
     """Its metric, its epoch, and how many models failed."""
     story = Story()
@@ -158,18 +144,6 @@ def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal)
         assert terminal.bars["fit-1"].postfix.endswith("1 failed, stopping")
 
 
-def test_an_unchanged_state_is_not_drawn_again(terminal: Terminal) -> None:
-    """An output does not flicker."""
-    story = Story()
-    story.fit()
-    story.train(1, 0)
-    with Shown("fit-1") as progress:
-        progress.show(story.state)
-        drawn = terminal.bars["fit-1"].drawn
-        progress.show(story.state)
-        assert terminal.bars["fit-1"].drawn == drawn
-
-
 def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
     """And again only when it waits for something else."""
     story = Story()
@@ -181,17 +155,6 @@ def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
         story.tell(RunStopRequested(run="fit-1"))
         progress.show(story.state)
     assert terminal.lines == ["fit-1: paused: no room"]
-
-
-def test_nothing_is_drawn_unless_it_is_wanted(terminal: Terminal) -> None:
-    """Nor for a run that nobody knows yet."""
-    story = Story()
-    story.fit()
-    with Shown("fit-1", is_shown=False) as progress:
-        progress.show(story.state)
-    with Shown("fit-9") as progress:
-        progress.show(story.state)
-    assert terminal.bars == {}
 
 
 # --- how often ---------------------------------------------------------------------------------------
@@ -218,31 +181,6 @@ class Painted:
         self.sub_epochs.append(-1)
 
 
-def test_a_run_beside_others_says_its_share(
-    terminal: Terminal,
-) -> None:
-    """In a terminal once, and then beside the bar, as often as that changes; in a notebook above the bars."""
-    story = Story()
-    story.fit(models=2)
-    queue_position = QueuePosition(
-        experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4
-    )
-    with Shown("fit-1") as progress:
-        for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
-            found = replace(queue_position, devices=devices, due=due, others_have=True, ahead=0)
-            left = TimeLeft(seconds=200.0, ends_at=0.0)
-            progress.show(story.state, found.reason, QueueDisplay(found, left))
-        progress.show(story.state, "waiting for worker-0", QueueDisplay(found))
-    assert terminal.lines == [
-        "fit-1 waits for a device: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
-        "fit-1: other runs have the devices, and it is next in turn",
-        "fit-1: waiting for worker-0",
-    ]
-    assert terminal.bars["fit-1"].postfix.endswith("2 of 4 devices (due 20%)")
-    html = rendered(story.state, story.state.runs["fit-1"], {}, "", QueueDisplay(queue_position))
-    assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
-
-
 def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() -> None:
     """The picture that stays is that of the end."""
     clock, story = Clock(), Story()
@@ -257,18 +195,6 @@ def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() ->
     assert screen.sub_epochs == [1, 4, 7, 8, -1]
 
 
-def test_drawing_takes_a_tenth_of_the_time_at_most() -> None:
-    """However many models there are."""
-    clock, story = Clock(), Story()
-    story.fit()
-    screen = Painted(clock, 2.0)
-    with Progress("fit-1", is_shown=True, screen=screen, clock=clock) as progress:
-        for _ in range(100):
-            progress.show(story.state)
-            clock.now += 1.0
-    assert len(screen.sub_epochs) == 100 // 20 + 2
-
-
 # --- in a notebook -----------------------------------------------------------------------------------
 
 
@@ -281,49 +207,6 @@ class Handle:
     def update(self, bundle: dict[str, str], raw: bool) -> None:
         assert raw
         self.outputs.append(bundle)
-
-
-def test_a_fit_in_a_notebook_has_a_bar_per_epoch() -> None:
-    """Sub-epochs that failed and stopped models leave undone are not waited for."""
-    story = Story()
-    run = story.fit(models=2, epochs=2)
-    story.epoch(1)
-    story.train(2, 0)
-    assert [(bar.name, bar.done, bar.total) for bar in epoch_bars(run)] == [
-        ("epoch 1", 2, 4),
-        ("epoch 2", 1, 4),
-    ]
-    story.train(1, 0, model="m01")
-    story.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
-    assert [(bar.done, bar.total) for bar in epoch_bars(run)] == [(3, 3), (1, 2)]
-
-
-def test_a_notebook_lists_models_at_work_first_and_then_the_best() -> None:
-    """With state, epoch, latest and best value."""
-    story = Story()
-    run = story.fit(models=3)
-    for model, loss in (("m00", 3.0), ("m01", 1.0)):
-        story.epoch(1, model=model, loss=loss)
-    story.start(sub_epoch(1, 0, "m02"), 0)
-    html = rendered(story.state, run, {}, "")
-    assert [html.index(f">{model}<") for model in ("m02", "m01", "m00")] == sorted(
-        html.index(f">{model}<") for model in ("m02", "m01", "m00")
-    )
-    assert "running" in html
-    assert "best loss 1 (m01, epoch 1)" in html
-
-
-def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None:
-    """An output of a notebook stays of a size that can be read."""
-    story = Story()
-    run = story.fit(models=30, epochs=40, partitions=1)
-    for epoch in range(1, 21):
-        for model in run.models:
-            story.train(epoch, 0, model=model)
-    html = rendered(story.state, run, {}, "")
-    assert "20 of 30 models" in html
-    assert "epochs 1 to 20" in html
-    assert html.count("<progress") == 13
 
 
 def test_names_of_users_are_text_in_a_notebook() -> None:
@@ -355,38 +238,3 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPa
     screen.draw(story.state, run, {}, "")
     assert "10 of 20 rows" in handle.outputs[0]["text/html"]
     assert handle.outputs[0]["text/plain"] == "train: 10/20\ntest: 0/8"
-
-
-def test_only_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a terminal with IPython in it, and not a script."""
-    for shell, expected in (
-        (SimpleNamespace(kernel=object()), True),
-        (SimpleNamespace(), False),
-        (None, False),
-    ):
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
-        assert is_notebook() is expected
-    monkeypatch.delitem(sys.modules, "IPython")
-    assert is_notebook() is False
-
-
-def test_no_rate_is_shown_of_what_was_done_in_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Found done when a client attaches, or done before it looked again; of what it saw done the rate is true."""
-    story = etl_story()
-    now, rows = [0.0], {str(etl_key(0)): 4}
-    run = story.state.runs["etl-1"]
-
-    def rates() -> list[str]:
-        return re.findall(r"([\d.,?kM]+)\s*row/s", capsys.readouterr().err)
-
-    screen = TerminalScreen(lambda: now[0])
-    screen.draw(story.state, run, rows, "")
-    screen.draw(story.state, run, dict.fromkeys((str(etl_key(0)), str(etl_key(1))), 10), "")
-    screen.close()
-    assert set(rates()) == {"?"}
-    screen = TerminalScreen(lambda: now[0])
-    screen.draw(story.state, run, rows, "")
-    now[0] = 5.0
-    screen._bars["train"].start_t -= 5.0
-    screen.draw(story.state, run, {str(etl_key(0)): 10, str(etl_key(1)): 4}, "")
-    assert 1.9 < float(rates()[-1]) <= 2.0

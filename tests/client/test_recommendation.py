@@ -60,14 +60,6 @@ def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> Non
     assert recommend([seen(memory)], peaks) == {"worker": None}
 
 
-def test_time_without_work_does_not_count() -> None:
-    """A cluster that waits for its user all day needs no less while it works."""
-    idle, busy = seen([GIB] * 1000, cores=0.0), seen([4 * GIB] * 25, cores=2.0)
-    found = of_trainers(recommend([idle, busy], []))
-    assert found == of_trainers(recommend([busy], []))
-    assert (found.request_bytes, found.cores) == (5 * GIB - STEP, 2.5)
-
-
 def test_the_command_prints_values_for_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
     """As they stand in a file of values, and only where they differ from what there is."""
     found = of_trainers(recommend([seen([GIB] * 30, limit=8 * GIB)], []))

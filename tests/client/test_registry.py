@@ -15,7 +15,6 @@ import torch
 
 from cerebro import SubEpochSpec
 from cerebro.cli import program
-from cerebro.cli.registry import lines
 from cerebro.client import registry
 from cerebro.client.connection import Connection
 from cerebro.client.files import MountedFiles
@@ -23,7 +22,7 @@ from cerebro.client.registry import RegistryMixin, load_model
 from cerebro.client.results import FitResult
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.registry import AliasRequest
-from cerebro.contract.tasks import FittedRef, TaskResult
+from cerebro.contract.tasks import TaskResult
 from cerebro.data.base_file import Layout, Range, base_namer
 from cerebro.data.durable import DurableFile, checksum
 from cerebro.data.safe_open import open_below
@@ -140,11 +139,6 @@ def test_the_command_names_run_and_value_before_it_registers(
     assert program.main(["register", "one", "digits"]) == 0
     assert said_before == ["Registers m01 of fit-1 of one, epoch 1, loss 4.\n"]
     assert capsys.readouterr().out == "m01 of fit-1 of one, epoch 1, is digits/1.\n"
-
-
-def test_the_best_model_is_registered_if_none_is_named(trained: Trained) -> None:
-    """As everywhere."""
-    assert trained.register("digits").id == "m01"
 
 
 def test_a_version_stays_what_it_is_when_the_next_one_comes(trained: Trained) -> None:
@@ -316,28 +310,6 @@ def test_what_is_not_there_is_named_with_what_is(trained: Trained) -> None:
         load_model("digits/2")
     with pytest.raises(NotFoundError, match=r"digits has no alias 'best'; it has champion \(1\)"):
         load_model("digits@best")
-
-
-def test_the_list_shows_what_one_looks_for(trained: Trained) -> None:
-    """The newest of each model and what has an alias; or all of one."""
-    for _ in range(3):
-        trained.register("digits", "m00")
-    trained.kvs.move_alias("digits", AliasRequest(alias="champion", version=1))
-    short = lines(trained.kvs.registry(), with_all=False)
-    assert [line.split()[0] for line in short] == ["version", "digits/3", "digits/1"]
-    assert "champion" in short[2]
-    assert "one/fit-1/m00" in short[2]
-    assert len(lines(trained.kvs.registry(), with_all=True)) == 4
-
-
-def test_fitted_of_a_registered_model_has_its_own_checksum(trained: Trained) -> None:
-    """It is the one of the data set."""
-    trained.register("digits", "m00")
-    (version,) = trained.kvs.registered_model("digits").versions
-    reference = trained.story.state.datasets["one-d"].fitted
-    assert isinstance(reference, FittedRef)
-    assert version.fitted is not None
-    assert version.fitted.checksum == reference.checksum
 
 
 def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

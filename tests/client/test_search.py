@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,6 @@ from cerebro.client.search import choice, configurations, loguniform, randint, u
 from cerebro.errors import SearchSpaceError
 
 GRID: dict[str, Any] = {"lr": [0.1, 0.01], "batch_size": [16, 32, 64], "name": "net"}
-
-
-def test_a_grid_is_every_combination_in_a_fixed_order() -> None:
-    """The last list varies fastest; a value that is no list is fixed."""
-    found = configurations(GRID)
-    assert len(found) == 6
-    assert found[0] == {"lr": 0.1, "batch_size": 16, "name": "net"}
-    assert found[1] == {"lr": 0.1, "batch_size": 32, "name": "net"}
-    assert found[-1] == {"lr": 0.01, "batch_size": 64, "name": "net"}
-    assert found == configurations(GRID, seed=9)
 
 
 @given(
@@ -40,23 +29,6 @@ def test_a_grid_has_the_product_of_its_lists(space: dict[str, list[int]]) -> Non
     found = configurations({**space, "batch_size": [1]})
     assert len(found) == math.prod(len(values) for values in space.values())
     assert len({tuple(sorted(configuration.items())) for configuration in found}) == len(found)
-
-
-def test_tuples_and_ranges_are_lists_of_values() -> None:
-    """And a list as a value stands in a list."""
-    found = configurations({"batch_size": range(8, 10), "layers": ([16, 8], [4])})
-    assert [(c["batch_size"], c["layers"]) for c in found] == [
-        (8, [16, 8]),
-        (8, [4]),
-        (9, [16, 8]),
-        (9, [4]),
-    ]
-
-
-def test_configurations_may_be_listed() -> None:
-    """They are taken as they are."""
-    given: list[dict[str, Any]] = [{"batch_size": 1, "lr": 0.1}, {"batch_size": 2}]
-    assert configurations(given) == given
 
 
 RANDOM: dict[str, Any] = {
@@ -76,20 +48,6 @@ def test_draws_are_decided_by_the_seed() -> None:
     assert first == configurations(RANDOM, samples=20, seed=1)
     assert configurations(RANDOM, samples=30, seed=1)[:20] == first
     assert configurations(RANDOM, samples=20, seed=2) != first
-
-
-def test_hyper_parameters_are_drawn_independently() -> None:
-    """No two are correlated, though there is one seed: each has a generator of its own."""
-    found = configurations(RANDOM, samples=2000, seed=1)
-    drawn = {name: [float(c[name]) for c in found] for name in "abcdef"}  # type: ignore[arg-type]
-    for one, other in combinations(drawn, 2):
-        assert abs(np.corrcoef(drawn[one], drawn[other])[0, 1]) < 0.1, (one, other)
-
-
-def test_adding_a_hyper_parameter_leaves_the_others_draws() -> None:
-    """A search can be widened without starting over."""
-    narrow = configurations({"a": uniform(0, 1), "batch_size": 8}, samples=5, seed=1)
-    assert [c["a"] for c in narrow] == [c["a"] for c in configurations(RANDOM, samples=5, seed=1)]
 
 
 def test_draws_stay_in_their_range() -> None:

@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 
-import cerebro
 from cerebro import (
     ASHA,
     CMA,
-    GP,
     PBT,
     TPE,
     Above,
-    Below,
     Hyperband,
-    Median,
     Plateau,
     Random,
     choice,
@@ -24,11 +20,10 @@ from cerebro import (
     randint,
     uniform,
 )
-from cerebro.client.search import configurations
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import ChoiceOf, FixedProcedure, LogUniform, OwnProcedure, SearchRequest
-from cerebro.errors import CerebroError, SearchError, SearchSpaceError
+from cerebro.errors import SearchError, SearchSpaceError
 
 SPACE: dict[str, Any] = {
     "lr": loguniform(1e-4, 1e-1),
@@ -92,26 +87,6 @@ def test_a_fit_without_procedure_rules_and_hours_is_no_search() -> None:
     assert found == SearchRequest(procedure=FixedProcedure(), stop=(Plateau(),))
     found = search_request(SPACE, samples=3, hours=2, epochs=3)
     assert found == SearchRequest(procedure=FixedProcedure(), hours=2.0)
-
-
-def test_draws_are_those_of_earlier_versions() -> None:
-    """The same seed gives the values that it gave when distributions were functions."""
-    space = {
-        "a": uniform(0, 1),
-        "c": loguniform(1e-5, 1e-1),
-        "d": randint(1, 100),
-        "e": choice(range(50)),
-        "f": list(range(50)),
-        "g": choice([(1, 2), "x", None]),
-        "batch_size": 8,
-    }
-    rows = [
-        (0.6881244510893788, 1.877724203257081e-05, 12, 13, 12, [1, 2], 8),
-        (0.055859308027275456, 2.972821973230417e-05, 70, 12, 7, "x", 8),
-        (0.9894587481112704, 0.0007743515905094684, 22, 7, 22, [1, 2], 8),
-    ]
-    found = configurations(space, samples=3, seed=1)
-    assert found == [dict(zip(space, row, strict=True)) for row in rows]
 
 
 ALWAYS = {"samples": 200, "epochs": 27}
@@ -187,55 +162,6 @@ def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: st
     with pytest.raises((SearchError, SearchSpaceError), match=match) as raised:
         search_request(given.pop("space"), **given)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: ASHA(eta=2.5), r"^ASHA\(eta=2.5\): input should be a valid integer"),  # type: ignore[arg-type]
-        (lambda: Hyperband(eta=1), r"Hyperband\(eta=1\): input should be greater than or equal to 2"),
-        (lambda: ASHA(first=0), r"ASHA\(first=0\): input should be greater than or equal to 1"),
-        (lambda: ASHA(rule="pausing"), "'stopping' or 'promotion'"),  # type: ignore[arg-type]
-        (lambda: ASHA(brackets=0), "brackets=0"),
-        (lambda: ASHA(active=0), "active=0"),
-        (lambda: Hyperband(brackets="some"), "brackets='some'"),  # type: ignore[arg-type]
-        (lambda: Random(active=-1), "active=-1"),
-        (lambda: PBT(population=1), "population=1.*equal to 2"),
-        (lambda: PBT(every=0), "every=0"),
-        (lambda: PBT(quantile=0), "quantile=0.*greater than 0"),
-        (lambda: PBT(quantile=0.6), "quantile=0.6"),
-        (lambda: PBT(perturb={"lr": 0.8}), r"perturb=\{.*: input should be an instance of Sequence"),  # type: ignore[dict-item]
-        (lambda: PBT(perturb={"lr": []}), r"perturb=\{.*at least 1 item"),
-        (lambda: PBT(perturb={"lr": [-1]}), r"perturb=\{.*: input should be greater than 0"),
-        (lambda: PBT(perturb=["lr"]), "should be a valid dictionary"),  # type: ignore[arg-type]
-        (lambda: TPE(startup=0), "startup=0"),
-        (lambda: GP(startup=0), "startup=0"),
-        (lambda: CMA(sigma=0), "sigma=0"),
-        (lambda: CMA(population=2), "population=2.*equal to 3"),
-        (lambda: ASHA(sampler=TPE), r"^ASHA\(sampler="),  # type: ignore[arg-type]
-        (lambda: ASHA(sampler=Random()), r"^ASHA\(sampler="),  # type: ignore[arg-type]
-        (lambda: Plateau(epochs=0), "epochs=0"),
-        (lambda: Plateau(least=-1), "least=-1"),
-        (lambda: Median(grace=0), "grace=0"),
-        (lambda: Median(least=0), "least=0"),
-        (lambda: Above("", 1), r"\(metric="),
-        (lambda: Above(20, "loss"), r"\(metric="),  # type: ignore[arg-type]
-        (lambda: Below("accuracy", float("nan")), "limit=nan.*finite number"),
-        (lambda: uniform(0, float("inf")), "finite"),
-        (lambda: randint(0, 2.5), "whole numbers"),
-        (lambda: choice([print]), r"use numbers, text, booleans"),
-    ],
-)
-def test_each_argument_is_checked_where_it_is_written(make: Any, match: str) -> None:
-    """Not when the run is asked for."""
-    with pytest.raises(CerebroError, match=match):
-        make()
-
-
-def test_all_of_it_is_had_from_the_package() -> None:
-    """As a notebook imports it."""
-    assert cerebro.ASHA is ASHA
-    assert {"Random", "PBT", "CMA", "Median"} <= set(cerebro.__all__)
 
 
 class Own:

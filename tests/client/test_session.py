@@ -13,7 +13,7 @@ from cerebro.client.failure_rules import FailureRule
 from cerebro.client.run_requests import checked_failure_rules
 from cerebro.client.session import Session
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
-from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
+from cerebro.contract.events import Event, RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
     SILENT_S,
@@ -125,18 +125,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_the_status_tells_a_failure_in_a_line() -> None:
-    """The traceback is the error's, and the log's."""
-    story = TimedStory(workers=1)
-    story.fit(models=1, partitions=1)
-    error = "all 1 models failed: ValueError: boom\nTraceback (most recent call last):\n  File 'spec.py'"
-    story.tell(RunFinished(run="fit-1", outcome="failed", error=error))
-    assert opened(story.log, story.zero).status().splitlines()[1:] == [
-        "  fit-1: failed, 0/2 done (all 1 models failed: ValueError: boom)",
-        "  worker-0: idle",
-    ]
-
-
 def test_the_status_tells_of_lost_workers_why() -> None:
     """Also of one that the log does not know to be lost yet; with what keeps its pod, and pods that never were."""
     story = TimedStory(workers=2)
@@ -234,30 +222,6 @@ def test_who_interrupts_a_run_is_told_that_it_goes_on(
     assert told in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_limit_that_no_clock_can_keep_is_refused(limit: float) -> None:
-    """Before anything is sent."""
-    story = TimedStory(workers=1)
-    story.fit(models=1, partitions=1)
-    experiment = Experiment.__new__(Experiment)
-    experiment._session = opened(story.log, story.zero)
-    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
-    with pytest.raises(DataError, match=r"hang_timeout_s is .*, expected a finite number above 0"):
-        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", hang_timeout_s=limit)
-
-
-@pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
-def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
-    """Before anything is sent, with what was expected."""
-    story = TimedStory(workers=1)
-    story.fit(models=1, partitions=1)
-    experiment = Experiment.__new__(Experiment)
-    experiment._session = opened(story.log, story.zero)
-    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
-    with pytest.raises(DataError, match=r"verify is .*, expected the fraction of sub-epochs .* from 0 to 1"):
-        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", verify=share)
-
-
 @pytest.mark.parametrize(
     ("rules", "told"),
     [
@@ -326,16 +290,6 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KeyboardInterrupt):
             session.state()
     assert session.state() == story.state
-
-
-def test_locators_are_those_that_the_log_tells() -> None:
-    """Also of an experiment that was attached before they changed."""
-    story = TimedStory(workers=1)
-    session = opened(story.log, story.zero)
-    moved = Locators(train=Locator(metadata="moved.csv"))
-    story.tell(LocatorsChanged(locators=moved, after=len(story.log)))
-    session.state()
-    assert session.record.locators == moved
 
 
 def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None:

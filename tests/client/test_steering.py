@@ -30,7 +30,7 @@ from cerebro.contract.priority import HIGH, LOW, NORMAL
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.errors import BadRequestError, CerebroError, ConflictError
 from tests.state.stories import SHA, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
@@ -98,22 +98,6 @@ def test_a_failed_model_is_retried(story: Story) -> None:
     )
 
 
-def test_to_resume_a_fit_that_lost_models_names_the_models(story: Story) -> None:
-    """A failed model is retried and a stopped one resumed, each by its name."""
-    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
-    story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
-    told = "it is not possible to resume the run: fit-1 is ended, so name models: retry m00 or resume m01"
-    assert refusal(story, CommandKind.RESUME_RUN).startswith(told)
-
-
-def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
-    """A slip of the finger is easily mended."""
-    with pytest.raises(NotFoundError, match="fit-1 has no model 'm1'; there is m01"):
-        events_of(command(CommandKind.STOP_MODEL, "m1"), story.state, by="ann")
-    with pytest.raises(NotFoundError, match=r"there is m00, m01$"):
-        events_of(command(CommandKind.STOP_MODEL, "best"), story.state, by="ann")
-
-
 def test_a_run_is_stopped_and_resumed(story: Story) -> None:
     """A stop that is under way is not crossed; a stopped run goes on; one that has ended by itself does not."""
     assert "fit-1 is" in refusal(story, CommandKind.RESUME_RUN)
@@ -140,19 +124,6 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
     assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
 
 
-def test_resume_beside_a_test_that_reads_the_run_says_to_wait_for_it(story: Story) -> None:
-    """It speaks of the run that was stopped, not of the test that is open; that one is not meant by `resume`."""
-    story.train(1, 0)
-    story.tell(STOPPED, evaluation(1, "m00"))
-    assert refusal(story, CommandKind.RESUME_RUN) == (
-        "it is not possible to resume the run: fit-1 is stopped; test-1 is queued and reads fit-1, whose model m00 is "
-        "not finished: wait for test-1, or stop it first; possible now: change the scheduler"
-    )
-    assert resumable(story.state) is None
-    story.tell(RunFinished(run="test-1", outcome="finished"))
-    assert target_run(CommandKind.RESUME_RUN, story.state, None) is story.run
-
-
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
 def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story, kind: CommandKind) -> None:
     """Where no run is named, nobody meant the test that happens to be the newest."""
@@ -173,34 +144,6 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
         "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: resume it with "
         "Experiment.attach('one').resume('fit-1') or `cerebro resume one --run fit-1`"
     )
-
-
-def test_a_stopped_run_without_a_model_to_train_tells_so(story: Story) -> None:
-    """Resumed, it would end at once."""
-    for model in ("m00", "m01"):
-        event(story, CommandKind.STOP_MODEL, model)
-    story.tell(STOPPED)
-    assert "resume or retry single models" in refusal(story, CommandKind.RESUME_RUN)
-    event(story, CommandKind.RESUME_MODEL, "m01")
-
-
-def test_one_run_is_open_at_a_time(story: Story) -> None:
-    """What would open an ended one waits for the other's end."""
-    story.tell(STOPPED)
-    story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
-    for kind, model in ((CommandKind.RESUME_RUN, ""), (CommandKind.RESUME_MODEL, "m00")):
-        with pytest.raises(ConflictError, match="etl-9 is queued"):
-            events_of(command(kind, model, run="fit-1"), story.state, by="ann")
-
-
-def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
-    """Of a fit that has not ended for good."""
-    changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
-    assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
-    with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
-        events_of(command(CommandKind.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
-    story.tell(FINISHED)
-    assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
 def test_a_priority_is_one_that_is_known(story: Story) -> None:

@@ -12,8 +12,7 @@ from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
 from cerebro.errors import SpecError
-from cerebro.techniques import Fsdp, Group, Hints, ModelFacts, Params, Place, Technique
-from cerebro.techniques.named import KINDS
+from cerebro.techniques import Group, Hints, ModelFacts, Params, Place, Technique
 from cerebro.usercode.encoding import decode
 
 WORKERS = {"worker-0": 2, "worker-1": 4}
@@ -49,11 +48,6 @@ def fields(
         return code
 
     return resolve_techniques(techniques, gpus, trials, workers=workers, put_code=put_code), sent
-
-
-def test_without_techniques_nothing_is_asked_for() -> None:
-    """So that the request is the one of a version that knew none."""
-    assert fields() == ({"techniques": None, "gpus": (), "trials": "auto", "gang": 1}, [])
 
 
 def test_names_and_objects_may_be_mixed() -> None:
@@ -101,12 +95,6 @@ def test_what_cannot_be_chosen_is_refused(techniques: object, gpus: object, told
         fields(techniques, gpus)
 
 
-def test_trials_are_automatic_or_never() -> None:
-    """Nothing else is a choice."""
-    with pytest.raises(SpecError, match=r"trials is 'always', expected 'auto' or 'never'"):
-        fields(trials="always")
-
-
 def test_a_worker_with_one_device_trains_no_model_on_two() -> None:
     """Refused at once: it would wait for ever."""
     with pytest.raises(SpecError, match=r"on 1 devices.*The workers and their devices: worker-0: 1"):
@@ -125,24 +113,6 @@ def test_nothing_is_sent_of_what_is_refused() -> None:
     with pytest.raises(SpecError):
         resolve_techniques(asked, None, "auto", workers=WORKERS, put_code=put_code)
     assert not sent
-
-
-def test_all_names_are_known() -> None:
-    """Those that the message lists can be chosen, each on devices that it can use."""
-    for name, kind in KINDS.items():
-        found, _ = fields([name], [kind.least])
-        (choice,) = found["techniques"]
-        assert (choice.name, choice.version, choice.params, choice.code) == (name, kind.version, {}, None)
-        assert (choice.least, choice.most, choice.processes) == (kind.least, kind.most, kind.processes)
-
-
-def test_a_built_in_technique_keeps_the_parameters_that_are_fixed() -> None:
-    """One that it does not have is refused where the object is made."""
-    found, sent = fields(["single", Fsdp(reshard=False)])
-    assert [choice.params for choice in found["techniques"]] == [{}, {"reshard": False}]
-    assert not sent
-    with pytest.raises(SpecError, match=r"no parameter 'shard'"):
-        Fsdp(shard=False)
 
 
 @pytest.mark.parametrize(

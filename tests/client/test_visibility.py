@@ -27,11 +27,6 @@ def located(
     return Locators(train=train, misc=(f"{folder}/{misc}",))
 
 
-def test_what_is_there_is_not_complained_of(data: Path) -> None:
-    """Files, folders and further files."""
-    visibility.check_here(located(data))
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -75,19 +70,6 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
             visibility.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
 
 
-def test_a_user_without_a_home_is_no_error(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a container under a user id without a name."""
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    Mounts(monkeypatch, tmp_path / "home", [data])
-    monkeypatch.setattr(Path, "home", no_home)
-    visibility.check_inside(located(data), data)
-
-
 def test_the_shared_volume_is_looked_at_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,28 +88,3 @@ def test_what_cannot_be_told_is_left_to_the_controller(
     Mounts(monkeypatch, tmp_path / "home", [shared, data])
     visibility.check_inside(located(data), shared)
     visibility.check_inside(Locators(train=Locator(metadata="/datasets/of/workers/train.csv")), shared)
-
-
-def test_a_shared_volume_on_the_root_file_system_hides_nothing(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then workers share that as well: they are on this machine."""
-    Mounts(monkeypatch, tmp_path / "home", [])
-    visibility.check_inside(located(data), tmp_path / "shared")
-
-
-def test_a_path_in_a_closed_folder_is_no_error(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What this user may not look at, workers may."""
-    exists = Path.exists
-
-    def closed(path: Path) -> bool:
-        # As the system does it; by its modes no folder would be closed to root.
-        if path.is_relative_to(data):
-            raise PermissionError(13, "Permission denied", str(path))
-        return exists(path)
-
-    monkeypatch.setattr(Path, "exists", closed)
-    visibility.check_inside(located(data), tmp_path / "shared")
-    visibility.check_outside(located(data), "http://cluster")

@@ -31,13 +31,6 @@ def told(*events: tuple[str, str, float]) -> Absences:
     return found
 
 
-def test_before_anything_was_lost_it_is_as_declared() -> None:
-    """Less often, the longer nothing was."""
-    assert told().frequency(0.0, JOIN_S) == pytest.approx((PRIOR, JOIN_S))
-    known = told(("joins", "a", 0), ("joins", "b", 0)).frequency(10 * HOUR, JOIN_S)
-    assert known == pytest.approx((1 / (40 * HOUR), JOIN_S))
-
-
 def test_losses_and_returns_of_all_runs_count() -> None:
     """Whichever run was there at the time."""
     events = [("joins", "a", 0.0)]
@@ -54,13 +47,6 @@ def test_a_worker_that_was_given_back_was_not_lost() -> None:
     assert given_back.frequency(5 * HOUR, JOIN_S) == pytest.approx((1 / (25 * HOUR), JOIN_S))
     repaired = told(("joins", "a", 0), ("lost", "a", 5), ("joins", "a", 30))
     assert repaired.frequency(30 * HOUR, JOIN_S) == pytest.approx((2 / (25 * HOUR), JOIN_S))
-
-
-def test_what_is_long_ago_says_nothing() -> None:
-    """Machines are others by now."""
-    events = [("joins", "a", 0.0), ("lost", "a", 1.0), ("joins", "a", 1.5)]
-    known = told(*events).frequency(2000 * HOUR, JOIN_S)
-    assert known == pytest.approx((1 / ((20 + 30 * 24) * HOUR), JOIN_S))
 
 
 @given(

@@ -244,19 +244,6 @@ def test_a_run_that_enters_late_has_no_credit() -> None:
     assert (made.served[ref("a")] - before) / made.served[ref("b")] == pytest.approx(1.0, abs=0.1)
 
 
-def test_what_a_run_could_not_use_is_not_owed_to_it() -> None:
-    """One that was content with a place for hours has its share when it wants more, and no more than that."""
-    content = Claim(ref=ref("b"), sub_epoch_s=300, most=1)
-    made = floor(8, Claim(ref=ref("a"), sub_epoch_s=300), content)
-    made.until(10 * 3600)
-    assert made.served[ref("a")] / made.served[ref("b")] == pytest.approx(7.0, rel=0.05)
-    made.runs[ref("b")] = replace(content, most=10_000)
-    before = dict(made.served)
-    made.until(13 * 3600)
-    had = {run: made.served[run] - before[run] for run in made.runs}
-    assert had[ref("a")] / had[ref("b")] == pytest.approx(1.0, abs=0.15)
-
-
 def test_a_project_pays_for_its_past_with_a_half_life() -> None:
     """Who had all of the cluster a moment ago waits behind another project; a week later that is forgotten."""
     heavy, other = Claim(ref=ref("a"), project="p"), Claim(ref=ref("b"), project="q")
@@ -318,21 +305,6 @@ def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
     assert arbiter.kept_s(waits) == 0.0
 
 
-def test_much_work_waits_for_the_end_of_a_stay() -> None:
-    """As does what has a place already, and what nobody knows the length of."""
-    for claim in (
-        Claim(ref=ref("b"), sub_epoch_s=1.0, most=60),
-        Claim(ref=ref("b"), sub_epoch_s=20.0, most=1),
-    ):
-        made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
-        made.enters(12.0, claim)
-        made.until(150.0)
-        assert 60.0 <= made.begun[ref("b")] <= 70.0
-    unknown = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0), Claim(ref=ref("x"), sub_epoch_s=1.0, most=1))
-    unknown.until(150.0)
-    assert unknown.begun[ref("x")] >= 60.0 or unknown.begun[ref("long")] >= 60.0
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     asked=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
@@ -364,17 +336,6 @@ def test_a_place_is_taken_no_more_often_than_once_a_stay(
             for count, end in enumerate(taken[first:]):
                 assert count <= (end - begin) / stay + 1
     assert not any(name.startswith("short") for name, _ in made.runs)
-
-
-def test_a_place_that_its_experiment_cannot_use_goes_to_another_at_once() -> None:
-    """To stay is a right of who wants the place."""
-    place, arbiter = Place("w-0", 0), Arbiter()
-    has = Claim(ref=ref("a"), holds=frozenset({place}))
-    wants = Claim(ref=ref("b"), wants=frozenset({place}), most=1)
-    arbiter.see(0.0, [has, wants])
-    arbiter.see(1.0, [replace(has, holds=frozenset()), wants])
-    given_to = {turn.ref: turn.places for turn in arbiter.turns({place})}
-    assert given_to == {ref("a"): frozenset(), ref("b"): frozenset({place})}
 
 
 @pytest.mark.parametrize(("sub_epochs", "most"), [((100.0, 100.0), 8), ((70.0, 71.0), 200)])

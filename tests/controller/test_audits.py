@@ -87,13 +87,6 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
     assert simulation.store.workers_health().workers == {}
 
 
-def test_without_being_asked_for_nothing_is_done_again() -> None:
-    """The share is 0 by default."""
-    simulation = simulate(Scenario(replicas=everywhere(3)), verify=0.0)
-    assert redos(simulation) == []
-    assert fitted(simulation).audits.known == {}
-
-
 def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
     """Two others agree: it is quarantined for one sub-epoch, and no model is lost."""
     simulation = simulate(Scenario(replicas=everywhere(3), state_of=wrong_at("worker-1")), models=6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
-from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_core import assert_exclusive, own_partition, plan, request
 from tests.controller.test_workers_change import at_speed, remade
 
 SUB_EPOCH_S, ETL_S = 60.0, 5.0
@@ -96,11 +95,6 @@ def test_an_answer_that_comes_late_is_not_told() -> None:
     helper = Late()
     assert forecasts(simulated(helper=helper)) == []
     assert len(helper.asked) > 1
-
-
-def test_off_says_nothing() -> None:
-    """And asks nothing of anybody."""
-    assert forecasts(simulated(rules=Rules(mode="off"))) == []
 
 
 def test_what_a_goal_takes_is_told_as_soon_as_sub_epochs_have_shown_it() -> None:
@@ -239,21 +233,3 @@ def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
     assert asked_for is not None
     assert asked_for.asked_for == 2
     assert_exclusive(simulation)
-
-
-def test_a_autoscaler_that_forgets_asks_again() -> None:
-    """Another controller leads, or the run shares the cluster now."""
-    simulation, helper = half_way(), Answering({4: 4_000.0})
-    autoscaler = Autoscaler(helper, Rules())
-    assert look(simulation, autoscaler) is not None
-    assert autoscaler.look(simulation.core, simulation.now, Seen) is None
-    autoscaler.forget()
-    assert look(simulation, autoscaler) is not None
-    assert helper.asked == 2
-    assert math.isinf(Seen().changed_at)
-
-
-def test_the_run_is_whole_with_a_autoscaler_beside_it(finished: Simulation) -> None:
-    """Nothing of what model hopping promises depends on it."""
-    assert_complete(fold(EXPERIMENT, finished.log), epochs=4, partitions=4)
-    assert_exclusive(finished)

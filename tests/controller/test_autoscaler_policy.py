@@ -80,25 +80,6 @@ def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
     assert wish(late, choose(late)) == 8
 
 
-def test_a_change_that_gains_little_is_not_made() -> None:
-    """Less than a tenth, or less than twice what joining and copying cost."""
-    ends = {4: Ends(4 * HOUR, 4.2 * HOUR), 5: Ends(3.4 * HOUR, 3.6 * HOUR)}
-    cheap = Situation(now=NOW, workers=4, ends=ends, goal=Goal())
-    assert choose(cheap).workers == 5
-    assert wish(cheap, choose(cheap)) is None
-    late = situation(Goal(), join_s=2 * HOUR)
-    assert wish(late, choose(late)) is None
-    assert wish(situation(Goal()), choose(situation(Goal()))) == 8
-
-
-def test_workers_are_given_back_only_with_time_to_spare() -> None:
-    """What ends at the last moment stays as it is."""
-    tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
-    assert choose(situation(tight, workers=8)).workers == 4
-    assert wish(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
-    assert wish(situation(ample, workers=8), choose(situation(ample, workers=8))) == 4
-
-
 number = st.floats(0, 1e6, allow_nan=False)
 
 

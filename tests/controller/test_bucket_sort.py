@@ -87,20 +87,6 @@ def test_an_id_that_is_there_twice_is_found(
     assert found.value.args[0] == [str(twice)]
 
 
-def test_one_id_in_all_rows_is_found_at_once(tmp_path: Path) -> None:
-    """Before it fills a bucket that no further bit of its key could split."""
-    with closing(tiny(tmp_path)) as sort, pytest.raises(DuplicateIdError):
-        sort.add(np.zeros(40, np.uint64), rows([7] * 40))
-
-
-def test_small_tables_need_no_files(tmp_path: Path) -> None:
-    """What fits memory stays there."""
-    with closing(BucketSort(tmp_path, SCHEMA, 10_000)) as sort:
-        put(sort, {n: n for n in range(100)}, 10)
-        assert sum(run.num_rows for run in sort.runs(100)) == 100
-        assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_volume_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the folder, and what to do."""
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import PriorityChanged, RunFinished, RunRequested, RunStarted
+from cerebro.contract.events import PriorityChanged, RunFinished, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan
+from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.state import TaskKey
 from controller.decisions.core import Core
 from controller.loop import open_runs as opened
@@ -21,7 +21,7 @@ from controller.loop.open_runs import Overview
 from controller.sharing import claims
 from controller.sharing.arbiter import Claim
 from tests.state.runs import TimedStory
-from tests.state.stories import DATASET, SHA, Story, etl_plan, sub_epoch
+from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
 
@@ -44,26 +44,6 @@ def test_a_fit_is_busy_when_each_device_has_a_task() -> None:
     assert not is_busy(story, other)
     other.start(sub_epoch(1, 1), 1)
     assert is_busy(story, other)
-    assert not is_busy(story)
-
-
-def test_an_etl_run_is_busy_when_each_worker_makes_a_partition() -> None:
-    """Devices do not matter to it."""
-    story = Story(workers=2)
-    request = EtlRequest(code=SHA, code_fingerprint=SHA)
-    story.tell(
-        RunRequested(run="etl-1", request=request), RunStarted(run="etl-1", plan=etl_plan(2, {"train": 4}))
-    )
-    for partition, expected in ((0, False), (1, True)):
-        story.start(TaskKey(run="etl-1", kind="etl", split="train", partition=partition), partition, ())
-        assert is_busy(story) is expected
-
-
-def test_nothing_is_busy_without_workers_or_runs() -> None:
-    """There is nothing to gather."""
-    story = Story(workers=0)
-    assert not is_busy(story)
-    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     assert not is_busy(story)
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClusterEvent,
     ReplicasChanged,
@@ -220,9 +219,3 @@ def test_no_device_is_anybodys_twice_over_all_logs(data: st.DataObject) -> None:
         assert len(ours) + len(simulation.store.cluster_log()) == len(log)
     assert assert_exclusive(logs) >= count * (3 + 2 * len(neighbours))
     assert any(isinstance(event, TaskAssigned) for event in logs[EXPERIMENT])
-
-
-def test_a_cluster_log_request_names_its_cursor() -> None:
-    """The script counts in floating point."""
-    with pytest.raises(ValueError, match="less than or equal"):
-        api.ClusterLogRequest(term=1, after=api.MAX_SEQ + 1, events=())

@@ -101,20 +101,6 @@ def test_a_worker_that_says_that_it_leaves(
     assert found.absence == Absence(how=expected[0], exit=expected[1])
 
 
-def test_a_worker_outside_pods_is_lost_by_silence_only() -> None:
-    """A cluster manager has nothing to say of it."""
-    assert worker_view(status(), Fleet(pods={}, size=0), silent_s=0.0, lease_s=LEASE_S).absence is None
-
-
-def test_a_pod_that_does_not_start_in_the_place_of_another_says_why() -> None:
-    """The loss carries what one can do something about."""
-    found = worker_view(
-        status(pod=REF), fleet(uid="2", trouble="image not found"), silent_s=0.0, lease_s=LEASE_S
-    )
-    assert found.absence is not None
-    assert found.absence.exit.reason.endswith("which does not start: image not found")
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -139,15 +125,6 @@ def test_granted_gpus_are_the_weight_unless_one_was_given(
     told = status(pod=REF)
     told = told.model_copy(update={"record": told.record.model_copy(update={"weight": registered})})
     assert worker_view(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
-
-
-def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
-    """Nobody waits for it, and whoever ran in it is lost for that reason."""
-    without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
-    assert not are_coming([status(pod=REF)], without)
-    absence = worker_view(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
-    assert absence is not None
-    assert "exceeded quota" in absence.exit.reason
 
 
 @pytest.mark.parametrize(

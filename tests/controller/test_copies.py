@@ -60,13 +60,6 @@ def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
     assert remade(simulate(stragglers({}, seed=seed, sigma=sigma), models=16).log) == []
 
 
-def test_two_slow_workers_are_relieved() -> None:
-    """A copy of either does not end the run sooner by itself; both do."""
-    slow = simulate(stragglers({"worker-3": 4.0, "worker-5": 4.0}), models=16)
-    assert {"p3", "p5"} <= {partition for partition, _ in remade(slow.log)}
-    assert slow.now < 32 * SUB_EPOCH_S * 2
-
-
 @pytest.mark.slow
 def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
     """Half of what a copy would save is the most that making it may take."""

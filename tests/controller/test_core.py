@@ -31,7 +31,6 @@ from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
 from cerebro.state.workers import lanes_of
-from controller.scaling.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
 
@@ -176,18 +175,6 @@ def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  
     assert_exclusive(simulation)
 
 
-def test_a_replica_takes_over_while_its_holder_is_away() -> None:
-    """With two holders of each partition the loss of one stops nobody (paper, sections 5.5 and 5.6)."""
-    scenario = Scenario(
-        replicas={"worker-0": [0, 1], "worker-1": [0, 1]},
-        outages=[WorkerOutage(worker="worker-1", start=0.5, length=1e6)],
-        lease_s=2.0,
-    )
-    simulation = simulate(scenario, models=3, partitions=2)
-    assert simulation.now < 60
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-
-
 def test_a_failing_model_fails_alone() -> None:
     """An error in user code ends its model at the first attempt and no other."""
 
@@ -245,26 +232,6 @@ def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKi
     assert failure is not None
     assert "loss became nan" in failure.message
     assert run.best_epoch(run.models["m01"]) == 1
-
-
-def test_a_run_whose_models_all_lack_the_metric_says_so() -> None:
-    """The cause is named once."""
-    scenario = Scenario(replicas=own_partition(2), metrics=lambda body: {"accuracy": 0.5})
-    run = fold(EXPERIMENT, simulate(scenario, models=3, partitions=2, validated=True).log).runs["fit-1"]
-    assert run.state is RunState.FAILED
-    assert "metric 'loss' was not returned by SubEpochSpec.test()" in run.error
-
-
-def test_a_run_whose_models_all_fail_has_failed() -> None:
-    """The run says so, and why."""
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
-        return Failure(kind=FailureKind.NON_FINITE, message="loss became nan")
-
-    simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=2, partitions=2)
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    assert run.state is RunState.FAILED
-    assert "loss became nan" in run.error
 
 
 def test_a_cause_that_ends_many_models_is_told_once() -> None:
@@ -395,15 +362,3 @@ def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
     assert after["m00"].state is ModelState.FAILED
     assert "lost 6 times" in (after["m00"].failure.message if after["m00"].failure else "")
     assert after["m01"].state is ModelState.ACTIVE
-
-
-def test_a_full_disk_of_a_worker_that_went_away_keeps_nobody_waiting() -> None:
-    """What a silent worker last said of its volume no longer counts."""
-    told: Any = {"incarnation": "0", "weight": 1, "kinds": (), "replicas": ()}
-    snapshot = ClusterSnapshot(
-        workers={
-            "gone": WorkerView(**told, absence=Absence(how=Liveness.SILENT, exit=SILENT), free_bytes=0),
-            "here": WorkerView(**told, free_bytes=1000),
-        }
-    )
-    assert snapshot.free_bytes == 1000

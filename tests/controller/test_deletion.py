@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from cerebro.runtime.volumes import Volumes
 from controller.storage.deletion import Deletion
 from research.simulation.store import VirtualStore
 from tests.state.stories import SHA
-from tests.waiting import HANG_S
 
 
 class Ward:
@@ -113,15 +111,6 @@ def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch:
     assert [(entry.by, entry.what) for entry in ward.store.audit()] == [("ann", "deleted experiment one")]
 
 
-def test_nothing_is_deleted_without_a_command(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that starts, and a notification of something else, delete nothing."""
-    made = ward.controller()
-    finish(made, ward, monkeypatch)
-    made.look_again()
-    finish(made, ward, monkeypatch)
-    assert ward.left("one") + ward.left("two") == ward.files("one") + ward.files("two")
-
-
 def test_a_deletion_is_found_after_a_notification(ward: Ward) -> None:
     """And not looked for otherwise: an idle controller asks the store nothing."""
     made = ward.controller()
@@ -133,40 +122,6 @@ def test_a_deletion_is_found_after_a_notification(ward: Ward) -> None:
     made.tend(ward.term)
     made.tend(ward.term)
     assert not ward.left("one")
-
-
-def test_experiments_go_one_at_a_time(ward: Ward) -> None:
-    """Each takes the store a while, and the controller has to lead meanwhile."""
-    for name in ("one", "two"):
-        ward.store.append(name, DeletionRequested(by="ann"))
-    made = ward.controller()
-    for left in (("two",), ()):
-        made.tend(ward.term)
-        assert ward.store.deleting() == left
-
-
-def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop with running sub-epochs turns many times a second."""
-    may_end, asked, deleting = threading.Event(), [], ward.store.deleting
-    monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
-    ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-
-    def counted() -> tuple[str, ...]:
-        asked.append(now)
-        return deleting()
-
-    monkeypatch.setattr(ward.store, "deleting", counted)
-    for seconds in range(3):
-        now += seconds
-        for _ in range(10):
-            made.tend(ward.term)
-    # Once to delete, once to find nothing, and once a second while the thread is at work.
-    assert len(asked) == 4
-    may_end.set()
-    made.removal.thread.join()
 
 
 class Killed(BaseException):
@@ -278,41 +233,3 @@ def test_a_data_set_that_another_leader_has_begun_to_use_stays(
     with pytest.raises(ConflictError, match="term"):
         made.tend(ward.term)
     assert ward.volumes.metadata("one-d", "train", 0).exists()
-
-
-def test_one_that_cannot_be_moved_keeps_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the data sets that nobody uses; it is tried again."""
-    for name in ("one", "two"):
-        ward.store.append(name, DeletionRequested(by="ann"))
-    made, rename = ward.controller(), Path.rename
-
-    def refuse_one(path: Path, target: Path) -> Path:
-        if path.name == "one":
-            raise PermissionError("owned by somebody else")
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", refuse_one)
-        for _ in range(4):
-            made.tend(ward.term)
-    assert ward.store.deleting() == ("one",)
-    assert ward.left("two") == []
-    finish(made, ward, monkeypatch)
-    assert ward.store.deleting() == ()
-    assert ward.left("one") == []
-
-
-def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller goes on meanwhile, and the experiment is shown as being deleted."""
-    ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", _refuse)
-        made.tend(ward.term)
-    assert ward.store.deleting() == ("one",)
-    finish(made, ward, monkeypatch)
-    assert ward.left("one") == []
-
-
-def _refuse(*_: object) -> None:
-    raise PermissionError("read-only file system")

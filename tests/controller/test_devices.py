@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import Event, TaskAssigned, TaskRevoked, TaskStarted
-from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.events import Event, TaskAssigned, TaskStarted
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.validator import validate
 from cerebro.state import ExperimentState, RunState, schedule_of
@@ -62,33 +61,6 @@ def test_two_devices_are_as_good_as_two_workers() -> None:
     two = Scenario(replicas={"worker-0": [0, 1], "worker-1": [0, 1]}, sub_epoch_time=lambda body, worker: 3.0)
     took = [simulate(scenario, models=5, partitions=2, epochs=3).now for scenario in (one, two)]
     assert took[0] <= took[1] == pytest.approx(5 * 2 * 3 * 3.0 / 2)
-
-
-def test_the_next_sub_epoch_waits_for_the_device_that_ends_first() -> None:
-    """One is queued on a device that is about to end, or that has just been given one, and on no other."""
-    lengths = {0: 3.0, 1: 5.0, 2: 9.0}
-
-    def sub_epoch_time(body: TaskBody, worker: str) -> float:
-        assert isinstance(body, TrainTask)
-        return lengths[int(body.model[1:]) % 3]
-
-    scenario = Scenario(replicas=own_partition(1), devices=several_devices(3), sub_epoch_time=sub_epoch_time)
-    simulation = simulate(scenario, models=9, partitions=1, epochs=4)
-    seen = 0
-    for event, state in states(simulation):
-        worker = state.workers.get("worker-0")
-        if worker is None or not isinstance(event, TaskAssigned):
-            continue
-        queued = [key for key in worker.open_tasks if not worker.is_next(key)]
-        assert all(len(worker.in_lane(device)) <= QUEUE_DEPTH for device in range(3))
-        ahead = worker.in_lane(event.devices[0])[0]
-        running = state.runs["fit-1"].open[ahead].attempts[-1]
-        if event.task in queued and running.has_run:
-            seen += 1
-            length = lengths[int(ahead.split("/")[2][1:]) % 3]
-            assert running.started + length - event.time < 2.0, "it is about to end"
-    assert seen > 5
-    assert not [event for event in simulation.log if isinstance(event, TaskRevoked)]
 
 
 @settings(deadline=None, max_examples=40)

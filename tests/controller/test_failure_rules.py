@@ -18,7 +18,7 @@ from cerebro.contract.tasks import (
     FittingTask,
     TrainTask,
 )
-from cerebro.state import ModelState, RunState, TaskKey
+from cerebro.state import ModelState, TaskKey
 from cerebro.state.experiment import fold
 from controller.exclusions.health import Quarantined, act, evidence
 from controller.loop.open_runs import ended
@@ -83,27 +83,6 @@ def test_retry_elsewhere_goes_to_another_worker_though_the_code_raised() -> None
     assert simulation.store.workers_health().quarantined() == set()
 
 
-def test_retry_elsewhere_ends_with_the_attempts() -> None:
-    """Where it fails everywhere, the model is given up after `max_attempts`."""
-    simulation = simulate(
-        Scenario(
-            replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere"), "m00")
-        )
-    )
-    failed = failures(simulation)
-    assert len(failed) == 3
-    assert len({event.worker for event in failed}) == 3
-    assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.FINISHED
-
-
-def test_a_label_changes_nothing_else() -> None:
-    """A crash has its three attempts."""
-    simulation = simulate(
-        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "label"), "m00"))
-    )
-    assert len(failures(simulation)) == 3
-
-
 def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
     """The task loses no attempt, and the worker's health says which rule it was."""
     simulation = simulate(
@@ -115,16 +94,6 @@ def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
     mark = health.of("worker-1").quarantine
     assert mark is not None
     assert mark.reason == "[the rule] it failed"
-
-
-def test_a_rule_that_matches_everywhere_empties_no_cluster() -> None:
-    """At most half of the workers, as ever; the task is given up in the end."""
-    simulation = simulate(
-        Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine"), "m00"))
-    )
-    assert len(simulation.store.workers_health().quarantined()) <= 1
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    assert {run.models[name].state for name in ("m01", "m02")} == {ModelState.FINISHED}
 
 
 def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:

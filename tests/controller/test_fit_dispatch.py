@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
+from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ModelState, TaskKey
+from cerebro.state import ModelState
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.scaling.cluster_decision import ending
@@ -162,21 +162,6 @@ def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) ->
     assert at_it[0] == str(sub_epoch(1, 0, "m02"))
 
 
-def test_an_interrupted_sub_epoch_whose_model_is_elsewhere_keeps_nobody_waiting() -> None:
-    """Its worker takes another one meanwhile; once the model is idle, it is next."""
-    story = Story()
-    story.fit(models=3)
-    interrupt(story, FailureKind.PREEMPTED, is_told=False)
-    attempt = story.start(sub_epoch(1, 1, "m02"), 1)
-    busy = core_of(story).decide(all_here(story))
-    given = [s.task for s in busy if isinstance(s, api.Assign) and s.worker == "worker-0"]
-    assert given
-    assert str(sub_epoch(1, 0, "m02")) not in given
-    story.tell(TaskRevoked(task=str(sub_epoch(1, 1, "m02")), attempt=attempt, worker="worker-1", reason="-"))
-    idle = core_of(story).decide(all_here(story))
-    assert str(sub_epoch(1, 0, "m02")) in {s.task for s in idle if isinstance(s, api.Assign)}
-
-
 def test_a_model_waits_for_the_worker_of_its_interrupted_sub_epoch() -> None:
     """Once that is there again: hopping on elsewhere, the model might be busy each time the worker is free."""
     story = Story()
@@ -195,25 +180,6 @@ def test_a_model_waits_for_the_worker_of_its_interrupted_sub_epoch() -> None:
     assert str(sub_epoch(1, 1, "m01")) not in back
 
 
-def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
-    """Its worker came back before its making, queued behind a sub-epoch, was begun; one that is begun goes on."""
-    for place, expected in (("queued", ["revoke"]), ("first", [])):
-        story = Story()
-        story.etl(splits={"train": 10})
-        story.fit(models=3)
-        story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
-        if place == "queued":
-            story.start(sub_epoch(1, 0), 0)
-        remake = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
-        story.assign(remake, 0)
-        assert not [s for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Revoke)]
-        story.tell(joined(1, incarnation="b"))
-        steps = core_of(story).decide(all_here(story))
-        revoked = [step for step in steps if isinstance(step, api.Revoke)]
-        assert [step.op for step in revoked] == expected
-        assert {step.task for step in revoked} <= {str(remake)}
-
-
 def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
     """The assignment may reach the log behind the news of the failure: the controller goes on, and revokes it."""
     story = Story()
@@ -230,26 +196,6 @@ def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
         TaskRevoked(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0", reason="its model has failed")
     )
     assert not core_of(story).fit.dispatch_state.running  # type: ignore[union-attr]
-
-
-def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
-    """When the model that others waited for fails, every epoch is reported before the run ends."""
-    story = Story()
-    story.fit(models=2, epochs=2)
-    for epoch in (1, 2):
-        for partition in (0, 1):
-            story.train(epoch, partition)
-    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    reported = []
-    for _ in range(5):
-        core = core_of(story)
-        steps = core.decide(all_here(story))
-        events = [step.event for step in steps if isinstance(step, api.Note)]
-        reported += [type(event).__name__ for event in events]
-        story.tell(*events)
-        if not story.run.is_open:
-            break
-    assert reported == ["EpochCompleted", "EpochCompleted", "RunFinished"]
 
 
 def test_a_worker_that_releases_its_task_because_it_ends_gets_no_more_tasks() -> None:

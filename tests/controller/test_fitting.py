@@ -101,10 +101,3 @@ def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None
     bodies = [step.body for step in given(story, "etl-2").values()]
     assert bodies
     assert all(isinstance(body, EtlTask) and body.fitted == fitted for body in bodies)
-
-
-def test_a_run_that_was_interrupted_before_begins_anew(story: Story) -> None:
-    """Nothing was made of the rows yet."""
-    story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
-    begun(story, "etl-2")
-    assert list(given(story, "etl-2")) == ["etl-2/fitting"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.planning.answering import answer
-from controller.scaling.autoscaler.forecast import Outlook, forecast
+from controller.scaling.autoscaler.forecast import forecast
 from tests.controller.autoscaler_worlds import outlook
 
 
@@ -63,16 +61,6 @@ def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int
     assert next(ticks) > 5, "the limit was reached"
     assert found[partitions].p50_s == pytest.approx(models * epochs * 300, rel=0.06)
     assert found[partitions // 2].p50_s == pytest.approx(2 * models * epochs * 300, rel=0.06)
-
-
-def test_questions_and_answers_go_through_json() -> None:
-    """As they do between the controller and its helper."""
-    asked = outlook(4, 4, 1)
-    assert Outlook.from_json(json.loads(json.dumps(asked.to_json()))) == asked
-    message = json.loads(json.dumps({"ask": "forecast", "outlook": asked.to_json(), "counts": [4, 2]}))
-    told = answer(message)["ends"]
-    assert [count for count, _, _ in told] == [4, 2]
-    assert all(0 < p50 <= p90 for _, p50, p90 in told)
 
 
 @settings(deadline=None, max_examples=30)

@@ -116,13 +116,6 @@ def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) 
     assert max(ends) - min(starts) == pytest.approx(seconds, abs=0.2)
 
 
-def test_what_is_left_over_is_trained_by_one_worker() -> None:
-    """Of five partitions in pairs one is alone, in each epoch."""
-    scenario = Scenario(replicas=own_partition(5), sub_epoch_time=lambda body, worker: 1.0)
-    sizes = Counter(len(partitions) for _, partitions in sets_of(simulation_of(scenario, 2, 3, 5, 2)))
-    assert sizes == {2: 2 * 2 * 3, 1: 2 * 3}
-
-
 def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     """The way is ruled out for that model, and counts as no attempt; the other one goes on in gangs."""
     faults = {(0, 0): FailureKind.NOT_APPLICABLE}
@@ -133,13 +126,6 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     assert {len(v.partitions) for v in run.models["m00"].visits} == {1}
     assert {len(v.partitions) for v in run.models["m01"].visits} == {2}
     assert not any(task.failures for task in run.tasks.values())
-
-
-def test_workers_that_train_with_no_others_are_in_no_gang() -> None:
-    """They have registered no address."""
-    simulation = simulation_of(Scenario(replicas=own_partition(2), is_apart=True), 1, 1, 2, 2)
-    assert fit_of(simulation).state == "finished"
-    assert {len(partitions) for _, partitions in sets_of(simulation)} == {1}
 
 
 def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_again() -> None:

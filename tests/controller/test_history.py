@@ -178,18 +178,6 @@ def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple
     assert_told_once(store, log)
 
 
-def test_nothing_is_told_before_its_time(log: tuple[Event, ...]) -> None:
-    """A request for each sub-epoch would cost as much as the sub-epochs' own."""
-    store = Store()
-    controller = Controller(store)
-    controller.read(log)
-    controller.history.tend(store.term)
-    assert len(store.told) == 1  # how far the log is counted
-    controller.tend()
-    controller.tend()
-    assert len(store.told) == 2
-
-
 def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that reads a long log for the first time is not refused."""
     monkeypatch.setattr("controller.projections.history._AT_ONCE", 7)
@@ -232,30 +220,6 @@ def row(log_rate: float, sub_epochs: float = 3.0, variance: float = 0.0) -> SubE
 
 def made(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
     return Priors(rows, code=CODE, dataset=DATASET, devices=devices or {FAST})
-
-
-def test_a_models_own_sub_epochs_are_preferred() -> None:
-    """To those of the same code, and these to all on the same device."""
-    own, alike, other = key(1, FAST), key(2, FAST, dataset="x"), key(1, FAST, code="f" * 64)
-    rows = {own: row(-1.0), alike: row(-2.0), other: row(-6.0)}
-    found = made(rows).of({"n": 1, "batch_size": 1})
-    assert found == pytest.approx((-1.0, 2.0, 3.0))
-    assert made(rows).of({"n": 7}) == pytest.approx((-1.5, 2.0, 0.0))
-    assert made({other: row(-6.0)}).of({"n": 1, "batch_size": 1}) == pytest.approx((-6.0, 2.0, 0.0))
-    assert made({other: row(-6.0)}, {SLOW}).of({"n": 1}) is None
-    assert not made({})
-
-
-def test_kinds_of_devices_are_compared_by_what_ran_on_both() -> None:
-    """A model that ran on one kind alone is known on the other one."""
-    rows = {key(n, device): row(n + off) for n in range(20) for device, off in ((FAST, 0.0), (SLOW, 1.0))}
-    rows[key(30, SLOW)] = row(-3.0)
-    found = made(rows, {FAST, SLOW})
-    assert found.slowness(SLOW) - found.slowness(FAST) == pytest.approx(1.0, abs=0.05)
-    assert found.slowness(SLOW) + found.slowness(FAST) == pytest.approx(0.0)
-    prior = found.of({"n": 30, "batch_size": 1})
-    assert prior is not None
-    assert prior.log_rate + found.slowness(FAST) == pytest.approx(-4.0, abs=0.05)
 
 
 @given(

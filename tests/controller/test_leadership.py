@@ -23,19 +23,6 @@ def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
     assert kvs.lead("second", LONG_S).term == term + 1
 
 
-def test_who_does_not_lead_has_nothing_to_give_back(kvs: KvsClient) -> None:
-    """A standby that ends leaves the leader alone."""
-    kvs.lead("first", LONG_S, process="a")
-    resign(kvs.address, TOKEN, "second", "b")
-    resign(kvs.address, TOKEN, "first", "b")
-    assert kvs.lead("second", LONG_S).term == 0
-
-
-def test_a_store_that_is_away_is_not_waited_for() -> None:
-    """The lease runs out by itself."""
-    resign("http://127.0.0.1:1", TOKEN, "first", "a")
-
-
 def is_answered(kvs: KvsClient) -> bool:
     request = kvs.size_request()
     return request is not None and bool(request.problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,7 +10,7 @@ from cerebro.contract.events import RunFinished, RunStarted
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary
 from cerebro.contract.runs import EtlPlan, PartitionPlan
 from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
-from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
+from cerebro.errors import ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored, restored_cluster
@@ -90,16 +89,6 @@ def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
     assert len(logs.cuts) == 3
 
 
-def test_logs_that_rest_are_found_and_kept_whole() -> None:
-    """Once; those that are short stay as they are."""
-    logs = Logs(rests={"long": 35, "short": 9})
-    keeper = logs.keeper()
-    keeper.tend(100.0)
-    keeper.tend(101.0)
-    assert logs.made == [("long", 35)]
-    assert [(name, request.until, request.keep) for name, request in logs.cuts] == [("long", 35, 1)]
-
-
 def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
     """A controller that starts from there would never show it to them."""
     logs = Logs()
@@ -132,15 +121,6 @@ def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
     assert logs.made == [("long", 35)]
 
 
-def test_who_does_not_lead_or_has_just_begun_keeps_nothing() -> None:
-    """Processes of kvs_api that know no segments are replaced by then."""
-    logs = Logs()
-    for keeper in (logs.keeper(term=0), logs.keeper()):
-        keeper.tell("one", Progress(seq=500, grows=True))
-        keeper.tend(59.0)
-    assert logs.made == []
-
-
 @pytest.mark.parametrize("problem", [ConflictError("full"), StoreUnavailableError("away")])
 def test_what_fails_is_tried_again_later(problem: Exception) -> None:
     """And others are kept meanwhile."""
@@ -154,17 +134,6 @@ def test_what_fails_is_tried_again_later(problem: Exception) -> None:
     assert logs.made == [("two", 500)]
     keeper.tend(200.0)
     assert logs.made == [("two", 500), ("one", 500)]
-
-
-def test_one_that_is_gone_is_forgotten() -> None:
-    """It is not asked for again."""
-    logs = Logs(problem=NotFoundError("gone"))
-    keeper = logs.keeper()
-    keeper.tell("one", Progress(seq=500, grows=True))
-    keeper.tend(100.0)
-    logs.problem = None
-    keeper.tend(200.0)
-    assert logs.made == []
 
 
 @pytest.mark.slow
@@ -219,18 +188,3 @@ def folded(kvs: KvsClient) -> ExperimentState:
         for event in events:
             state.apply(event)
     return state
-
-
-def test_a_process_that_fails_says_why(kvs: KvsClient, service: Service) -> None:
-    """The controller's log tells it."""
-    Bench(store=kvs, pass_a_moment=pass_a_moment)
-    asked = QUESTION.model_copy(
-        update={"server": service.address, "token": TOKEN, "experiment": "none", "until": 10, "least": 1}
-    )
-    with pytest.raises(ConflictError, match="no experiment 'none'"):
-        made(asked)
-    kvs.append("one", requested("etl-1"))
-    created = kvs.experiment("one").created
-    stale = asked.model_copy(update={"experiment": "one", "created": created, "term": 9})
-    with contextlib.closing(kvs), pytest.raises(ConflictError, match="term 9 has ended"):
-        made(stale)

@@ -15,7 +15,6 @@ from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.loop import loop
-from controller.loop.fold_cache import FoldCache
 from controller.planning import ChildHelper
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
@@ -161,38 +160,3 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
 
 
 # --- what is kept -------------------------------------------------------------------------------
-
-
-def filled(kept: FoldCache, of: ExperimentRecord, events: int) -> None:
-    core = kept.take(of)
-    for number in range(core.state.seq, events):
-        core.apply(request(f"etl-{number}"))
-    kept.keep(core)
-
-
-def known(kept: FoldCache, of: ExperimentRecord) -> int:
-    core = kept.take(of)
-    kept.keep(core)
-    return core.state.seq
-
-
-def test_what_is_kept_is_bounded() -> None:
-    """The experiments that were used longest ago go first."""
-    kept = FoldCache(most_events=10)
-    for name in ("one", "two", "three"):
-        filled(kept, record(name), 4)
-    assert [known(kept, record(name)) for name in ("three", "two", "one")] == [4, 4, 0]
-
-
-def test_a_log_that_is_too_long_is_not_kept() -> None:
-    """It is read again."""
-    kept = FoldCache(most_events=10)
-    filled(kept, record("one"), 11)
-    assert known(kept, record("one")) == 0
-
-
-def test_another_experiment_of_the_same_name_is_another_one() -> None:
-    """Of the one that was deleted nothing is left."""
-    kept = FoldCache()
-    filled(kept, record("one", created=1.0), 3)
-    assert known(kept, record("one", created=2.0)) == 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.failure_rules import MatchedRule
 from cerebro.contract.health import (
     CheckRequest,
     CheckResult,
@@ -81,15 +80,6 @@ def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
     assert [(each.worker, each.what) for each in store.incidents] == [("worker-1", "not quarantined")]
 
 
-def test_what_the_store_refuses_is_looked_at_again() -> None:
-    """A person has quarantined one meanwhile: the controller, which has read nothing of that, still leads."""
-    store = Store(3, 2)
-    old = HealthAnswer(workers={"worker-1": with_check()})
-    store.quarantine_worker("worker-0", QuarantineWorkerRequest(reason="mine", by="ada"))
-    assert not tend(store, old)
-    assert [each.worker for each in store.incidents] == ["worker-1"]
-
-
 def test_a_stale_term_is_told() -> None:
     """Another controller leads: this one does nothing more."""
     store = Store(3, 1)
@@ -139,14 +129,6 @@ def run_of(task: Task) -> Any:
     )
 
 
-@pytest.mark.parametrize("how", ["oom", "silent"])
-def test_what_containers_were_killed_for_elsewhere_is_not_retried(how: str) -> None:
-    """One failure at a quarantined worker, then losses at another one gave the task up."""
-    task = attempts(("worker-0", "ecc"), *[("worker-1", how)] * (3 if how == "oom" else 6))
-    assert task.state is TaskState.FAILED
-    assert given_up_at({"worker-0"}, run_of(task), {}) == []
-
-
 def test_the_controller_retries_a_task_once() -> None:
     """It was given up at the quarantined worker; after a retry, its attempts are of both times."""
     task = attempts(*[("worker-0", "ecc")] * 5)
@@ -154,12 +136,3 @@ def test_the_controller_retries_a_task_once() -> None:
     assert given_up_at({"worker-0"}, run_of(task), {}) == ["m0"]
     assert given_up_at({"worker-0"}, run_of(task), {"m0": 7.0}) == []
     assert given_up_at({"worker-1"}, run_of(task), {}) == []
-
-
-def test_the_controller_retries_nothing_that_a_rule_gave_up() -> None:
-    """The rule wants no other attempt, whoever is quarantined since."""
-    task = attempts(*[("worker-0", "ecc")] * 5)
-    assert task.failure is not None
-    rule = MatchedRule(name="a rule", action="no_retry")
-    task.failure = task.failure.model_copy(update={"rule": rule})
-    assert given_up_at({"worker-0"}, run_of(task), {}) == []

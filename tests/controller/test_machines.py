@@ -184,17 +184,6 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
     assert alike_s - plain_s <= 3.0
 
 
-def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
-    """Then the next one of the kind is tried elsewhere as well; two of them, and the worker is quarantined."""
-    held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
-    scenario = Scenario(replicas=held, outcome=at("worker-1", ILLEGAL))
-    simulation = Simulation(scenario, request(8, 2), plan(8, 2))
-    simulation.run(limit=20_000)
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
-    assert simulation.store.workers_health().quarantined() == {"worker-1"}
-
-
 # --- people -----------------------------------------------------------------------------------------
 
 
@@ -436,24 +425,6 @@ def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
     assert bool(found) is expected
 
 
-def test_what_fails_at_all_is_no_workers_fault() -> None:
-    """The checkpoint volume is everybody's."""
-    result = CheckResult(incarnation="a", probes=(Probe(name="checkpoint volume", problem="EIO"),))
-    check = WorkerCheck(asked=1.0, reason="r", by="ada", ended=2.0, result=result)
-    known = HealthAnswer(workers={name: WorkerHealth(check=check) for name in ("worker-0", "worker-1")})
-    found = list(act(FOUR, known, {}, 1000.0))
-    assert [type(each) for each in found] == [Spared, Spared]
-    assert "checkpoint volume fails at worker-1, too" in found[0].why  # type: ignore[union-attr]
-
-
-def test_a_worker_that_trains_no_models_is_judged_by_its_attempts_alone() -> None:
-    """It cannot be asked to check its machine."""
-    workers = [status("worker-0", kinds=("etl",)), status("worker-1", kinds=("etl",))]
-    assert list(act(workers, HealthAnswer(), {"worker-1": [ended("a", ECC)]}, 1000.0)) == []
-    both = {"worker-1": [ended("a", ECC), ended("b", ECC)]}
-    assert [type(each) for each in act(workers, HealthAnswer(), both, 1000.0)] == [Quarantined]
-
-
 def test_where_most_workers_fail_none_is_the_cause() -> None:
     """Three of four have failed so: the next one is spared."""
     seen = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
@@ -468,17 +439,6 @@ def test_a_task_that_fails_at_several_workers_blames_none() -> None:
     assert {type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)} == {Checked}
     seen["worker-1"] += [ended("b", ECC), ended("c", ECC)]
     assert [type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)] == [Checked, Quarantined]
-
-
-def test_a_check_that_is_never_told_is_not_waited_for() -> None:
-    """A suspect is given tasks again after a while; one that a person asked about was never kept from them."""
-    asked = WorkerCheck(asked=100.0, reason="its machine may have failed: a", by=CONTROLLER)
-    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=asked)})
-    assert suspects(FOUR, known, 170.0) == {"worker-1"}
-    assert suspects(FOUR, known, 180.0) == set()
-    by_person = asked.model_copy(update={"by": "ada"})
-    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=by_person)})
-    assert suspects(FOUR, known, 110.0) == set()
 
 
 def test_who_only_preprocesses_goes_with_the_last_trainer_of_its_volume() -> None:

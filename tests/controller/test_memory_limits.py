@@ -85,14 +85,6 @@ def test_nodes_without_room_end_in_advice() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
 
 
-def test_without_the_chart_s_value_nothing_is_asked() -> None:
-    """It is given up at once."""
-    simulation = grown(6.0, 0.0)
-    (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
-    assert "autoscaler.maxMemory" not in given_up.reason
-    assert {simulation._workers.memory(f"worker-{number}") for number in range(2)} == {4 * GIB}
-
-
 class Manager:
     """Takes notes, or refuses."""
 
@@ -137,18 +129,6 @@ def at() -> list[float]:
 @pytest.fixture
 def limits(manager: Manager, at: list[float]) -> MemoryLimits:
     return MemoryLimits(manager, 10 * GIB, clock=lambda: at[0])
-
-
-def test_it_is_asked_once_and_what_it_asks_for_grows_as_much(limits: MemoryLimits, manager: Manager) -> None:
-    """Twice, and at last up to the bound; then there is no more."""
-    for memory, asks_for in ((4, 1), (4, 1), (8, 2)):
-        assert limits.look(*looks(memory, asks_for=asks_for)).workers == {"w-0"}
-        limits.grow({"w-0"})
-    assert manager.asked == [
-        ("w-0", "worker", Memory(2 * GIB, 8 * GIB)),
-        ("w-0", "worker", Memory(5 * GIB // 2, 10 * GIB)),
-    ]
-    assert limits.look(*looks(10)).workers == frozenset()
 
 
 @pytest.mark.parametrize("error", [ClusterError("no such thing"), RetryableError("away")])
@@ -218,20 +198,6 @@ def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
     growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})
     assert (growth.workers, manager.asked) == (frozenset({"w-0"} if may_grow else ()), [])
-
-
-def test_a_refusal_holds_while_its_pod_goes(
-    limits: MemoryLimits, manager: Manager, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was refused is not hoped for again before a new pod has registered."""
-    manager.error = ClusterError("no such thing")
-    limits.look(*looks())
-    limits.grow({"w-0"})
-    statuses, fleet = looks()
-    assert limits.look(statuses, Fleet(pods={}, size=1)).workers == frozenset()
-    assert limits.look(statuses, None).workers == frozenset()
-    assert limits.look(statuses, fleet).workers == frozenset()
-    assert limits.look(*looks(uid="2")).workers == {"w-0"}
 
 
 def hopeless_on(growth: Growth) -> list[str]:

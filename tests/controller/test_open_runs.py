@@ -13,13 +13,11 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.events import (
     PriorityChanged,
-    ReplicasChanged,
     RunRequested,
     RunStarted,
     RunStopRequested,
     TaskAssigned,
     TaskCommitted,
-    WorkerJoined,
 )
 from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
@@ -30,16 +28,15 @@ from cerebro.contract.records import (
     Replica,
     WorkerRecord,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.loop import loop
-from controller.loop.open_runs import Experiments, Opened
+from controller.loop.open_runs import Opened
 from controller.planning import ChildHelper
 from controller.preparation import plan_maker
 from controller.preparation.plan_maker import PlanMaker
@@ -193,23 +190,6 @@ def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller
     assert two_began < one_ended
 
 
-def test_what_happens_to_workers_is_written_once(controlled: Callable[..., loop.Controller]) -> None:
-    """Not for each experiment; and what the preprocessing of one has made, the other knows of."""
-    store = Cluster("one", "two")
-    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
-    store.fit("two", epochs=4)
-    controlled(store, lambda: store.is_over("two", "fit-1"))
-    told = store.cluster_log()
-    assert sorted(e.worker for e in told if isinstance(e, WorkerJoined)) == ["worker-0", "worker-1"]
-    assert {type(event) for event in told} == {WorkerJoined, ReplicasChanged}
-    for name in ("one", "two"):
-        of_cluster = [e for e in store.events(name) if isinstance(e, WorkerJoined | ReplicasChanged)]
-        assert [event.model_copy(update={"seq": 0}) for event in of_cluster] == [
-            event.model_copy(update={"seq": 0}) for event in told
-        ]
-    assert [w.name for w in store.state("two").holders("one", 1)] == ["worker-1"]
-
-
 def test_runs_beyond_the_most_wait(controlled: Callable[..., loop.Controller]) -> None:
     """With one open run at a time each begins when the one before has ended, in the order of arrival."""
     names = ("one", "two", "three")
@@ -270,44 +250,6 @@ def test_everybody_is_told_what_is_worked_on(
     for told in both:
         assert {(run.experiment, run.priority) for run in told.runs} == {("one", HIGH), ("two", NORMAL)}
     assert any(run.could_use_more for told in both for run in told.runs)
-
-
-def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
-    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as it does."""
-    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
-    store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
-    controlled(store, lambda: store.is_over("one"))
-    store.fit("one")
-    best = EvaluateRequest(kind="test", fit="fit-1", split="test")
-    store.append("one", RunRequested(run="test-1", request=best))
-
-    def look() -> bool:
-        told.add(store.queued().attended.waiting)
-        return store.is_over("one", "fit-1")
-
-    controlled(store, look)
-    assert told == {(), (api.QueueEntry(experiment="one", run="test-1"),)}
-
-
-def test_runs_are_counted_not_experiments() -> None:
-    """Of one experiment as of several; who is worked on stays, and the others follow in their order."""
-    kept = Experiments(2)
-    entries = [("one", "fit-1"), ("one", "test-1"), ("two", "fit-1"), ("three", "fit-1")]
-
-    def queue(*begun: tuple[str, str]) -> api.QueueAnswer:
-        return api.QueueAnswer(
-            runs=tuple(api.QueueEntry(experiment=name, run=run) for name, run in entries),
-            attended=api.Attended(
-                runs=tuple(api.AttendedRun(experiment=name, run=run) for name, run in begun)
-            ),
-        )
-
-    assert kept.admitted(queue(), 0.0) == {"one": ("fit-1", "test-1")}
-    assert kept.admitted(queue(("two", "fit-1")), 0.0) == {"two": ("fit-1",), "one": ("fit-1",)}
-    begun = (("one", "fit-1"), ("two", "fit-1"), ("three", "fit-1"))
-    assert kept.admitted(queue(*begun), 0.0) == {"one": ("fit-1",), "two": ("fit-1",), "three": ("fit-1",)}
 
 
 @pytest.mark.parametrize(
@@ -487,17 +429,3 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     # Once its workers say nothing of it any more, what it had is anybody's.
     store.running.clear()
     controlled(store, lambda: has_sub_epochs(store, "short"))
-
-
-@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
-def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
-    """What cannot be is refused at the start, with what it would mean."""
-    environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
-    with pytest.raises(ClusterError, match=r"expected a number of at least 1 \(controller\.openRuns"):
-        Settings.from_environment(environment)
-
-
-def test_eight_may_be_open_by_default() -> None:
-    """And one means that runs wait for each other, as they once did."""
-    assert Settings.from_environment({"CEREBRO_TOKEN": "-"}).open_runs == 8
-    assert Settings.from_environment({"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": "1"}).open_runs == 1

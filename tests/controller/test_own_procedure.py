@@ -20,7 +20,7 @@ from cerebro.contract.events import (
     TaskCommitted,
 )
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ASHA, ChoiceOf, OwnProcedure
+from cerebro.contract.search import ASHA, OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, SearchTask
 from cerebro.errors import ConflictError
 from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
@@ -249,16 +249,6 @@ def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the
         in reason
     )
     assert next(each.draw for each in made.log if isinstance(each, SearchDecided)) == 8
-
-
-def test_what_a_sampler_drew_too_large_is_refused_as_of_any_procedure() -> None:
-    """The procedure is told, and goes on with the others."""
-    search = search_of(OWN)
-    space = {**search.space, "batch_size": ChoiceOf(values=(1, 1000))}
-    run = fit_of(simulation(search.model_copy(update={"space": space}), epochs=4, procedure=Halving))
-    assert run.state is RunState.FINISHED
-    assert {model.hyperparams["batch_size"] for model in run.models.values()} == {1}
-    assert 0 < len(run.models) < 8
 
 
 def test_an_unknown_version_pauses_the_run() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     Event,
-    SubEpochSaved,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -24,8 +23,6 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
-from controller.decisions import tasks
-from controller.decisions.fit_dispatch import FitDispatch
 from controller.sharing.rounds import PATIENCE_S
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
@@ -38,10 +35,7 @@ from tests.controller.test_core import (
     request,
     several_devices,
 )
-from tests.controller.test_fit_dispatch import RECORD
-from tests.kvs_api.bench import savepoint
 from tests.state import exclusive
-from tests.state.stories import Story, sub_epoch
 
 CHECKPOINTING = ParallelPlan(technique="checkpointing")
 DDP = ParallelPlan(technique="ddp", size=2)
@@ -142,15 +136,6 @@ def test_named_techniques_are_taken_in_their_order() -> None:
     assert found == {("worker-0", "fsdp-3", 3), ("worker-1", "ddp-2", 2), ("worker-2", None, 1)}
 
 
-def test_sub_epochs_of_two_devices_run_side_by_side() -> None:
-    """On four devices, two at a time; nothing waits for longer than it must."""
-    simulation = simulate(
-        4, models=4, epochs=2, parallel_plans=(DDP,), sub_epoch_time=lambda body, worker: 3.0
-    )
-    assert simulation.now == 4 * 2 * 3.0 / 2
-    assert_exclusive(simulation)
-
-
 def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
     """And tells of each way why; the others finish."""
     unusable: dict[tuple[str, str], Failure] = {
@@ -180,20 +165,6 @@ def test_what_a_machine_lacks_memory_for_is_alone_before_it_goes_another_way() -
         worker = state.workers.get("worker-0")
         tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks] if worker else []
         assert not any(task.exhausted for task in tasks) or len(tasks) == 1
-
-
-def test_a_model_whose_data_are_where_no_parallel_plan_of_it_fits_is_not_waited_for() -> None:
-    """One device where a partition is, and the only way left takes two: it fails with the reason, the others finish."""
-    simulation = simulate(2, 1, models=3, parallel_plans=(SINGLE, DDP), unusable={("m01", "single"): DEVICE})
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    failure = run.models["m01"].failure
-    assert failure is not None
-    assert run.models["m01"].state is ModelState.FAILED
-    assert failure.message.splitlines()[1:] == [
-        "  single: out of memory of the device: CUDA out of memory",
-        "  ddp-2: partition 1 is held by workers with too few devices (worker-1: 1)",
-    ]
-    assert {run.models[name].state for name in ("m00", "m02")} == {ModelState.FINISHED}
 
 
 def assert_no_way_twice(simulation: Simulation) -> None:
@@ -363,35 +334,3 @@ def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs
     exclusive.assert_exclusive(logs)
     for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
-
-
-def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> None:
-    """A choice of before now does not outlive the failure of its way."""
-    story = Story(workers=1, devices=2)
-    story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
-    fit = FitDispatch.of(story.state, story.run)
-    fit.parallel_plans._wide = {"m00": (DDP,)}
-    fit._allot(story.run, story.model())
-    assert fit.parallel_plans.of(0, 0) == DDP
-    seen = len(story.log)
-    attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)
-    for event in story.log[seen:]:
-        fit.apply(story.state, event)
-    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
-    fit.apply(story.state, story.log[-1])
-    assert fit.parallel_plans.of(0, 0) == SINGLE
-
-
-def test_a_sub_epoch_goes_on_from_a_savepoint_only_with_as_many_ranks() -> None:
-    """A worker of one device does the sub-epoch from its beginning."""
-    story, key = Story(devices=2), sub_epoch(1, 0)
-    story.fit(models=1, partitions=1, parallel_plans=(DDP, SINGLE))
-    attempt = story.start(key, 0, (0, 1), DDP)
-    left = savepoint(2, attempt)
-    story.tell(SubEpochSaved(task=str(key), attempt=attempt, worker="worker-0", savepoint=left))
-    story.break_off(key, 0, attempt, FailureKind.PREEMPTED)
-    bodies = [
-        tasks.body(RECORD, story.state, story.run, key, parallel_plan)
-        for parallel_plan in (DDP, None, CHECKPOINTING)
-    ]
-    assert [isinstance(body, TrainTask) and body.savepoint for body in bodies] == [left, None, None]

@@ -41,14 +41,6 @@ def test_shares_are_in_proportion(rows: int, weights: list[float]) -> None:
         assert value - 1 - lifted <= count <= max(value, 1) + 1
 
 
-def test_equal_weights_share_equally() -> None:
-    """The rows that do not divide go to the first workers, one each."""
-    assert shares(11, [1.0, 1.0, 1.0]) == [4, 4, 3]
-    assert shares(9, [1.0, 2.0]) == [3, 6]
-    assert shares(4, [1000.0, 1.0, 1.0]) == [2, 1, 1]
-    assert shares(2, [1.0, 1.0, 1.0]) == [1, 1, 0]
-
-
 @given(lengths=st.lists(st.integers(1, 60), max_size=8), weights=weights, fraction=st.floats(0.001, 1))
 def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float], fraction: float) -> None:
     """Whatever the runs in which rows come: the pieces together are the first rows of the order, piece by piece."""
@@ -64,29 +56,11 @@ def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float]
     assert [len(piece) for piece in pieces] == counts
 
 
-def test_a_fraction_keeps_at_least_a_row() -> None:
-    """The stated share, rounded."""
-    assert [kept(rows, fraction) for rows, fraction in ((1, 0.001), (10, 0.26), (10, 1.0))] == [1, 3, 10]
-
-
 def order(seed: int, split: str = "train") -> list[int]:
     """Numbers of 2,000 rows in their order."""
     keys = row_keys([str(number).encode() for number in range(2000)], seed=seed, split=split)
     found: list[int] = np.argsort(keys).tolist()
     return found
-
-
-def test_keys_stay_what_they_are() -> None:
-    """Another rule would cut the same data in another way: replays and `fraction` would find other rows."""
-    keys = row_keys([b"1", b"r7", "\u00e9".encode()], seed=1, split="train")
-    assert keys.tolist() == [10641920926295052971, 5662428670677848776, 748040750532823815]
-
-
-def test_the_seed_decides_the_order() -> None:
-    """Another seed, another order; a row's place depends on no other row."""
-    assert order(1) == order(1) != order(2)
-    few = row_keys([b"5", b"3"], seed=1, split="train")
-    assert few.tolist() == row_keys([b"3", b"4", b"5"], seed=1, split="train")[[2, 0]].tolist()
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(SPLITS, 2)))

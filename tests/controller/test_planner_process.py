@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import EpochCompleted, Event, PriorityChanged, SchedulePlanned
+from cerebro.contract.events import Event, PriorityChanged, SchedulePlanned
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.scheduling import advice
@@ -19,7 +19,7 @@ from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.planning import ChildHelper
-from controller.planning.planner_query import from_json, planner_query, to_json
+from controller.planning.planner_query import planner_query, to_json
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
@@ -94,25 +94,6 @@ def test_a_plan_that_is_better_is_followed() -> None:
     assert not validate(problem, schedule, actual=True).violations
 
 
-def test_dispatch_that_meets_the_bound_needs_no_plan() -> None:
-    """With many models per worker there is nothing to gain: the planner sees the bound met and nothing is noted."""
-    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
-    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda body, worker: 3.0)
-    simulation = Simulation(scenario, request(8, 2), plan(8, 2), helper)
-    simulation.run()
-    assert "plan" in helper.asked
-    assert "solve" not in helper.asked
-    assert not plans(simulation.log)
-
-
-@pytest.mark.parametrize("options", [{"planner": False}, {"scheduler": "random"}, {"scheduler": "cyclic"}])
-def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> None:
-    """A user who says so, or names another policy, gets that policy and nothing else."""
-    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
-    simulated(narrow(3), 3, epochs=2, helper=helper, **options)
-    assert not helper.asked
-
-
 def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
     """While they do, sub-epochs go by them; a priority that was taken back, or of a model that is done, changes
     nothing."""
@@ -173,33 +154,6 @@ def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> 
     assert_exclusive(simulation)
 
 
-def test_every_epoch_is_reported_with_a_bound_that_holds() -> None:
-    """Each epoch ends with a report in the log whose bound is not above its makespan."""
-    simulation = simulated(narrow(4), 4, epochs=3, helper=None)
-    reports = [event for event in simulation.log if isinstance(event, EpochCompleted)]
-    assert [report.epoch for report in reports] == [1, 2, 3]
-    assert all(0 < r.lower_bound_s <= r.makespan_s * (1 + 1e-9) for r in reports)
-    assert reports[-1].makespan_s == pytest.approx(simulation.now, rel=1e-6)
-
-
-def test_a_question_survives_json() -> None:
-    """What the helper process reads is the problem that was asked."""
-    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
-    core, asked = Core(simulation.store.experiment(EXPERIMENT)), 0
-    for event in simulation.log:
-        core.apply(event)
-        found = planner_query(core.fit) if core.fit else None
-        if found is not None:
-            told = from_json(to_json(found.problem))
-            assert (told.strategies, told.left, told.holders) == (
-                found.problem.strategies,
-                found.problem.left,
-                found.problem.holders,
-            )
-            asked += 1
-    assert asked
-
-
 @settings(deadline=None, max_examples=20)
 @given(models=st.integers(1, 4), workers=st.integers(1, 3), epochs=st.integers(1, 4), seed=st.integers(0, 9))
 def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
@@ -233,23 +187,6 @@ def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
         assert asked is not None
         assert [mask.bit_count() for mask in asked.problem.left] == [*to_come.values()]
         assert asked.problem.epochs == 1 + ahead
-
-
-@pytest.mark.slow
-def test_of_a_long_epoch_the_next_one_is_asked_once_less_than_half_is_left() -> None:
-    """By the time that a plan is there, the present one would be done."""
-    scenario = Scenario(replicas=own_partition(13))
-    simulation = Simulation(scenario, request(16, 3), plan(16, 13))
-    simulation.run()
-    core = Core(simulation.store.experiment(EXPERIMENT))
-    found: dict[bool, set[int]] = {True: set(), False: set()}
-    for number, event in enumerate(simulation.log):
-        core.apply(event)
-        asked = planner_query(core.fit) if number % 10 == 0 and core.fit is not None else None
-        if asked is not None and max(asked.first_epochs) < 3:
-            left = sum(mask.bit_count() for mask in asked.problem.left)
-            found[2 * left < 16 * 13].add(asked.problem.epochs)
-    assert found == {True: {2}, False: {1}}
 
 
 @pytest.mark.slow

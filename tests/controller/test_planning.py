@@ -13,7 +13,7 @@ from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Random, Sea
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.techniques.named import KINDS
-from tests.state.stories import DATASET, SHA, Story, joined, sub_epoch
+from tests.state.stories import DATASET, SHA, Story, joined
 
 
 def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
@@ -27,39 +27,6 @@ def story() -> Story:
     story = Story()
     story.etl(splits={"train": 10, "valid": 4, "test": 6})
     return story
-
-
-def test_models_are_numbered_in_the_order_of_the_request(story: Story) -> None:
-    """With as many digits as the last one needs, so that names sort as numbers do."""
-    plan = plan_fit(story.state, fit({"batch_size": 1}, {"batch_size": 2}), {})
-    assert plan.models == {"m00": {"batch_size": 1}, "m01": {"batch_size": 2}}
-    assert plan.dataset == DATASET
-    assert plan.partitions == {0: 10, 1: 10}
-    assert plan.valid_partitions == (0, 1)
-    many = plan_fit(story.state, fit(*({"batch_size": 1} for _ in range(101))), {})
-    assert list(many.models)[::100] == ["m000", "m100"]
-    assert list(many.models) == sorted(many.models)
-
-
-def test_without_validation_data_there_is_no_validation() -> None:
-    """Then the training metric counts."""
-    story = Story()
-    story.etl(splits={"train": 10})
-    assert plan_fit(story.state, fit({"batch_size": 1}), {}).valid_partitions == ()
-
-
-def test_a_fit_needs_preprocessed_data() -> None:
-    """The message says what to call."""
-    with pytest.raises(DataError, match=r"'one'.*run_etl"):
-        plan_fit(Story().state, fit({"batch_size": 1}), {})
-
-
-def test_a_fit_needs_training_rows() -> None:
-    """A data set of test rows alone is named as what it is."""
-    story = Story()
-    story.etl(splits={"test": 10})
-    with pytest.raises(DataError, match="no training rows"):
-        plan_fit(story.state, fit({"batch_size": 1}), {})
 
 
 @pytest.mark.parametrize(
@@ -105,12 +72,6 @@ def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
         plan_fit(story.state, fit(search=search), {})
 
 
-def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
-    """Rather than falling back to another."""
-    with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
-        plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"), {})
-
-
 # --- test and prediction runs ------------------------------------------------------------------------
 
 
@@ -148,11 +109,6 @@ def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
     assert plan_evaluation(fitted.state, evaluate(kind=kind, split=split)).is_whole == is_whole
 
 
-def test_named_models_are_taken_each_at_its_best_epoch(fitted: Story) -> None:
-    """In the order given."""
-    assert plan_evaluation(fitted.state, evaluate(models=("m01", "m00"))).models == {"m01": 1, "m00": 2}
-
-
 @pytest.mark.parametrize(
     ("request_", "error", "match"),
     [
@@ -169,14 +125,6 @@ def test_an_evaluation_that_cannot_be_done_says_why(
     """And what there is instead."""
     with pytest.raises(error, match=match):
         plan_evaluation(fitted.state, request_)
-
-
-def test_a_fit_without_a_completed_epoch_has_no_best_model(story: Story) -> None:
-    """The message says so instead of testing an arbitrary one."""
-    story.fit()
-    story.start(sub_epoch(1, 0), 0)
-    with pytest.raises(NotFoundError, match="no model finished an epoch"):
-        plan_evaluation(story.state, evaluate())
 
 
 # --- ways ---------------------------------------------------------------------------------------------
@@ -246,22 +194,6 @@ def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> 
     assert SINGLE in plan_fit(story.state, fit({"batch_size": 1}), {}).parallel_plans
 
 
-def test_named_techniques_come_in_their_order_on_few_devices_first() -> None:
-    """Each on as many as it can use, of those that are named or of powers of two."""
-    techniques = [
-        TechniqueChoice(name="ddp", least=2),
-        TechniqueChoice(name="single", most=1),
-        TechniqueChoice(name="own", params={"a": 1}, code=SHA),
-    ]
-    assert labels({"worker-0": 4}, techniques=techniques) == [
-        *("ddp-2", "ddp-4"),
-        "single",
-        *("own(a=1)", "own(a=1)-2", "own(a=1)-4"),
-    ]
-    assert labels({"worker-0": 4}, techniques=techniques[:1], gpus=[3]) == ["ddp-3"]
-    assert labels({"worker-0": 4}, gpus=[4])[:2] == ["ddp-4", "fsdp-4"]
-
-
 def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
     """Instead of a run that waits for ever."""
     with pytest.raises(
@@ -270,9 +202,3 @@ def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
         labels({"worker-0": 2, "worker-1": 1}, gpus=[2])
     both = labels({"worker-0": 2, "worker-1": 1}, gpus=[1, 2])
     assert both[0] == "single"
-
-
-def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
-    """In the client's words, which asks the same."""
-    with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
-        labels({"worker-0": 2}, gpus=[2, 4])

@@ -13,44 +13,13 @@ from cerebro.scheduling import planner
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState
-from controller.planning.planner_query import PlannerQuery, from_json, planner_query, to_json
+from controller.planning.planner_query import PlannerQuery, planner_query
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
-from tests.controller.test_fit_dispatch import core_of
 from tests.scheduling.ticking import Ticking
-from tests.state.stories import Story, joined, sub_epoch
 
 WORKERS, DEVICES = 4, 2
-
-
-def test_each_device_has_its_own_ready_time() -> None:
-    """One is free now, the others when their sub-epochs end; what is queued comes after the sub-epoch that ends
-    first."""
-    story = Story(workers=0)
-    story.tell(joined(0, partitions=(0, 1), devices=3))
-    story.fit(models=4, partitions=2)
-    for model, device in (("m00", 0), ("m01", 1)):
-        story.start(sub_epoch(1, 0, model), 0, (device,))
-    fit = core_of(story).fit
-    assert fit is not None
-    fit.dispatch_state.time = [[20.0], [8.0], [5.0], [5.0]]
-    now, running = fit.dispatch_state.now, fit.dispatch_state.running
-    ends = [running[0].started + 20.0 - now, running[1].started + 8.0 - now]
-    asked = planner_query(fit)
-    assert asked is not None
-    assert asked.problem.gpu_ready == ((0.0, ends[1], ends[0]),)
-    assert from_json(to_json(asked.problem)).gpu_ready == asked.problem.gpu_ready
-    story.assign(sub_epoch(1, 0, "m03"), 0, (2,))
-    story.assign(sub_epoch(1, 0, "m02"), 0, (1,))
-    fit = core_of(story).fit
-    assert fit is not None
-    fit.dispatch_state.time = [[20.0], [8.0], [5.0], [90.0]]
-    asked = planner_query(fit)
-    assert asked is not None
-    now = fit.dispatch_state.now
-    ends = [fit.dispatch_state.running[m].started + fit.dispatch_state.time[m][0] - now for m in (0, 1, 3)]
-    assert asked.problem.gpu_ready == ((ends[1] + 5.0, ends[0], ends[2]),)
 
 
 @pytest.mark.slow

@@ -45,11 +45,6 @@ def test_no_models_preempt_each_other_in_a_circle(first: float, second: float, t
     assert not (is_chain and is_clearly_better(third, first))
 
 
-def test_a_slightly_better_model_waits() -> None:
-    assert is_clearly_better(4.0, 2.0)
-    assert not is_clearly_better(3.9, 2.0)
-
-
 def falling(half_life: float, sub_epoch: int, seconds: float) -> Curve:
     """A loss that halves every `half_life` sub-epochs."""
     points = ((0.1 + 0.2 * n, 7 * 2 ** (-(sub_epoch + n / 5) / half_life), 3) for n in range(5))

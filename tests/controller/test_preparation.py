@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -115,24 +113,6 @@ def test_a_data_set_the_experiment_has_is_not_written_again(bench: Bench) -> Non
     assert bench.files() == files
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"seed": 1}, {"fraction": 0.5}, {"code_fingerprint": "1" * 64}],
-    ids=["seed", "fraction", "code"],
-)
-def test_other_arguments_give_another_data_set(bench: Bench, changes: dict[str, Any]) -> None:
-    """Under an id of its own, beside the first."""
-    first, other = bench.prepare(), bench.prepare(**changes)
-    assert other.dataset != first.dataset
-    assert bench.rows(first, "train")
-
-
-def test_what_does_not_change_the_rows_does_not_change_the_data_set(bench: Bench) -> None:
-    """The same code encoded elsewhere, another author, another tolerance of failed rows."""
-    first = bench.prepare()
-    assert bench.prepare(code="2" * 64).dataset == first.dataset
-
-
 @pytest.mark.parametrize("change", ["metadata", "locators", "archive", "name"])
 def test_other_data_or_helpers_give_another_data_set(bench: Bench, change: str) -> None:
     """A metadata file that was edited in place, a split more, another archive, another experiment."""
@@ -155,16 +135,6 @@ def test_a_fraction_takes_that_share_of_each_split(bench: Bench) -> None:
         "train": 16,
         "test": 4,
     }
-
-
-def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
-    """With both numbers; other splits may be smaller than that."""
-    bench.write("test", 1)
-    weights = {f"worker-{n}": 1.0 for n in range(4)}
-    plan = bench.prepare(weights)
-    assert sorted(part.rows for part in plan.splits["test"]) == [0, 0, 0, 1]
-    with pytest.raises(MetadataError, match=r"'train' has 3 rows \(of 31, fraction 0.1\) for 4 workers"):
-        bench.prepare(weights, fraction=0.1)
 
 
 def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
@@ -230,43 +200,6 @@ def test_the_same_rows_are_cut_the_same_parallel_plan(
         found.add(tuple(tuple(map(int, part)) for part in parts))
     assert len(found) == 1
     assert sum(map(len, found.pop())) == 60
-
-
-def test_an_edit_of_any_file_is_another_data_set(bench: Bench, tmp_path: Path) -> None:
-    """As of a single file. One whose content stays is the same; what is not read does not count."""
-    bench.metadata["train"] = _tables(tmp_path, 37)["parts"]
-    first = bench.prepare()
-    (tmp_path / "parts" / "_SUCCESS").write_text("again")
-    (tmp_path / "parts" / "part-1.csv").touch()
-    assert bench.prepare().dataset == first.dataset
-    with (tmp_path / "parts" / "part-3.csv").open("a") as file:
-        file.write("99,1,x\n")
-    assert bench.prepare().dataset != first.dataset
-
-
-def test_the_fingerprint_of_a_file_stays(bench: Bench) -> None:
-    """The SHA-256 of the file counts, so equal files make equal data sets."""
-    facts = {
-        "code": SHA,
-        "archive": None,
-        "locators": {
-            **dict.fromkeys(("train", "valid", "test", "predict")),
-            **{
-                split: {"metadata": bench.metadata[split], "objects": str(bench.root)}
-                for split in bench.splits
-            },
-            "misc": (),
-        },
-        "misc": {},
-        "metadata": {
-            split: hashlib.sha256(Path(bench.metadata[split]).read_bytes()).hexdigest()
-            for split in bench.splits
-        },
-        "seed": 0,
-        "fraction": 1.0,
-    }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    assert bench.prepare().dataset == f"one-{digest[:16]}"
 
 
 @pytest.mark.parametrize("broken", ["runs", "add"])
@@ -344,13 +277,3 @@ def test_rows_that_cannot_be_used_are_named(bench: Bench, content: str, expected
     (bench.root / "train.csv").write_text(content)
     with pytest.raises(MetadataError, match=expected):
         bench.prepare()
-
-
-def test_other_columns_travel_with_their_rows(bench: Bench) -> None:
-    """The row function sees the whole row."""
-    plan = bench.prepare()
-    path = bench.volumes.metadata(plan.dataset, "train", 0)
-    with pa.OSFile(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    assert table.column_names == ["id", "label"]
-    assert all(row["label"] == int(row["id"][1:]) % 3 for row in table.to_pylist())

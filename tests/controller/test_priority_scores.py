@@ -21,11 +21,9 @@ from cerebro.contract.tasks import (
     FailureKind,
     TaskResult,
     Timings,
-    TrainTask,
 )
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import RunState, TaskKey
-from controller.decisions import tasks
 from controller.decisions.core import Core
 from controller.projections.priority_scores import PriorityScores
 from research.simulation.cluster import Simulation
@@ -33,7 +31,7 @@ from tests.controller import searches
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import plan, request
 from tests.controller.test_fit_dispatch import RECORD, told_step_by_step
-from tests.state.stories import Story, sub_epoch
+from tests.state.stories import Story
 
 
 def curve(model: str, sub_epoch: int, seconds: float) -> Curve:
@@ -100,16 +98,6 @@ def priority_scores(story: Story) -> list[float]:
     return PriorityScores().of(story.state, story.run, POLICIES[story.run.scheduler])
 
 
-def test_who_falls_is_worth_more_than_who_does_not() -> None:
-    story = started(models=4)
-    train(story, "m00", 0, 7.0, 6.9, 7.0, 6.95)
-    train(story, "m01", 0, 7.0, 5.0, 3.8, 3.2)
-    train(story, "m02", 0, 7.0, 8.0, 9.0, 11.0)
-    train(story, "m03", 0, 7.0, 6.8, 6.6, 6.5)
-    found = priority_scores(story)
-    assert max(found) == found[1]
-
-
 def test_hermes_sees_the_losses_of_sub_epochs() -> None:
     """Section 3.3, a sub-epoch being a quantum: 40 losses each."""
     story = started("hermes", models=3)
@@ -159,37 +147,6 @@ def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> No
         assert not any(map(math.isnan, priority_scores(story)))
 
 
-def test_large_values_leave_others_in_their_order() -> None:
-    story = started(models=5)
-    train(story, "m00", 0, 50.0, 1e160, 1e200)
-    for model, last in ((1, 30.0), (2, 40.0), (3, 48.0), (4, 50.0)):
-        train(story, f"m0{model}", 0, 50.0, (50.0 + last) / 2, last)
-    found = priority_scores(story)
-    assert found[1] > found[2] > found[3] > found[4] >= found[0]
-
-
-def test_another_rule_is_another_priority_score() -> None:
-    """From the moment on at which a user changes the policy; by one without a rule there are none."""
-    story, known = started(), PriorityScores()
-    for model in range(5):
-        train(story, f"m0{model}", 0, 7.0, 7.0 - model)
-    found = [
-        known.of(story.state, story.run, POLICIES[name])
-        for name in ("promising", "hermes", "promising", "lrptw")
-    ]
-    assert found[0] == found[2] != found[1]
-    assert found[3] == []
-
-
-def test_nothing_is_learned_anew_while_no_sub_epoch_ends() -> None:
-    """It is asked at every event."""
-    story, known = started(), PriorityScores()
-    train(story, "m00", 0, 7.0, 6.0)
-    first = known.of(story.state, story.run, POLICIES["promising"])
-    story.start(sub_epoch(1, 1), 1)
-    assert known.of(story.state, story.run, POLICIES["promising"]) is first
-
-
 def test_who_is_added_or_may_train_longer_is_compared_at_once() -> None:
     """As by who has read the log; a clone has shown what its parent did before it."""
     story, known = started(models=4), PriorityScores()
@@ -223,19 +180,6 @@ def test_a_controller_decides_by_priority_score() -> None:
     choice = core.fit.policy.choose(core.fit.dispatch_state, [1], random.Random(0))
     assert choice is not None
     assert choice.model == 2
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "is_wanted"), [("promising", True), ("lrptw", False), ("unknown", False)]
-)
-def test_curves_are_requested_for_policies_by_priority_score(scheduler: str, is_wanted: bool) -> None:
-    """Other runs store no curves."""
-    story = Story()
-    story.fit(models=1, partitions=1)
-    story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
-    body = tasks.body(RECORD, story.state, story.run, sub_epoch(1, 0))
-    assert isinstance(body, TrainTask)
-    assert body.with_curve is is_wanted
 
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), PBT(population=4)])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import (
-    CheckpointsPruned,
     ClientEvent,
     ModelExtended,
     ModelResumed,
@@ -128,15 +127,6 @@ def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, ke
         expected |= {newest, reference.name}
     assert disk.files == expected
     assert len(disk.run.models) > keep
-
-
-def test_without_a_number_every_model_keeps_its_checkpoints() -> None:
-    """The default, and `keep=None`."""
-    made = simulation(search_of(ASHA(), samples=8), epochs=4)
-    fit_of(made)
-    assert not any(isinstance(event, CheckpointsPruned) for event in made.log)
-    disk = _disk(made)
-    assert all(disk.of(model) for model in disk.run.models.values())
 
 
 def _clone(model: str, *, priority: int = 0) -> ModelsAdded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro.contract.events import Event, ModelStopRequested, ParallelPlansRuledOut
+from cerebro.contract.events import Event, ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from controller.decisions.core import Core
@@ -113,34 +113,6 @@ def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
     assert watched.plans == 2
     watched.tell(joined(1, partitions=(0, 1), devices=2, incarnation="b"))
     assert watched.plans == 3
-
-
-def test_a_worker_that_comes_back_with_fewer_devices_is_an_occasion() -> None:
-    """A device is gone for good: what is planned from then on counts one less."""
-    watched = begun()
-    watched.tell(lost(1))
-    watched.tell(joined(1, partitions=(0, 1), devices=1, incarnation="b"))
-    assert watched.plans == 3
-    assert watched.core.fit is not None
-    assert watched.core.fit.dispatch_state.gpus == (2, 1)
-
-
-def test_a_model_that_is_stopped_is_an_occasion() -> None:
-    """What it had left is left out."""
-    watched = begun(models=3)
-    watched.tell(ModelStopRequested(run="fit-1", model="m01"))
-    assert watched.plans == 2
-
-
-def test_half_as_many_observations_more_are_an_occasion() -> None:
-    """Rarely: a round of questions for each half more."""
-    watched = begun()
-    before = watched.plans
-    for epoch in range(2, 8):
-        for partition in (0, 1):
-            watched.run(epoch - 1, 1 - partition, f"m0{partition}")
-            watched.run(epoch, partition, f"m0{partition}")
-    assert 3 <= watched.plans - before <= 6 + 7  # rounds of knowledge, and one for each completed epoch
 
 
 def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor_has_run() -> None:

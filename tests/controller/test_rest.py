@@ -25,8 +25,6 @@ from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.decisions.core import Core
-from controller.preparation.plan_maker import PlanMaker
 from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.scaling.autoscaler.policy import HOLD_S
 from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
@@ -159,19 +157,6 @@ def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most:
     assert look(it, 0.0, 0, is_used=True, bounds=bounds) == Wish(expected, "a run is requested")
 
 
-def test_a_person_who_wakes_it_is_not_overruled() -> None:
-    """Any other number than that of the rest is somebody's choice; where it was none, a run is the newer one."""
-    it = rest(before=4)
-    assert look(it, 0.0, 2, is_used=True, is_awaited=True) is None
-    assert it.is_waking(2)
-    assert look(it, 1.0, 2, is_used=True) is None
-    assert it.before == 0
-    by_hand = rest()
-    assert look(by_hand, 0.0, 3, is_used=True) is None
-    assert look(by_hand, 1.0, 0, is_used=False, chosen_at=1.0) is None
-    assert look(by_hand, 2.0, 0, is_used=True, chosen_at=1.0) == Wish(3, "a run is requested")
-
-
 def test_a_person_s_none_holds_until_a_newer_run() -> None:
     """Of those that there were before, none wakes the cluster: its owner has just put it to rest."""
     it = rest()
@@ -222,39 +207,6 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     assert (it.before, it.told(4)) == (0, "")
 
 
-def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
-    """Of a cluster that rests; not where a person wanted none since."""
-    it = rest(before=4)
-    full = Use(is_used=False, is_full=True, wished_at=5.0)
-    assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
-    assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
-    assert it.look(1.0, size=1, use=full) is None
-    assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
-
-
-def test_those_that_are_not_given_back_yet_are_remembered() -> None:
-    """A cluster manager takes its time; and somebody may choose another number meanwhile."""
-    for sizes, before in (((4, 4, 1), 4), ((4, 3), 0)):
-        it = rest(least=1)
-        look(it, 0.0, 4, is_used=False)
-        assert look(it, IDLE_S, 4, is_used=False) == Wish(1, "no run for 1 min")
-        for size in sizes:
-            look(it, IDLE_S + 1, size, is_used=True)
-        assert it.before == before
-
-
-def test_what_a_run_that_is_paused_for_space_wants() -> None:
-    """It uses nothing, and one worker is to be there since it waits."""
-    story = Story()
-    story.fit()
-    story.tell(RunPaused(run="fit-1", reason="the disk is full", needs_bytes=1000))
-    assert use_of([story.state], story.state.going_on(), 1) == Use(
-        is_used=False, is_full=True, wished_at=story.time
-    )
-    story.tell(RunResumed(run="fit-1"))
-    assert not use_of([story.state], story.state.going_on(), 1).is_full
-
-
 def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
     """A controller that has just taken over does not know yet that all runs are paused."""
     story = Story()
@@ -268,15 +220,6 @@ def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
     story.tell(RunResumed(run="fit-1"))
     known = use_of([story.state], story.state.going_on(), 2, is_known=False)
     assert rest(before=4).look(0.0, size=0, use=known) == Wish(4, "a run is requested")
-
-
-def test_it_is_content_with_those_that_find_a_node() -> None:
-    """One stays in any case; what a person has chosen holds."""
-    it = rest()
-    stalled = (2, "no node")
-    assert look(it, 0.0, 4, is_used=True, stalled=stalled) == Wish(2, "no node")
-    assert look(it, 0.0, 4, is_used=True, stalled=stalled, chosen_at=-1.0) is None
-    assert look(it, 0.0, 1, is_used=True, stalled=(0, "no node")) is None
 
 
 # --- who is on the way --------------------------------------------------------------------------
@@ -343,32 +286,6 @@ def test_what_is_away_is_not_made_anew_while_a_cluster_wakes(
     assert it.is_filling
     it.see(statuses(0), pods, 1.0 + patience_s, is_waking=is_waking)
     assert not it.is_filling
-
-
-def test_the_last_pods_without_a_node_are_given_up_after_a_quarter_of_an_hour() -> None:
-    """A set gives up none between others."""
-    it = Arrivals()
-    pods = fleet(0, 3, size=6, pending=(1, 4, 5))
-    it.see(statuses(0, 3), pods, 0.0)
-    it.see(statuses(0, 3), pods, STALLED_S - 1)
-    assert it.stalled() is None
-    it.see(statuses(0, 3), pods, STALLED_S)
-    assert it.stalled() == (4, "w-4 had not found a node after 15 min: no node fits: 0/3")
-    it.see(statuses(0, 3), fleet(0, 3, 4, size=6, pending=(1, 5)), STALLED_S + 1)
-    assert it.stalled() == (5, "w-5 had not found a node after 15 min: no node fits: 0/3")
-
-
-def test_plans_of_etl_wait_for_workers_that_are_on_their_parallel_plan(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """A run of another kind is planned with those that are there."""
-    simulation = Simulation(Scenario(replicas=own_partition(2), has_pods=True), request(1, 1), plan(1, 2))
-    simulation._workers.begin()
-    core: Core = simulation.core
-    simulation._control()
-    plans = PlanMaker(None)  # type: ignore[arg-type]
-    run = core.state.runs["etl-1"]
-    assert plans.steps(core, run, is_awaited=True) == []
 
 
 # --- what is asked of the cluster manager --------------------------------------------------------
@@ -461,21 +378,6 @@ def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> Non
     assert manager.sizes == [1]
 
 
-def test_a_size_that_changed_while_nobody_led_is_a_choice() -> None:
-    """From when it was seen."""
-    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
-    turn(watched(store, manager, least=1), 0.0, is_used=False)
-    manager.pods = fleet(0, 1, size=2)
-    heir = watched(store, manager, least=1)
-    heir.take_over()
-    for now in (500.0, 500.0 + IDLE_S, 500.0 + HOLD_S - 1):
-        turn(heir, now, is_used=False)
-    assert manager.sizes == []
-    assert heir.seen().chosen_at == 500.0
-    turn(heir, 500.0 + HOLD_S, is_used=False)
-    assert manager.sizes == [1]
-
-
 def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -523,25 +425,6 @@ def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
     assert manager.sizes == [2, 2]
 
 
-def test_a_number_that_changes_in_the_charts_values_is_a_choice() -> None:
-    """It replaces an earlier scale. The controller tries again while the cluster manager is away."""
-    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2, set_uid="a", told=2))
-    turn(installing(store, manager, 2), 10.0, is_used=False)
-    assert manager.sizes == []  # a set of an older chart, which Helm gave that number
-    manager.pods = fleet(*range(6), size=6, set_uid="a", told=2)
-    heir = installing(store, manager, 4)
-    manager.error = StoreUnavailableError("not now")
-    turn(heir, 20.0, is_used=False)
-    manager.error = None
-    turn(heir, 21.0, is_used=False)
-    assert manager.sizes == [4]
-    manager.pods = fleet(*range(4), size=4, set_uid="a", told=2)
-    turn(heir, 22.0, is_used=False)
-    assert heir.seen().chosen_at == 22.0
-    turn(installing(store, manager, 4), 23.0, is_used=False)
-    assert manager.sizes == [4]
-
-
 def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
     """The request for none is taken back if it has not been handed on."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
@@ -555,28 +438,6 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
     watcher.rest(Use(is_used=True))
     watcher.tend()
     assert (store.size_request(), manager.sizes) == (None, [])
-
-
-def test_a_wish_is_not_repeated_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the cluster manager is slow, or a person's request waits for it: twice a minute is enough."""
-    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(size=0))
-    store.set_troubles(Troubles(before_rest=2))
-    store.request_size(SizeRequest(workers=5, by="ann"))
-    watcher = watched(store, manager, least=0)
-    watcher.take_over()
-    asked: list[int] = []
-    ask_for = watcher.ask_for
-
-    def noted(workers: int, reason: str) -> bool:
-        asked.append(workers)
-        return ask_for(workers, reason)
-
-    monkeypatch.setattr(watcher, "ask_for", noted)
-    for tenth in range(400):
-        watcher.snapshot(tenth / 10)
-        watcher.rest(Use(is_used=True))
-    assert asked == [2, 2]
-    assert store.size_request() == SizeRequest(workers=5, by="ann")
 
 
 @pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (40.0, True)])
@@ -655,21 +516,6 @@ def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
         watcher.snapshot(now)
         watcher.tend(now)
     assert store.troubles().emptied_at is None
-
-
-def test_a_person_is_one_also_after_the_cluster_has_rested() -> None:
-    """The number that the autoscaler had asked for once is not its own for ever."""
-    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    watcher = watched(store, manager, least=0)
-    for now in (0.0, HOLD_S + 1):
-        turn(watcher, now, is_used=False)
-    assert manager.sizes == [0]
-    for now, size in ((HOLD_S + 2, 0), (HOLD_S + 3, 2), (HOLD_S + 4, 0)):
-        manager.pods = fleet(*range(size), size=size)
-        watcher.snapshot(now)
-        watcher.rest(Use(is_used=now > HOLD_S + 2, wished_at=HOLD_S + 2.5))
-    assert watcher.seen().chosen_at == HOLD_S + 4
-    assert store.size_request() is None
 
 
 def test_runs_are_paused_before_their_workers_go() -> None:

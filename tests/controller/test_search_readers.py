@@ -13,7 +13,6 @@ import pytest
 from cerebro import figures
 from cerebro.cli.experiment_status import state_lines
 from cerebro.client.progress.bars import bars, epoch_bars
-from cerebro.client.reporting import report_html
 from cerebro.client.results import FitResult
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.events import Event, ModelsAdded, RunRequested, TaskCommitted
@@ -21,10 +20,8 @@ from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import (
     ASHA,
     PBT,
-    FixedProcedure,
     Hyperband,
     ProcedureChoice,
-    SearchRequest,
 )
 from cerebro.errors import InstanceError
 from cerebro.state import (
@@ -39,13 +36,10 @@ from cerebro.state import (
     wording,
 )
 from cerebro.state.beside import finished_models, obstacle
-from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
 from cerebro.state.throughput import ThroughputMeter
-from cerebro.state.timeline import busy, committed
+from cerebro.state.timeline import committed
 from cerebro.state.waiting import needed_partitions
-from controller.projections.records import Addition, additions
-from controller.projections.sub_epoch_times import SubEpochTimes
 from controller.sharing.claims import claim
 from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
@@ -148,23 +142,6 @@ def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
     assert "epoch 4: 3 trained" in counts
 
 
-def test_models_that_wait_at_a_rung_are_paused_and_those_stopped_there_stopped() -> None:
-    """In the state of the fold both have used their grant up."""
-    state, words = ExperimentState(name=EXPERIMENT), set()
-    for event in told("promotion"):
-        state.apply(event)
-        for run in state.runs.values():
-            words |= {wording.model(model, run) for model in run.models.values()}
-    assert {"paused", "running"} <= words
-    run = run_of("promotion")
-    assert {wording.model(model, run) for model in run.models.values()} == {"finished"}
-    run = run_of("stopping")
-    assert Counter(wording.model(model, run) for model in run.models.values()) == {
-        "stopped": 9,
-        "finished": 3,
-    }
-
-
 def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     """Population-based training: `m04` goes on from `m00`."""
     run = run_of("pbt")
@@ -196,32 +173,6 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     assert len(rings["x"]) == len(clones)
     with pytest.raises(InstanceError, match="different numbers of epochs"):
         schedule_of(run)
-
-
-def test_the_bound_and_idle_time_know_a_clones_own_sub_epochs_alone() -> None:
-    """A sub-epoch that was inherited kept no device busy twice."""
-    run = run_of("pbt")
-    spans = list(busy(run, math.inf))
-    assert len(spans) == run.counts.sub_epochs
-    assert lower_bound(run, run.ended, {}) <= run.newest_commit - run.zero + 1e-6
-
-
-def test_the_report_of_a_search_has_its_rungs_and_lineage() -> None:
-    """As the page has them; at any time, so without a model as well."""
-    for name in SEARCHES:
-        state = ended(name)
-        html = report_html(state, run_of(name), record=None, now=run_of(name).ended)
-        assert "Rung of 1 epoch" in html
-        assert ("m00 at epoch 1" in html) is (name == "pbt")
-    state = ExperimentState(name=EXPERIMENT)
-    for event in told("pbt"):
-        state.apply(event)
-        if "fit-1" in state.runs and state.runs["fit-1"].search is not None:
-            break
-    assert not state.runs["fit-1"].models
-    assert "no best model" in report_html(
-        state, state.runs["fit-1"], record=None, now=state.runs["fit-1"].started
-    )
 
 
 def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
@@ -265,34 +216,3 @@ def test_a_grid_to_which_models_are_added_tells_no_share_of_epochs() -> None:
     )
     assert "was stopped" in stopped_text(state, run)
     assert not rungs.rungs(run)
-
-
-def test_a_fixed_search_is_told_with_its_rules() -> None:
-    """Its models are there from the beginning, and its end is known when the search says so."""
-    models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
-    made = simulation(SearchRequest(procedure=FixedProcedure()), epochs=2, models=models)
-    made.run(limit=20_000)
-    run = fold(EXPERIMENT, made.log).runs["fit-1"]
-    assert rungs.method(run) == "models as listed"
-    assert rungs.rungs(run)[0].count("trained") == 2
-
-
-def test_times_of_sub_epochs_are_noted_though_a_search_begins_with_no_model() -> None:
-    """And a clone's parent is asked once."""
-    run = run_of("pbt")
-    assert SubEpochTimes.of(run).estimates.observations == run.counts.sub_epochs
-
-
-def test_tensorboard_gets_a_clones_curve_behind_its_parents_and_no_end_at_a_rung() -> None:
-    """The end that TensorBoard reads first is the one that it keeps."""
-    state, found = ExperimentState(name=EXPERIMENT), []
-    for event in told("pbt"):
-        state.apply(event)
-        found += [each for each in additions(state, event) if isinstance(each, Addition)]
-    run = state.runs["fit-1"]
-    ends = {each.model for each in found if each.key.endswith("/end")}
-    assert ends == {model.id for model in run.models.values() if model.epochs == 3}
-    assert {each.model for each in found if each.key.endswith("/start")} == set(run.models)
-    for clone in (model for model in run.models.values() if model.inherited):
-        first = next(each for each in found if each.model == clone.id and each.ended)
-        assert first.rows_before == sum(visit.rows for visit in clone.visits[: clone.inherited])

@@ -9,30 +9,24 @@ from hypothesis import strategies as st
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
-    ModelChanged,
     ModelsAdded,
     ModelStopRequested,
-    PriorityChanged,
     RunPaused,
     RunStopRequested,
     SearchDecided,
-    SearchStopRequested,
 )
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.search import (
     ASHA,
     PBT,
     ChoiceOf,
-    FixedProcedure,
     Hyperband,
-    Plateau,
     ProcedureChoice,
     Random,
-    SearchRequest,
 )
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ConflictError
-from cerebro.state import ExperimentState, ModelState, RunState, position_of, wording
+from cerebro.state import ModelState, RunState, position_of
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
@@ -83,18 +77,6 @@ def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
     refused = "no model of the search could be made: batch_size is 4096, expected"
     assert ("models failed: it raises" if is_made else refused) in run.error
     assert bool(run.models) is is_made
-
-
-def test_a_population_inherits_what_a_user_changed() -> None:
-    """The search is told of the change: a clone's learning rate is made of the one that its parent has now."""
-    choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
-    made = simulation(search_of(choice), epochs=2)
-    for model in ("m00", "m01"):
-        ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
-    run = fit_of(made)
-    assert run.state is RunState.FINISHED
-    assert {model.hyperparams["lr"] for model in run.models.values() if not model.inherited} == {0.3}
-    assert run.models["m02"].hyperparams["lr"] in (0.15, 0.6)
 
 
 def check_deaths(name: str, *, every: int) -> None:
@@ -183,28 +165,6 @@ def test_orders_that_differ_from_the_log_pause_the_run() -> None:
     assert f"decision {number} of the search is another one in the log" in paused.reason
 
 
-def test_values_that_do_not_fit_the_data_are_refused_and_the_search_goes_on() -> None:
-    """A batch size above the smallest partition."""
-    search = search_of(Random(), samples=6)
-    search = search.model_copy(update={"space": {**search.space, "batch_size": ChoiceOf(values=(1, 1000))}})
-    run = fit_of(simulation(search, epochs=1))
-    assert run.state is RunState.FINISHED
-    assert {model.hyperparams["batch_size"] for model in run.models.values()} == {1}
-    assert 0 < len(run.models) < 6
-
-
-def test_stop_rules_act_on_models_that_are_listed() -> None:
-    """A grid with a rule: who no longer improves is stopped, the others are trained to the end."""
-    models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
-    search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=0.08),))
-    run = fit_of(simulation(search, epochs=9, models=models))
-    assert run.search is not None
-    assert run.search.verdicts
-    stopped = [model for model in run.models.values() if model.state is ModelState.STOPPED]
-    assert {model.id for model in stopped} == set(run.search.verdicts)
-    assert all(model.completed_epochs < 9 for model in stopped)
-
-
 def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
     """Of population-based training: the first sub-epoch of a clone is given the file of its parent's last one
     before."""
@@ -277,34 +237,6 @@ def test_who_waits_at_a_rung_can_be_stopped_and_is_not_promoted() -> None:
     assert run.models[promoted].completed_epochs < 4
 
 
-def test_an_order_that_comes_after_the_search_was_ended_has_no_effect() -> None:
-    """A user ends the search at any time: nothing is added or extended from then on, and the run ends."""
-    for at in (1, 4, 9, 15):
-        made = simulation(search_of(ASHA(), samples=12), epochs=4)
-        ask(made, at + 0.5, SearchStopRequested(run="fit-1", by="ada"))
-        run = fit_of(made)
-        assert run.state is RunState.FINISHED
-        state = ExperimentState(name=EXPERIMENT)
-        grants: dict[str, int] | None = None
-        for event in made.log:
-            state.apply(event)
-            if isinstance(event, SearchStopRequested):
-                grants = {model.id: model.epochs for model in state.runs["fit-1"].models.values()}
-        assert grants is None or grants == {model.id: model.epochs for model in run.models.values()}
-
-
-def test_a_models_priority_that_a_user_has_chosen_stays() -> None:
-    """The search extends it afterwards."""
-    search = search_of(ASHA(), samples=12)
-    chosen = next(m.id for m in fit_of(simulation(search, epochs=4)).models.values() if m.epochs == 4)
-    made = simulation(search, epochs=4)
-    for at in range(1, 12):
-        ask(made, at, PriorityChanged(run="fit-1", model=chosen, priority=3, by="ada"))
-    run = fit_of(made)
-    assert run.models[chosen].epochs > 1
-    assert run.models[chosen].priority == 3
-
-
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
     """Whatever a model's grant is when a sub-epoch is trained: its place among all steps never goes back."""
     made = simulation(search_of(ASHA(), samples=8), epochs=4)
@@ -328,16 +260,6 @@ def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_prio
         ],
     )
     assert fit_of(made).state is RunState.FINISHED
-
-
-def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
-    """No user stopped it, and `resume` would have no work."""
-    models = tuple({"lr": 0.01, "batch_size": 1} for _ in range(3))
-    search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=10.0),))
-    run = fit_of(simulation(search, epochs=9, models=models))
-    assert {model.state for model in run.models.values()} == {ModelState.STOPPED}
-    assert (run.state, wording.run(run)) == (RunState.FINISHED, "finished")
-    assert wording.shortfall(run) == "of 3 models, 3 stopped by the search"
 
 
 def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:

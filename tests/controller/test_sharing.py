@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     PriorityChanged,
     RunRequested,
@@ -28,7 +27,7 @@ from controller.sharing.arbiter import Place
 from controller.sharing.claims import places_of
 from controller.sharing.rounds import Sharing
 from research.simulation.cluster import Simulation
-from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import FITS, WORKERS, Fits, assert_apart, core_of, neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request
@@ -114,23 +113,6 @@ def test_one_open_run_is_what_there_was_before() -> None:
     assert other.started == fold(EXPERIMENT, after.log).runs["fit-1"].ended
 
 
-def test_two_runs_of_few_models_fill_the_cluster_together() -> None:
-    """What one of them cannot use the other one does: together they take little longer than one alone."""
-    times = Random(1)
-    scenario = Scenario(
-        replicas=own_partition(8),
-        sub_epoch_time=lambda body, worker: 300 * times.lognormvariate(0, 0.1),
-        lease_s=3600,
-    )
-    other = Neighbour(name="other", request=request(4, 1), plan=plan(4, 8))
-    ends = []
-    for most_open in (1, 2):
-        simulation = Simulation(scenario, request(4, 1), plan(4, 8), neighbours=[other], most_open=most_open)
-        simulation.run()
-        ends.append(max(simulation.cores[name].state.runs["fit-1"].ended for name in (EXPERIMENT, "other")))
-    assert ends[1] <= 0.65 * ends[0]
-
-
 @pytest.mark.parametrize("at", [0.0, 3.0])
 def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
     """The other's log has nothing of it: no attempt is taken back, and none is done twice."""
@@ -175,15 +157,6 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
     assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
-
-
-def test_what_was_last_told_of_a_run_stays_until_its_log_is_read() -> None:
-    """By a controller that starts: nobody is to see another priority or project for a minute."""
-    known = api.AttendedRun(experiment="one", run="fit-1", priority=HIGH, project="birds", devices=2)
-    before = api.Attended(runs=(known,), devices=4)
-    told = Sharing().told({"one": ("fit-1",), "two": ("fit-1",)}, {}, 0, before=before)
-    assert told.devices == 4
-    assert told.runs == (known, api.AttendedRun(experiment="two", run="fit-1"))
 
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:

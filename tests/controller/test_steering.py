@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -18,7 +17,6 @@ from cerebro.contract.events import (
     RunFinished,
     RunResumed,
     RunStopRequested,
-    SchedulerChanged,
     SubEpochSaved,
     TaskAsked,
     TaskAssigned,
@@ -28,7 +26,6 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
@@ -147,24 +144,6 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
     assert run.models["m00"].redone == 0
 
 
-def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
-    """Its worker is busy with another model then: the sub-epoch is next there, and its model waits for it."""
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 2)
-        return Failure(kind=FailureKind.CRASH, message="killed") if is_hit else None
-
-    scenario = Scenario(
-        replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, outcome=outcome, saves=True
-    )
-    simulation = Steered(scenario, [(60.0, stop("m00")), (60.5, resume("m00"))], epochs=1)
-    simulation.run()
-    started = [e.task for e in simulation.log if isinstance(e, TaskStarted) and "/m00/" in e.task]
-    assert len(started) == 4
-    assert len(set(started[:3])) == 1
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-
-
 @pytest.mark.parametrize(("away_s", "resumed"), [(50.0, 6), (70.0, 0)])
 def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
     away_s: float, resumed: int
@@ -186,30 +165,6 @@ def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained
     }
     assert commits[saved.task].resumed_rows == resumed
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-
-
-def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_sub_epochs() -> None:
-    """All of those that ran."""
-    scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, saves=True)
-    simulation = Steered(scenario, [(60.0, RunStopRequested(run="fit-1"))], models=2, epochs=1)
-    simulation.run()
-    simulation.go_on(RunResumed(run="fit-1"))
-    saved = {event.task: event.savepoint.rows for event in simulation.log if isinstance(event, SubEpochSaved)}
-    resumed = {
-        event.task: event.result.resumed_rows
-        for event in simulation.log
-        if isinstance(event, TaskCommitted) and event.result.resumed_rows
-    }
-    assert len(saved) == 2
-    assert resumed == saved
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-
-
-def test_a_run_whose_models_were_all_stopped_was_stopped() -> None:
-    """Nobody made it fail, and nothing was trained to its end."""
-    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop(f"m0{n}")) for n in range(3)])
-    simulation.run()
-    assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.STOPPED
 
 
 def test_a_reopened_run_is_found_again_and_completed() -> None:
@@ -246,21 +201,6 @@ def test_a_retried_model_goes_on_from_where_it_failed() -> None:
     assert_complete(state, epochs=2, partitions=2)
     assert set(states(simulation).values()) == {"finished"}
     assert_exclusive(simulation)
-
-
-@pytest.mark.parametrize("scheduler", [*POLICIES, "nonsense"])
-def test_another_scheduler_dispatches_from_then_on(scheduler: str) -> None:
-    """An unknown one is taken for the default."""
-    command = SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ann")
-    simulation = Steered(Scenario(replicas=own_partition(2)), [(1.5, command)], models=4)
-    simulation.run()
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
-    story = Story()
-    story.fit(models=2)
-    story.tell(command)
-    dispatch_state = core_of(story).fit
-    assert dispatch_state is not None
-    assert dispatch_state.dispatch is dispatch_state.policy is POLICIES.get(scheduler, POLICIES["lrptw"])
 
 
 COMMANDS: list[Callable[[str], ClientEvent]] = [stop, resume, retry]
@@ -308,16 +248,6 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=epochs, partitions=workers)
     assert simulation.store.queue() == ()
-
-
-def test_a_sub_epoch_that_tells_nothing_of_its_time_changes_no_estimate() -> None:
-    """What is left of the only sub-epoch, resumed from a savepoint, takes less than the model took to load."""
-    scenario = disturbed(1, outages=[], faults={}, times=Random(28))
-    scenario.saves = True
-    simulation = Steered(scenario, [(0.875, stop("m00"))], models=1, epochs=1)
-    simulation.run()
-    simulation.go_on(resume("m00"))
-    assert told_step_by_step(simulation)
 
 
 def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:

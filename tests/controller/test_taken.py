@@ -17,8 +17,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.report import epoch_report
 from cerebro.state.timeline import busy
 from controller.decisions.decide import Step
-from controller.sharing.arbiter import Place
-from controller.sharing.taken import EVERY_S, TakenTime, taken
+from controller.sharing.taken import TakenTime
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import FITS, Fits, core_of, neighbour
@@ -128,16 +127,6 @@ def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, o
     assert not any(isinstance(event, DevicesTaken) for event in alone.log)
 
 
-def test_it_is_noted_about_once_a_minute() -> None:
-    """And before an epoch or the run is judged: so a long run's log grows by little."""
-    simulation = shared(10.0, models=8, others=8)
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    notes = [event for event in simulation.log if isinstance(event, DevicesTaken)]
-    at_first = 10
-    assert len(notes) <= (run.ended - run.started) / EVERY_S + len(run.epochs) + at_first
-    assert run.ended - notes[-1].until <= _NEW_S
-
-
 @pytest.mark.parametrize("event", [RunFinished(run="fit-1", outcome="finished"), "epoch"])
 def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent | str) -> None:
     """It is told once of what others had, and then judged, although they have had more meanwhile; what else it decides
@@ -167,16 +156,3 @@ def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent
                 assert beside in steps
         now += 2.0
     assert sum(isinstance(s, api.Note) and isinstance(s.event, DevicesTaken) for s in written) == 1
-
-
-def test_tasks_of_others_that_follow_each_other_are_one_span() -> None:
-    """And what the run has itself is nobody else's."""
-    simulation = shared(10.0, models=4, others=8)
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
-    other = states(simulation)["other"].runs["fit-1"]
-    places = frozenset(Place(f"worker-{number}", 0) for number in range(4))
-    found = taken(run, [other], places, run.zero, run.ended)
-    sub_epochs = sum(len(spans) for spans in had(other).values())
-    assert 0 < len(found) < sub_epochs
-    assert taken(other, [other], places, run.zero, run.ended) == []
-    assert taken(run, [], places, run.zero, run.ended) == []

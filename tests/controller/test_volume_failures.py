@@ -55,19 +55,6 @@ def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float)
     assert made.now < broken_s + 150, "it goes on within two minutes"
 
 
-def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
-    """Another worker that holds the partition does the work; the run never pauses."""
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        return AWAY if worker == "worker-0" else None
-
-    both = {"worker-0": [0, 1], "worker-1": [0, 1]}
-    simulation = Simulation(Scenario(replicas=both, outcome=outcome), request(2, 1), plan(2, 2))
-    simulation.run()
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-    assert not any(isinstance(event, RunPaused) for event in simulation.log)
-
-
 def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
     """Its attempts count, and the other models continue."""
     error = of_volume(OSError(errno.EMFILE, "Too many open files"), Path("/volumes/x"))

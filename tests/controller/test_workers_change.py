@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,12 +20,10 @@ from cerebro.contract.events import (
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
-from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
+from cerebro.state import ExperimentState, RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.decisions import tasks
 from controller.decisions.places import Places
 from controller.sources.replication import making
 from research.simulation.cluster import Simulation
@@ -93,18 +89,6 @@ def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
     kinds = {"worker-0": "train", "worker-1": "train", "worker-0-etl": "etl", "worker-1-etl": "etl"}
     started = [event for event in simulation.log if isinstance(event, TaskStarted)]
     assert all(TaskKey.parse(event.task).kind == kinds[event.worker] for event in started)
-
-
-def test_workers_for_etl_are_no_places_to_train() -> None:
-    """They are in no sum: their idle time is not the schedule's."""
-    simulation = simulate(Scenario(replicas=own_partition(2), sub_epoch_time=at_speed()), models=2)
-    state = fold(EXPERIMENT, simulation.log)
-    run = state.runs["fit-1"]
-    report = schedule_now(state, run, simulation.now)
-    assert report is not None
-    assert report.idle_s == pytest.approx(0.0)
-    assert all(set(epoch.idle_s) == {"worker-0", "worker-1"} for epoch in run.epochs)
-    assert simulation.core.fit is None
 
 
 def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
@@ -177,19 +161,6 @@ def test_lost_partitions_are_spread_over_those_who_are_left() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=4)
 
 
-def test_a_partition_may_be_made_anew_more_than_once() -> None:
-    """The pod that made it goes as well: the same task is done again under the next attempt."""
-    scenario = Scenario(
-        replicas=own_partition(3),
-        sub_epoch_time=at_speed(sub_epoch_s=20.0),
-        removals={"worker-2": ETL_S + 1, "worker-0": ETL_S + 90},
-    )
-    simulation = simulate(scenario)
-    assert Counter(partition for partition, _ in remade(simulation.log))["p2"] in (1, 2)
-    assert {worker for _, worker in remade(simulation.log)[1:]} == {"worker-1-etl"}
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
-
-
 def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
     """The run does not wait for ever for a partition that nobody can make."""
     boom = Failure(kind=FailureKind.USER_ERROR, message="row 7: no such image")
@@ -207,30 +178,6 @@ def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
     assert run.state is RunState.FAILED
     assert "training partition 1" in run.error
     assert "no such image" in run.error
-
-
-def test_a_worker_removed_before_it_made_its_part_is_replaced_in_the_etl_run() -> None:
-    """The others share what was given to it."""
-    scenario = Scenario(replicas=own_partition(3), sub_epoch_time=at_speed(), removals={"worker-2": 1.0})
-    simulation = simulate(scenario)
-    state = fold(EXPERIMENT, simulation.log)
-    assert state.runs["etl-1"].state is RunState.FINISHED
-    assert_complete(state, epochs=2, partitions=3)
-
-
-def test_the_body_of_a_remade_partition_is_the_etl_runs_own() -> None:
-    """Same data set, code, rows and locators: so are the bytes."""
-    simulation = simulate(
-        Scenario(replicas=own_partition(2), sub_epoch_time=at_speed(), removals={"worker-1": ETL_S + 1})
-    )
-    state = fold(EXPERIMENT, simulation.log)
-    record = ExperimentRecord(
-        name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")), archive="3" * 64
-    )
-    etl, fit = state.runs["etl-1"], state.runs["fit-1"]
-    first = tasks.body(record, state, etl, TaskKey(run="etl-1", kind="etl", split="train", partition=1))
-    again = tasks.body(record, state, fit, TaskKey(run="fit-1", kind="etl", split="train", partition=1))
-    assert again == first.model_copy(update={"key": "fit-1/etl/train/p1"})
 
 
 def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
@@ -273,35 +220,6 @@ def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
     assert_complete(state, epochs=3, partitions=2)
     assert all("worker-2" in workers for workers in trained_by(state).values())
     assert with_it.now < 0.85 * without.now
-
-
-def test_a_copy_that_would_not_pay_is_not_made() -> None:
-    """Making it would take longer than what is left."""
-    replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
-    slow = at_speed(etl_s=1000.0)
-    scenario = Scenario(
-        replicas=replicas, sub_epoch_time=slow, joins={"worker-2": 1000.0 + 2 * SUB_EPOCH_S + 1}
-    )
-    simulation = simulate(scenario)
-    assigned = [e.task for e in simulation.log if isinstance(e, TaskAssigned)]
-    assert not [task for task in assigned if task.startswith("fit-1/etl")]
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
-
-
-def test_the_end_of_a_run_does_not_wait_for_a_copy() -> None:
-    """It is taken back once nobody has anything left to read there."""
-    replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
-
-    def sub_epoch_time(body: TaskBody, worker: str) -> float:
-        is_copy = isinstance(body, EtlTask) and body.key.startswith("fit-1")
-        return 1000.0 if is_copy else at_speed()(body, worker)
-
-    scenario = Scenario(replicas=replicas, sub_epoch_time=sub_epoch_time, joins={"worker-2": ETL_S + 1})
-    simulation = simulate(scenario, models=4, epochs=3)
-    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
-    assert [event.task for event in revoked if "/etl/" in event.task] == ["fit-1/etl/train/p0"]
-    assert simulation.now < 100
-    assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.FINISHED
 
 
 # --- anything ----------------------------------------------------------------------------------------

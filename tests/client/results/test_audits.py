@@ -31,11 +31,3 @@ def test_the_audits_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: V
     lines = state_lines(story.state, now=story.time)
     assert "  verification: 1 equal, 1 differs, 1 not verified (no other worker held the partition)" in lines
     assert any(line.startswith("  fit-1/train/m00/e1/p1: worker-0 computed wrongly") for line in lines)
-
-
-def test_without_audits_the_table_is_empty(volumes: Volumes) -> None:
-    """With its columns."""
-    story = Audited()
-    found = fit_result(story, volumes).verifications()
-    assert len(found) == 0
-    assert "wrong" in found.columns

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from cerebro.client.reporting.plotting import plotly_script
-from cerebro.client.results.notebook_figure import ScriptOutput, bundle
+from cerebro.client.results.notebook_figure import bundle
 from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import Volumes
 from tests.client.reporting.stories import reported
@@ -31,20 +31,6 @@ def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes,
     assert not re.findall(r'<script[^>]*src="', written)
 
 
-def test_a_figure_takes_what_a_reader_wants_to_see(volumes: Volumes) -> None:
-    """Metric, axis, scale, smoothing; hyper-parameters; a model."""
-    result = fit_result(reported(), volumes)
-    curves = result.plot_curves(axis="row", log=True, smoothing=0.5, split="train")
-    assert (curves.layout.yaxis.type, curves.layout.xaxis.title.text) == ("log", "rows trained")
-    assert "training" in curves.layout.title.text
-    assert result.plot_curves(metric="nothing").data == ()
-    assert len(result.plot_scatter(names=["lr"], epoch=2, margin=1).data[0].y) == 20
-    assert len(result.plot_scatter(names=["lr"], epoch=2).data[0].y) == 19
-    assert result.plot_heatmap("lr", "width").layout.xaxis.title.text == "lr"
-    committed = result.plot_schedule(model="m03", theme="dark").data[1]
-    assert {1.0, 0.2} == set(committed.marker.opacity)
-
-
 def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
     """With what to do instead."""
     result = fit_result(fitted(), volumes)
@@ -56,15 +42,6 @@ def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
         result.plot_heatmap()
 
 
-def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
-    """In a folder that is made for it."""
-    result = fit_result(fitted(), volumes)
-    assert result.report(tmp_path / "out" / "report.html") == tmp_path / "out" / "report.html"
-    assert "Best model: m01" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match=r"ends in \.html"):
-        result.report(tmp_path / "report.pdf")
-
-
 def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
     """It is drawn by the script that another output may carry, and says in words what it shows."""
     kept = bundle(fit_result(fitted(), volumes).plot_curves())
@@ -73,9 +50,3 @@ def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
     assert plotly_script() not in kept["text/html"]
     (element,) = re.findall(r'<div id="(figure-[0-9a-f]+)"', kept["text/html"])
     assert f'getElementById("{element}")' in kept["text/html"]
-
-
-def test_one_cell_of_a_notebook_carries_the_script() -> None:
-    """The first one that shows a figure, however often it is executed."""
-    script_output = ScriptOutput()
-    assert [script_output.has_script(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

@@ -10,15 +10,12 @@ import pytest
 
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.contract.events import ModelsAdded, RunFinished
+from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
-from cerebro.errors import RunFailedError
+from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate
 from cerebro.state.experiment import fold
-from cerebro.state.tasks import Attempt
-from cerebro.state.visits import Visit
 from tests.client.results.fits import fit_result, fitted
 from tests.state.runs import dispatched
 from tests.state.stories import Story, sub_epoch
@@ -47,33 +44,6 @@ def test_the_leaderboard_is_sorted_in_the_metrics_direction(
     ]
 
 
-def test_the_leaderboard_says_what_the_page_says(volumes: Volumes) -> None:
-    """A model that was left when a user stopped the run is stopped."""
-    story = fitted()
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
-    board = fit_result(story, volumes).leaderboard().set_index("model")
-    assert board.loc["m03", "state"] == "stopped"
-
-
-def test_the_leaderboard_shows_warnings(volumes: Volumes) -> None:
-    """The column exists only if a model has warnings."""
-    story = fitted()
-    assert "warning" not in fit_result(story, volumes).leaderboard()
-    story.model("m01").warn(["no weight changed"])
-    board = fit_result(story, volumes).leaderboard().set_index("model")
-    assert board.loc["m00", "warning"] == ""
-    assert str(board.loc["m01", "warning"]).startswith("no weight changed (in 1 of ")
-
-
-def test_the_leaderboard_shows_hyper_parameters(volumes: Volumes) -> None:
-    """A column each; lists and dicts as text."""
-    story = Story()
-    story.fit(hyperparams={"m00": {"batch_size": 8, "layers": [4, 2]}, "m01": {"batch_size": 16}})
-    board = fit_result(story, volumes).leaderboard().set_index("model")
-    assert board.loc["m00", "layers"] == "[4, 2]"
-    assert list(board["batch_size"]) == [8, 16]
-
-
 def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
     """A hyper-parameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
     story = Story()
@@ -88,20 +58,6 @@ def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
     assert (epoch["seconds"], epoch["seconds (metric)"]) == (4.0, 7.0)
     assert list(result.sub_epochs()["attempt"]) == [1, 1]
     assert list(result.sub_epochs()["attempt (metric)"]) == [3.0, 3.0]
-
-
-def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
-    """With their columns, so that a notebook that attaches early does not fail."""
-    story = Story()
-    story.fit()
-    story.run.models.clear()
-    result = fit_result(story, volumes)
-    assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
-    assert len(result.leaderboard()) == len(result.history()) == len(result.sub_epochs()) == 0
-    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "process_start", "idle"]
-    assert result.failures() == {}
-    with pytest.raises(RunFailedError, match="no model finished an epoch"):
-        _ = result.best
 
 
 def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
@@ -139,40 +95,6 @@ def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
     assert (visits["ended"] > visits["started"]).all()
 
 
-def test_the_visits_tell_devices_and_memory(volumes: Volumes) -> None:
-    """As far as they are known."""
-    story = fitted()
-    before = len(story.run.models["m00"].visits)
-    used = Visit.of(
-        epoch=1,
-        partition=0,
-        attempt=Attempt(number=1, worker="worker-0", assigned=0.0, devices=(1,)),
-        result=TaskResult(rows=1, peak_bytes=7 << 30, peak_gpu_bytes=3 << 30),
-        checkpoint=CheckpointRef(name="c", checksum="-", size=1),
-    )
-    story.run.models["m00"].visits.append(used)
-    visits = fit_result(story, volumes).sub_epochs()
-    (row,) = visits[(visits["model"] == "m00") & (visits["sub_epoch"] == before)].to_dict("records")
-    assert (row["devices"], row["peak_bytes"], row["peak_gpu_bytes"]) == ((1,), 7 << 30, 3 << 30)
-    others = visits[visits["peak_bytes"].isna()]
-    assert len(others) == len(visits) - 1
-    assert set(others["devices"]) == {(0,)}
-
-
-def test_the_epochs_tell_how_well_they_were_scheduled(volumes: Volumes) -> None:
-    """Makespan, lower bound and gap, and how long workers were idle."""
-    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
-    epochs = fit_result(story, volumes).epochs()
-    assert list(epochs.index) == [1, 2]
-    assert list(epochs["makespan"]) == [report.makespan_s for report in story.run.epochs]
-    assert epochs["gap"].to_list() == pytest.approx(
-        (epochs["makespan"] / epochs["lower_bound"] - 1).to_list()
-    )
-    assert epochs["idle"].to_list() == pytest.approx(
-        (epochs["idle worker-0"] + epochs["idle worker-1"]).to_list()
-    )
-
-
 def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
     """The validator finds no violation, and the bound that the last epoch's report names."""
     story = dispatched(Random(2), models=3, partitions=2, epochs=2)
@@ -180,26 +102,6 @@ def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
     result = FitResult(state, state.runs["fit-1"], MountedFiles(volumes))
     report = validate(*result.schedule(), actual=True).check()
     assert report.lower_bound == pytest.approx(result.epochs()["lower_bound"].iloc[-1])
-
-
-def test_failures_carry_their_traceback(volumes: Volumes) -> None:
-    """Of the models that were given up, and of no other."""
-    assert fit_result(fitted(), volumes).failures() == {"m02": "ValueError: boom\nTraceback"}
-
-
-def test_only_a_fit_has_a_fit_result(volumes: Volumes) -> None:
-    """Another run is named."""
-    story = Story()
-    story.etl()
-    with pytest.raises(RunFailedError, match="etl-1 is not a fit run"):
-        FitResult(story.state, story.state.runs["etl-1"], MountedFiles(volumes))
-
-
-def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
-    """As a table, and a line of text elsewhere."""
-    result = fit_result(fitted(), volumes)
-    assert "<table" in result._repr_html_()
-    assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
 
 
 def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:

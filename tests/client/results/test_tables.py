@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pytest
-
 from cerebro.client import results
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import EtlResult
@@ -47,52 +45,6 @@ def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tupl
         ),
     )
     return story, story.state.runs["e-1"]
-
-
-def test_a_test_in_parts_is_the_mean_over_them_weighted_by_rows_and_says_so() -> None:
-    """One row per model; a metric that a part lacks is left out. Runs of older versions are like this."""
-    story, run = evaluation("test", {"m00": 2, "m01": 1})
-    for model in ("m00", "m01"):
-        for partition, (rows, accuracy) in enumerate(((30, 1.0), (10, 0.6))):
-            extra = {"aux": 1.0} if partition else {}
-            story.do(
-                TaskKey(run="e-1", kind="test", model=model, partition=partition),
-                partition,
-                TaskResult(rows=rows, metrics={"accuracy": accuracy, "rows": 5.0, **extra}),
-            )
-    table = results.test_table(run)
-    assert list(table.index) == ["m00", "m01"]
-    assert list(table.columns) == ["epoch", "rows", "parts", "accuracy", "rows (metric)"]
-    assert list(table["parts"]) == [2, 2]
-    assert table.loc["m00", "accuracy"] == pytest.approx(0.9)
-    assert (table.loc["m00", "rows"], table.loc["m00", "epoch"]) == (40, 2)
-
-
-def test_a_test_without_rows_has_no_mean() -> None:
-    """Every row of the split failed in ETL: not a number, rather than a division by zero."""
-    story, run = evaluation("test", {"m00": 2, "m01": 1})
-    key = TaskKey(run="e-1", kind="test", model="m00", partition=0)
-    story.do(key, 0, TaskResult(rows=0, metrics={"accuracy": 0.0}))
-    table = results.test_table(run)
-    assert list(table["rows"]) == [0, 0]
-    assert table["accuracy"].isna().all()
-
-
-@pytest.mark.parametrize("models", [{"m00": 1}, {"m00": 1, "m01": 1}])
-@pytest.mark.parametrize("is_written", [True, False])
-def test_predictions_of_no_rows_are_an_empty_table(
-    volumes: Volumes, models: dict[str, int], is_written: bool
-) -> None:
-    """Keyed as any other, whether or not a task wrote an empty output."""
-    story, run = evaluation("predict", models)
-    if is_written:
-        volumes.shared.mkdir(parents=True, exist_ok=True)
-        write_columns(volumes.shared / "none.arrow", {"id": [], "prediction": []})
-        key = TaskKey(run="e-1", kind="predict", model="m00", partition=0)
-        story.do(key, 0, TaskResult(rows=0, output="none.arrow"))
-    table = results.prediction_table(run, MountedFiles(volumes))
-    assert (len(table), list(table.index.names)) == (0, ["id"] if len(models) == 1 else ["model", "id"])
-    assert list(table.columns) == (["prediction"] if is_written else [])
 
 
 def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -22,7 +20,6 @@ from tests.controller.kubernetes.serving import serving
 
 pytestmark = pytest.mark.processes
 
-ROOT = Path(__file__).resolve().parents[3]
 
 HOST = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -47,18 +44,6 @@ def test_a_pod_knows_its_server_and_its_namespace(mounted: Path, monkeypatch: py
     assert in_cluster(HOST, "there", mounted)[1] == "there"
     ipv6 = in_cluster({**HOST, "KUBERNETES_SERVICE_HOST": "fd00::1"}, mounted=mounted)[0]
     assert ipv6.host == "https://[fd00::1]:443"
-
-
-def test_a_controller_loads_the_client_only_where_there_is_a_worker_set() -> None:
-    """Neither its memory nor its import is paid for on one machine; outside a pod it is said what to unset."""
-    loads = "from controller.__main__ import main; import sys; print('kubernetes' in sys.modules); main()"
-    told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER_SET": SET}
-    done = subprocess.run(
-        [sys.executable, "-c", loads], env=told, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "False\n", done.stderr
-    assert done.returncode == 1
-    assert "unset CEREBRO_WORKER_SET" in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])

@@ -35,21 +35,6 @@ def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
     assert cure in told
 
 
-def test_events_of_one_cause_that_were_put_together_are_read() -> None:
-    """As Kubernetes does with many; the time is that of the last."""
-    event = creation(SECOND, "no", time="2026-11-21T06:00:00Z")
-    event["message"] = f"(combined from similar events): {event['message']}"
-    event |= {"lastTimestamp": None, "series": {"lastObservedTime": "2026-11-21T07:00:00.000000Z"}}
-    assert read_making(event) == Making(pod=SECOND, time="2026-11-21T07:00:00.000000Z", problem="no")
-
-
-def test_other_events_of_the_set_say_nothing_of_pods() -> None:
-    """Such as of a claim that was made."""
-    event = creation(SECOND)
-    event["message"] = f"create Claim shards-{SECOND} Pod {SECOND} in StatefulSet {SET} success"
-    assert read_making(event) is None
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from([FIRST, SECOND]), st.integers(0, 59), st.sampled_from(["", "quota"])),

@@ -10,7 +10,7 @@ import pytest
 from controller.kubernetes.watching import TIMEOUT_S, WATCH_S
 from controller.scaling.arrivals import Arrivals
 from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, of_pod, worker_set
-from tests.controller.kubernetes.pods import condition, deleted, pod
+from tests.controller.kubernetes.pods import condition, pod
 from tests.controller.kubernetes.watching import Watched
 
 FIRST, SECOND = f"{SET}-0", f"{SET}-1"
@@ -35,20 +35,6 @@ def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator:
     assert fleet.size == 3
 
 
-def test_the_life_of_a_pod_is_followed(watched: Watched) -> None:
-    """Asked to leave, gone, and back as another one: each is seen without a new list."""
-    watched.emulator.put("pods", deleted(pod(0)))
-    watched.until(lambda fleet: fleet is not None and fleet.pods[FIRST].leaving is not None)
-    watched.emulator.delete("pods", FIRST)
-    watched.until(lambda fleet: fleet is not None and FIRST not in fleet.pods)
-    watched.emulator.put("pods", pod(0, "another"))
-    watched.until(lambda fleet: fleet is not None and fleet.pods.get(FIRST) is not None)
-    watched.sees_the_truth()
-    assert len([r for r in watched.emulator.requests if r.resource == "pods" and r.verb == "list"]) == 2, (
-        "one list of two pages"
-    )
-
-
 def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
     """Nothing is listed again, and a bookmark moves the place on."""
     watched.emulator.bookmark()
@@ -60,14 +46,6 @@ def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
     assert versions == sorted(versions)
     assert all(r.query["timeoutSeconds"] == str(WATCH_S) for r in watches)
     assert len([r for r in watched.emulator.requests if r.resource == "pods" and r.verb == "list"]) == 2
-
-
-def test_scaling_asks_for_a_number_and_its_effect_is_seen(watched: Watched) -> None:
-    """A pod whose ordinal is not below the number will not come back."""
-    watched.orchestrator.scale(2)
-    fleet = watched.until(lambda fleet: fleet is not None and fleet.size == 2)
-    assert fleet is not None
-    assert [fleet.is_wanted(name) for name in (FIRST, SECOND, f"{SET}-2")] == [True, True, False]
 
 
 QUOTA = 'pods "cerebro-worker-1" is forbidden: exceeded quota: team, requested: requests.memory=384Mi'
@@ -106,17 +84,6 @@ def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched
     watched.until(lambda fleet: fleet is not None and not fleet.expected)
 
 
-def test_events_that_are_not_to_be_had_hide_no_pod(
-    emulator: Emulator, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A Role of an earlier chart does not allow them: all else is seen as before, and what is missing is said."""
-    emulator.rules = tuple(rule for rule in emulator.rules if rule["resources"] != ["events"])
-    with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
-        watched.sees_the_truth()
-        watched.until(lambda _: "nothing tells why pods are not made" in caplog.text)
-        assert "only silence tells" not in caplog.text
-
-
 def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
     """The emulator enforces the Role; every rule and verb of it is needed."""
     watched.orchestrator.scale(3)
@@ -144,20 +111,6 @@ def test_without_the_stateful_set_there_is_no_fleet(
         assert watched.orchestrator.fleet() is None
         emulator.put("statefulsets", worker_set(3))
         watched.sees_the_truth()
-
-
-def test_a_set_that_is_made_anew_may_select_by_other_labels(watched: Watched) -> None:
-    """Its pods are seen: what tells them is their owner."""
-    emulator = watched.emulator
-    anew, its_own = worker_set(1), pod(0, "another")
-    anew["spec"]["selector"] = {"matchLabels": {"release": "two"}}
-    its_own["metadata"]["labels"] = {"release": "two", "statefulset.kubernetes.io/pod-name": FIRST}
-    for name in list(emulator.objects["pods"]):
-        emulator.delete("pods", name)
-    emulator.delete("statefulsets", SET)
-    emulator.put("statefulsets", anew)
-    emulator.put("pods", its_own)
-    watched.until(lambda fleet: fleet is not None and fleet.size == 1 and fleet.pods.keys() == {FIRST})
 
 
 # --- one that is not ---------------------------------------------------------------------------------
@@ -212,30 +165,6 @@ def test_a_list_that_fails_is_asked_for_again(emulator: Emulator, fault: Fault) 
     emulator.fail(fault, fault, fault)
     with Watched(emulator).watching() as watched:
         watched.sees_the_truth()
-
-
-def test_a_past_that_the_server_has_forgotten_is_listed_anew(watched: Watched) -> None:
-    """410 Gone comes as an event of the watch that would go on there."""
-    with watched.emulator.news:
-        watched.emulator.end_watches()
-        watched.emulator.delete("pods", SECOND)
-        watched.emulator.compact()
-    watched.sees_the_truth()
-
-
-def test_a_list_that_changes_between_its_pages_is_begun_again(emulator: Emulator) -> None:
-    """Its further pages are gone then."""
-    changed = threading.Event()
-
-    def change(request: Request) -> None:
-        if "continue" in request.query and not changed.is_set():
-            changed.set()
-            emulator.delete("pods", FIRST)
-
-    emulator.hold = change
-    with Watched(emulator).watching() as watched:
-        watched.sees_the_truth()
-    assert changed.is_set()
 
 
 def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import RETRYABLE, FailureKind
+from cerebro.contract.tasks import FailureKind
 from controller.kubernetes.reading import read_pod
-from controller.scaling.orchestrator import Memory, Pod
+from controller.scaling.orchestrator import Pod
 from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting
 
 TAKEN, LOST, MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
@@ -30,12 +30,6 @@ def ended(*ends: Json) -> list[Json]:
 def failed(reason: str, message: str, **status: Any) -> Json:
     """A pod its node ended or refused: the kubelet says why in the status itself."""
     return pod(phase="Failed", reason=reason, message=message, containerStatuses=[], **status)
-
-
-def test_a_pod_that_runs_says_nothing_but_who_it_is_and_what_it_has() -> None:
-    """Neither leaving nor dead, no exits, no trouble."""
-    memory = {"etl": Memory(0, 2 << 30), "worker": Memory(0, 4 << 30)}
-    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1", memory=memory)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +52,6 @@ def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...
     assert read.leaving.kind is TAKEN
     assert said in read.leaving.reason
     assert read.dead is None
-
-
-def test_a_disruption_that_may_be_called_off_is_no_leaving() -> None:
-    """The condition alone may be cleared again; the deletion cannot."""
-    content = pod()
-    content["status"]["conditions"].append(disrupted("PreemptionByScheduler"))
-    assert read_pod(content).leaving is None
 
 
 def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
@@ -117,11 +104,6 @@ def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, sai
     assert read.trouble == ""
 
 
-def test_a_failed_pod_with_a_running_container_is_not_dead_yet() -> None:
-    """An evicted pod is called Failed while the kubelet still ends its containers."""
-    assert read_pod(pod(phase="Failed", reason="Evicted", message="low on memory")).dead is None
-
-
 @pytest.mark.parametrize(
     ("end", "kind", "said"),
     [
@@ -151,15 +133,6 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
     assert exits["worker"].limit_bytes == (4 << 30 if kind is MEMORY else 0)
 
 
-def test_a_container_without_a_memory_limit_is_told_to_have_one() -> None:
-    """The message names what is there."""
-    content = pod(containerStatuses=[container("worker", last=terminated("OOMKilled", 137))])
-    del content["spec"]["containers"][1]["resources"]
-    end = read_pod(content).exits["worker"]
-    assert "set worker.resources.worker.limits.memory" in end.reason
-    assert end.limit_bytes == 0, "the node ran short, whoever took it"
-
-
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -179,39 +152,6 @@ def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) ->
     read = read_pod(pod(phase="Pending", containerStatuses=[container("etl"), container("worker", state)]))
     assert said in read.trouble
     assert read.trouble.startswith("container worker: ")
-
-
-def test_a_crash_loop_tells_the_last_end() -> None:
-    """What it ended of is what a person wants to know."""
-    looping = container("worker", waiting("CrashLoopBackOff"), terminated("OOMKilled", 137), restarts=6)
-    read = read_pod(pod(containerStatuses=[container("etl"), looping]))
-    assert "memory limit of 4Gi" in read.trouble
-    assert read.exits["worker"].kind is MEMORY
-    assert read.ended == {"worker": read.exits["worker"]}
-
-
-def test_a_container_that_runs_before_the_others_tells_its_last_end() -> None:
-    """Such as that a volume cannot be written, with what to do."""
-    said = "User 1000 cannot write to the folder logs of the claim cerebro-metrics."
-    looping = container("folders", waiting("CrashLoopBackOff"), terminated("Error", 1, said), restarts=3)
-    read = read_pod(
-        pod(
-            phase="Pending",
-            initContainerStatuses=[looping],
-            containerStatuses=[container("worker", waiting("PodInitializing"))],
-        )
-    )
-    assert read.trouble.startswith("container folders: ")
-    assert said in read.trouble
-    assert read.exits == {}
-
-
-@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
-def test_a_start_under_way_is_no_trouble(reason: str) -> None:
-    """It passes by itself, and nothing has ended."""
-    read = read_pod(pod(phase="Pending", containerStatuses=[container("worker", waiting(reason))]))
-    assert read.trouble == ""
-    assert read.ended == {}
 
 
 @pytest.mark.parametrize(
@@ -252,11 +192,6 @@ def test_gpus_are_those_of_all_containers() -> None:
     content["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
     assert read_pod(content).gpus == 5
     assert read_pod(pod()).gpus == 0
-
-
-def test_out_of_memory_is_worth_another_try() -> None:
-    """The kinds used here are those that the core knows what to do with."""
-    assert {MEMORY, LOST} <= RETRYABLE
 
 
 _JSON: st.SearchStrategy[Any] = st.sampled_from(

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kubernetes.client import Configuration
 
 from cerebro.errors import ClusterError, RetryableError
-from controller.kubernetes import KubernetesOrchestrator
 from tests.controller.kubernetes.emulator import SET, Fault
 from tests.controller.kubernetes.watching import Watched
-
-
-def test_a_conflict_is_tried_again(watched: Watched) -> None:
-    """Somebody else wrote meanwhile."""
-    watched.emulator.fail(Fault(verb="patch", status=409))
-    watched.orchestrator.scale(5)
-    assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 5
 
 
 def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
@@ -51,13 +42,3 @@ def test_a_failed_scaling_says_whether_to_ask_again(
     with pytest.raises(error, match=f"cannot scale StatefulSet {SET} to 4.*{said}"):
         watched.orchestrator.scale(4)
     assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 3
-
-
-def test_a_server_that_nobody_runs_is_no_server() -> None:
-    """Neither a view nor a size."""
-    orchestrator = KubernetesOrchestrator(
-        Configuration(host="http://127.0.0.1:1", retries=False), "cerebro", SET
-    )
-    assert orchestrator.fleet() is None
-    with pytest.raises(RetryableError, match="does not answer"):
-        orchestrator.scale(1)

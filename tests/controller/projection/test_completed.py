@@ -14,7 +14,6 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed
-from controller.projections import tensorboard as projection
 from controller.projections.event_file import EventFile
 from controller.projections.records import ADDING
 from controller.projections.tensorboard import Projection
@@ -76,16 +75,6 @@ def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path]
         assert path.read_bytes() == whole, f"cut at byte {cut}"
 
 
-@pytest.mark.parametrize("zeros", [1, 12, 16, 100, 4096])
-def test_blocks_that_were_never_written_are_no_records(written: Path, zeros: int) -> None:
-    """After a power cut a file may end in zeros; they are cut off, not counted."""
-    path = file_of(written)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2] + bytes(zeros))
-    Once(LogStore(story().log, points()), written).write()
-    assert path.read_bytes() == whole
-
-
 def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
     written: Path, tmp_path: Path
 ) -> None:
@@ -137,13 +126,6 @@ def test_a_full_metrics_volume_leaves_no_gap(
     monkeypatch.setattr(EventFile, "flush", full_now_and_then)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert left == [0]
-    assert contents(tmp_path / "again") == contents(written)
-
-
-def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are closed and opened again as their turn comes."""
-    monkeypatch.setattr(projection, "_MAX_OPEN", 1)
-    Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert contents(tmp_path / "again") == contents(written)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -29,13 +28,6 @@ def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
     }
 
 
-def test_each_model_has_a_file_of_its_own(written: Path) -> None:
-    """Of its own values only."""
-    assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [
-        ("sub_epoch/train/loss", 9.0)
-    ]
-
-
 def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path) -> None:
     """Makespan, lower bound, gap and idle time of all workers, at the time the epoch was complete."""
     log = story().log
@@ -60,15 +52,3 @@ def test_a_retried_attempt_and_a_redone_sub_epoch_leave_no_duplicates(written: P
     """Each (tag, step) is there once, though one attempt failed and one sub-epoch was committed twice."""
     found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
     assert len(found) == len(set(found))
-
-
-def test_records_are_framed_as_tensorboard_wants_them(written: Path) -> None:
-    """Length, checksum, data, checksum: the file is read to its last byte."""
-    content, end, count = file_of(written).read_bytes(), 0, 0
-    while end < len(content):
-        (length,) = struct.unpack("<Q", content[end : end + 8])
-        end += 16 + length
-        count += 1
-    assert end == len(content)
-    # Beside the values: the file's version, the session's start, its end.
-    assert count == len(records(file_of(written))) + 3

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
-from typing import cast
-
-from tensorboard.backend.event_processing import plugin_event_multiplexer
 
 from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
-from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
-from controller.projections.tensorboard import Projection
 from tests.controller.projection.written import (
     LogStore,
     Once,
@@ -25,7 +19,6 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
-from tests.waiting import HANG_S, until
 
 
 def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
@@ -67,16 +60,6 @@ def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None
     assert contents(written) == before
 
 
-def test_tensorboard_is_not_shown_what_is_being_removed(written: Path) -> None:
-    """What was moved aside on the metrics volume lies beside its folder, not in it."""
-    root, trash = volumes(written).tensorboard, volumes(written).trash(volumes(written).metrics)
-    trash.mkdir()
-    (root / "one").rename(trash / "one.1")
-    multiplexer = plugin_event_multiplexer.EventMultiplexer()
-    multiplexer.AddRunsFromDirectory(str(root))
-    assert multiplexer.Runs() == {}
-
-
 def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
     """Its live points are gone when they are asked for: what comes after is written all the same."""
 
@@ -88,25 +71,3 @@ def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> Non
     Once(Gone(story().log), root).write()
     assert not records(file_of(root))
     assert records(file_of_run(root)) == records(file_of_run(written))
-
-
-def test_what_waits_is_told(tmp_path: Path) -> None:
-    """For how long the oldest commit has waited, while the store does not answer; 0 once all is written."""
-
-    class Unreachable(LogStore):
-        is_asked, may_answer = threading.Event(), threading.Event()
-
-        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
-            self.is_asked.set()
-            assert self.may_answer.wait(HANG_S)
-            return super().live(experiment, after)
-
-    store = Unreachable(story().log, points())
-    own = Projection(cast(KvsClient, store), volumes(tmp_path))
-    assert own.lag_s() == 0.0
-    own.start()
-    assert store.is_asked.wait(HANG_S)
-    assert own.lag_s() > 0.0
-    store.may_answer.set()
-    until(lambda: own.lag_s() == 0.0, "what waited is written")
-    own.stop()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing import plugin_event_multiplexer
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
@@ -16,8 +15,6 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS, STATUS_UNKNOWN
 from cerebro.contract.events import Event, ModelResumed, ModelRetried, ModelStopRequested, RunFinished
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ExperimentState
-from controller.projections.records import additions
 from tests.controller.projection.written import (
     LogStore,
     Once,
@@ -25,19 +22,9 @@ from tests.controller.projection.written import (
     file_of,
     records,
     sessions,
-    story,
     volumes,
 )
 from tests.state.stories import Story, sub_epoch
-
-
-def test_a_file_begins_with_the_models_hyperparameters(written: Path) -> None:
-    """Once, and before all values; what is neither text nor number nor truth value is told as JSON."""
-    ((what, start), _) = sessions(file_of(written))
-    assert what == "session_start_info"
-    assert {name: value.number_value for name, value in start.hparams.items()} == {"batch_size": 1, "lr": 0.1}
-    first = next(e for e in EventFileLoader(str(file_of(written))).Load() if e.summary.value)
-    assert first.summary.value[0].tag == "_hparams_/session_start_info"
 
 
 def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
@@ -125,25 +112,3 @@ def test_models_that_go_on_do_so_in_the_same_files(tmp_path: Path) -> None:
     for length in ends:
         Once(LogStore(log[:length]), tmp_path / "again").write()
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
-
-
-def test_files_of_models_that_went_on_are_completed_too(tmp_path: Path) -> None:
-    """Torn between hyper-parameters and end, or within either: as any other record."""
-    log, _ = continued()
-    Once(LogStore(log), tmp_path).write()
-    path = file_of(tmp_path, "m01")
-    whole = path.read_bytes()
-    for cut in range(0, len(whole), 7):
-        path.write_bytes(whole[:cut])
-        Once(LogStore(log), tmp_path).write()
-        assert path.read_bytes() == whole, f"cut at byte {cut}"
-
-
-def test_each_model_has_one_start_however_many_sub_epochs_it_has() -> None:
-    """It is made with the first sub-epoch, not at every commit."""
-    told = story()
-    state, starts = ExperimentState(name="one"), []
-    for event in told.log:
-        state.apply(event)
-        starts += [what.key for what in additions(state, event) if what.key.endswith("/start")]
-    assert starts == ["fit-1/m00/start", "fit-1/m01/start"]

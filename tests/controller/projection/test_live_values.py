@@ -10,7 +10,6 @@ import pytest
 from cerebro.contract.events import Event, LivePoint, TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.downsample import FEWEST
-from controller.projections import records as projected
 from controller.projections.records import LIVE_VALUES, live_share
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records
 from tests.state.stories import Story, sub_epoch
@@ -55,28 +54,6 @@ def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
     assert shares[0] >= FEWEST
     assert LIVE_VALUES / 2 < sum(shares) <= LIVE_VALUES
     assert all(share == 0 or share >= FEWEST for share in shares)
-
-
-def test_sub_epochs_without_a_share_draw_no_live_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their other values are there."""
-    monkeypatch.setattr(projected, "LIVE_VALUES", 8)
-    told = Story()
-    told.fit(models=1, epochs=4)
-    for epoch in (1, 2):
-        for partition in (0, 1):
-            told.train(epoch, partition, rows=10, loss=1.0)
-    sub_epochs = [sub_epoch(epoch, partition) for epoch in (1, 2) for partition in (0, 1)]
-    made = [
-        LivePoint(seq=n, time=100.0, task=str(one), attempt=1, worker="w", rows=5, values={"loss": 1.0})
-        for n, one in enumerate(sub_epochs, start=1)
-    ]
-    Once(LogStore(told.log, made), tmp_path).write()
-    found = records(file_of(tmp_path))
-    # Eight sub-epochs, eight values: every fourth sub-epoch has four.
-    assert [step for tag, step, _, _ in found if tag == "live/loss"] == [5]
-    assert [step for tag, step, _, _ in found if tag == "sub_epoch/train/loss"] == [1, 2, 3, 4]
 
 
 def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:

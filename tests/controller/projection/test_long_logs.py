@@ -6,30 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.api import QueueEntry
 from cerebro.contract.events import LivePoint, TaskCommitted
 from cerebro.state import ExperimentState
 from controller.projections import tensorboard as projection
 from controller.projections.records import ADDING, additions
-from tests.controller.counting import steps
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records, story
-from tests.state.stories import Story
-
-
-def cost_of_last(epochs: int) -> int:
-    """What the last sub-epoch of a model with so many epochs costs."""
-    told = Story()
-    told.fit(models=1, epochs=epochs + 1)
-    for epoch in range(1, epochs + 1):
-        for partition in (0, 1):
-            told.train(epoch, partition, rows=10, loss=1.0)
-    (last,) = [event for event in told.log[-3:] if isinstance(event, TaskCommitted)]
-    return steps(lambda: list(additions(told.state, last)))
-
-
-def test_a_sub_epoch_costs_the_same_however_many_came_before() -> None:
-    """What it adds is made from counts, not from all sub-epochs before it."""
-    assert cost_of_last(100) <= cost_of_last(10) + 10
 
 
 def test_what_was_shown_before_is_not_looked_at_again(
@@ -78,18 +59,3 @@ def test_a_log_that_lost_its_end_is_written_on(written: Path) -> None:
     found = records(file_of(written))
     assert found[: len(before)] == before
     assert next(tag for tag, *_ in found[len(before) :]) == "sub_epoch/train/accuracy"
-
-
-def test_the_log_that_the_loop_reads_is_left_to_it(written: Path, tmp_path: Path) -> None:
-    """The oldest open run's: the loop shows it, event by event; nothing is missing then."""
-    store = LogStore(story().log)
-    store.open = (QueueEntry(experiment="one", run="fit-1"),)
-    own = Once(store, tmp_path / "own")
-    own.write()
-    assert contents(tmp_path / "own") == {}
-    state = ExperimentState(name="one")
-    for event in story().log:
-        state.apply(event)
-        own.observe(state, event)
-    own.drain()
-    assert contents(tmp_path / "own").keys() == contents(written).keys()

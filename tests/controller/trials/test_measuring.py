@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.events import ClientEvent, ModelChanged, TaskAssigned
+from cerebro.contract.events import ClientEvent, TaskAssigned
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
 from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import (
@@ -21,7 +21,6 @@ from cerebro.state import Run, RunState, TaskState
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.projections.sub_epoch_times import SubEpochTimes
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.searches import ask
@@ -126,31 +125,6 @@ def test_where_there_is_no_choice_nothing_is_measured(
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
 
 
-def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
-    """Another one of its group is; of a model that is alone none."""
-    changed = ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2})
-    tried: list[str] = []
-
-    def trial(body: TrialTask) -> TrialOutcome:
-        tried.append(body.model)
-        return TrialOutcome(batch_s=0.6, is_verified=True)
-
-    assert measured(simulate(2, 2, models=2, trial=trial))
-    assert tried == ["m00"]
-    simulate(2, 2, models=2, trial=trial, asked_for=(changed,))
-    assert tried == ["m00", "m01"]
-    assert [event.task for event in measured(simulate(2, models=1, asked_for=(changed,)))] == [
-        "fit-1/inspect"
-    ]
-
-
-def test_shares_of_cores_are_measured_only_where_techniques_are_named() -> None:
-    """Several of them compute a sub-epoch with what sub-epochs side by side would have: a trial could gain nothing."""
-    assert measured(simulate(2, models=1, device_kind="cpu")) == []
-    named = (TechniqueChoice(name="single"), TechniqueChoice(name="ddp", least=2))
-    assert measured(simulate(2, models=1, device_kind="cpu", techniques=named))
-
-
 def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
     """There are ways that need less."""
 
@@ -251,30 +225,6 @@ def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
     assert labels[0] == "-"
     assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
     assert (run.ended - run.started < 700) is is_used
-
-
-def test_each_sub_epoch_loads_and_saves_its_model_and_processes_start_once() -> None:
-    """What a trial has shown of the start is no part of what each sub-epoch of the way is expected to take."""
-    shown = TrialOutcome(batch_s=5.0, load_s=2.0, save_s=1.0, start_s=40.0, is_verified=True)
-    times = SubEpochTimes.of(run_of(simulate(2, models=1, trial=lambda body: shown)))
-    assert times.estimates.knows("m00", DDP.label)
-    assert times.estimates.fixed_s("m00", DDP.label) == pytest.approx(3.0)
-
-
-def test_a_parallel_plan_that_is_not_verified_is_not_taken_though_it_is_faster() -> None:
-    """One device fits, and needs no trial to be right."""
-    simulation = simulate(
-        2, models=1, epochs=6, trial=lambda body: TrialOutcome(batch_s=0.1, unverified="no reference")
-    )
-    assert all(visit.parallel_plan is None for visit in run_of(simulation).models["m00"].visits)
-
-
-def test_two_models_on_two_devices_stay_on_one_each() -> None:
-    """Both would only wait for each other."""
-    simulation = simulate(2, models=2, epochs=20, sub_epoch_time=by(60.0, 100.0))
-    run = run_of(simulation)
-    assert all(visit.parallel_plan is None for model in run.models.values() for visit in model.visits)
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=20, partitions=1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cerebro.contract.trials import (
     TrialOutcome,
 )
 from controller.sources.trials.memory import FULL, may_fit
-from controller.sources.trials.selection import LONG, WORTH, is_there_a_choice, trials
+from controller.sources.trials.selection import is_there_a_choice, trials
 from controller.sources.trials.situation import Situation
 from controller.sources.trials.times import lower_s
 
@@ -73,13 +73,6 @@ def wanted(given: Situation) -> list[tuple[str, str]]:
     return [(trial.key.group, trial.key.parallel_plan) for trial in trials(given)]
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_workers_of_one_device_and_models_that_fit_leave_nothing_to_choose(workers: int) -> None:
-    """Nothing is inspected, and of what was inspected nothing is tried."""
-    assert not is_there_a_choice([1] * workers, {"m00": 1e6}, {}, {})
-    assert wanted(situation([1], devices=[1] * workers)) == []
-
-
 @given(models=st.integers(1, 60), devices=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=6))
 def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
     models: int, devices: list[int]
@@ -108,17 +101,6 @@ def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays
     assert wanted(situation([1], outcomes=last)) == []
 
 
-def test_a_group_is_tried_once_at_a_time_and_the_longest_chain_first() -> None:
-    """While a trial of a group is under way, the next group's turn comes."""
-    two = situation([1, 1])
-    two = replace(two, batch_s={"m00000": 1.0, "m01000": 3.0})
-    assert wanted(two) == [("g01", "ddp-2")]
-    assert wanted(replace(two, under_way={("g01", "ddp-2")})) == []
-    alike = situation([1, 1])
-    assert wanted(alike) == [("g00", "ddp-2"), ("g01", "ddp-2")]
-    assert wanted(replace(alike, under_way={("g00", "ddp-2")})) == [("g01", "ddp-2")]
-
-
 def test_a_parallel_plan_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
     """Nor one that was found not to apply; one that crashed may go well elsewhere."""
     for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
@@ -135,22 +117,6 @@ def test_whether_a_parallel_plan_fits_is_found_out_by_sub_epochs_and_not_by_tria
     found = replace(given, fits={("g00", "checkpointing")}, batch_s={"m00000": 1.0})
     assert wanted(found) == [("g00", "ddp-2")]
     assert wanted(replace(found, devices={0: (1,)})) == []
-
-
-def test_what_the_planner_says_of_the_gain_decides() -> None:
-    """Asked with the time as now and with the optimistic one: below one per cent nothing is tried."""
-    given, asked = situation([1]), []
-
-    def makespan(parallel_plans: Mapping[str, Sequence[tuple[int, float]]]) -> float:
-        asked.append(parallel_plans)
-        fastest = min(seconds for _, seconds in parallel_plans["m00000"])
-        return 100 - gain * (fastest < 100)
-
-    gain = 100 * WORTH * 0.9
-    assert not list(trials(given, makespan))
-    gain = 100 * WORTH * 1.1
-    assert [tuple(trial.key) for trial in trials(given, makespan)] == [("g00", "ddp-2")]
-    assert {1: 100.0, 2: 50.0} in [dict(parallel_plans["m00000"]) for parallel_plans in asked]
 
 
 def test_parallel_plans_that_the_user_has_not_named_are_not_tried_and_those_that_change_numbers_only_if_named() -> (
@@ -251,11 +217,6 @@ def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
     assert found == pytest.approx(max(*left, sum(left) / devices), rel=1e-6)
     wider = {name: [*each, (2, each[0][1] / 2)] for name, each in parallel_plans.items()}
     assert lower_s(wider, devices) <= found * (1 + 1e-9)
-
-
-def test_the_share_beyond_which_a_chain_is_long_is_below_one() -> None:
-    """A chain as long as the load itself leaves no room for anything that takes longer than expected."""
-    assert LONG < 1
 
 
 @pytest.mark.parametrize(

@@ -91,16 +91,6 @@ def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> Non
     assert store.writes == 1, "what was taken over is not written again"
 
 
-def test_an_outcome_is_written_once_by_a_controller() -> None:
-    """However often it looks."""
-    store = Memory()
-    cache, run = TrialCache(store), inspected(OUTCOME).run
-    cache.keep("one", run)
-    cache.keep("one", run)
-    assert store.writes == 1
-    assert store.records[KEYS["ddp-2"]].label == "ddp-2"
-
-
 @pytest.mark.parametrize(
     ("cause", "is_kept"),
     [
@@ -125,17 +115,3 @@ def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
     store.records[KEYS["ddp-2"]] = TrialRecord(key=KEYS["ddp-2"], outcome=OUTCOME, torch="1.0")
     event = TrialCache(store).recalled(inspected().run)
     assert event == TrialsRecalled(run="fit-1")
-
-
-def test_a_store_that_refuses_is_done_without() -> None:
-    """Trials run again then."""
-    cache = TrialCache(Memory(is_older=True))
-    assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
-    cache.keep("one", inspected(OUTCOME).run)
-
-
-def test_nothing_is_asked_of_the_store_before_the_models_are_inspected() -> None:
-    """Nor of a run without a choice."""
-    story = Story(devices=2)
-    story.fit()
-    assert TrialCache(Memory(is_older=True)).recalled(story.run) is None

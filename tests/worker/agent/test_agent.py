@@ -78,17 +78,6 @@ def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: P
     assert "work attempt 1" not in (tmp_path / "agent.log").read_text()
 
 
-def test_usage_is_reported(agents: Agents) -> None:
-    """What the worker uses of its machine, beside its other reports; the store keeps the newest."""
-    agents.start(lease_s=0.5)
-    until(lambda: agents.bench.store.workers()[0].usage is not None, "a report with usage")
-    found = agents.bench.store.workers()[0].usage
-    assert found is not None
-    assert found.cores == 1
-    assert found.memory_bytes
-    assert found.shards_total_bytes
-
-
 def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> None:
     """Far beyond one lease it is renewed, its signs of life go on, and a cancellation still reaches it."""
     lease_s = 0.5

@@ -23,12 +23,6 @@ def test_freed_memory_is_kept_up_to_a_sixteenth_of_the_limit() -> None:
     assert large["MALLOC_TRIM_THRESHOLD_"] == str(512 << 20)
 
 
-@pytest.mark.parametrize("own", allocator.DECIDED_BY_USER)
-def test_a_user_who_sets_one_of_these_has_chosen(own: str) -> None:
-    """Also to nothing: that is how the defaults of the C library are kept."""
-    assert allocator.tuned({own: ""}, GIB) == {}
-
-
 def environment_of_child(root: Path) -> bytes:
     """What the kernel has of it."""
     told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}

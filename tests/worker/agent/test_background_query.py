@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cerebro.contract import api
 from cerebro.contract.records import Replica
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import TaskResult
 from cerebro.errors import StoreUnavailableError
-from cerebro.runtime import background_query
-from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.worker.agent import reports
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.drain import Drain
@@ -25,9 +21,6 @@ from tests.waiting import HANG_S, join, until
 
 HELD = (Replica(dataset="d", partition=0),)
 COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())
-FULL = api.Fail(
-    experiment="one", task="t", attempt=1, failure=Failure(kind=FailureKind.STORAGE_FULL, message="no room")
-)
 
 
 class Store:
@@ -80,39 +73,6 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
     told.send([])
     told.send([])
     assert [request.replicas for request in store.reports] == [None, HELD, None]
-
-
-def test_a_full_volume_is_reported_with_its_free_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with what it had before: the run would go on at once, and fail again."""
-    free, store = [7, 0], Store()
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.pop(0)))
-    told = made(store, lambda: HELD)
-    told.send([])
-    assert told._free_bytes.wait(1, HANG_S)
-    told.send([FULL])
-    assert store.reports[-1].checkpoint_free_bytes == 0
-
-
-def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next question; the answer before stays the newest."""
-    monkeypatch.setattr(background_query, "_AGAIN_S", 0.0)
-    answers: list[Any] = [1, OSError("stale"), 2]
-
-    def look() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return int(answer)
-
-    asked = BackgroundQuery("it", look)
-    assert asked.newest() == (0, None)
-    assert asked.wait(asked.ask(), HANG_S)
-    assert asked.newest() == (1, 1)
-    asked.ask()
-    until(lambda: not asked._is_looking, "the look has failed")
-    assert asked.newest() == (1, 1)
-    assert asked.wait(asked.ask(), HANG_S)
-    assert asked.newest() == (3, 2)
 
 
 class Blocking(Store):

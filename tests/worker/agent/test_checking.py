@@ -47,24 +47,6 @@ def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store |
     )
 
 
-def test_what_the_process_found_is_told(tmp_path: Path) -> None:
-    """With the store's round trip; what a library prints between is left out."""
-    found = checker(
-        tmp_path, """print('{"name": "memory", "problem": "1 word"}'); print('a warning')"""
-    ).check()
-    assert found.verdict == "memory: 1 word"
-    assert [probe.name for probe in found.probes] == ["memory", "store"]
-    assert (found.incarnation, found.device) == ("a", "1 core")
-
-
-def test_a_process_that_dies_has_failed(tmp_path: Path) -> None:
-    """With its last words, and what it had found by then."""
-    code = """import sys; print('{"name": "memory", "seconds": 1.0}'); sys.exit("Segmentation fault")"""
-    found = checker(tmp_path, code).check()
-    assert found.verdict == "the check ended with status 1: Segmentation fault"
-    assert [probe.name for probe in found.probes] == ["memory", "store"]
-
-
 def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     """A device that does not answer is a finding."""
     code = """import time; print('{"name": "memory", "seconds": 1.0}', flush=True); time.sleep(600)"""

@@ -8,7 +8,7 @@ import pytest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import DeviceError
 from cerebro.worker.agent.child import failure_of
-from cerebro.worker.agent.device_errors import Blame, blame, tells_of_device
+from cerebro.worker.agent.device_errors import Blame, blame
 
 _MORE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
@@ -101,12 +101,6 @@ def test_what_only_code_raises(error: Exception) -> None:
     assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, False)
 
 
-def test_lack_of_memory_is_told_as_that() -> None:
-    """A status that also tells of it counts first."""
-    error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED, then CUBLAS_STATUS_EXECUTION_FAILED")
-    assert failure_of(error, has_gpu=True).kind is FailureKind.OUT_OF_MEMORY
-
-
 def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
     """User code may wrap the error; or fail by itself after it has dealt with one."""
     ecc = RuntimeError("CUDA error: uncorrectable ECC error encountered")
@@ -116,10 +110,3 @@ def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
     later.__context__ = ecc
     assert blame(wrapped, has_gpu=True) is Blame.DEVICE
     assert blame(later, has_gpu=True) is Blame.CODE
-
-
-def test_the_last_words_of_a_process_that_died() -> None:
-    """A library's thread ends the process, and its words are in the log alone."""
-    words = "epoch 3\nterminate called\n  what(): CUDA error: uncorrectable ECC error encountered\nhint\n"
-    assert tells_of_device(words) == "  what(): CUDA error: uncorrectable ECC error encountered"
-    assert tells_of_device("an illegal memory access was encountered") == ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from cerebro.worker.agent.devices import Share, WorkerDevices
 from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox, overlap
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
-from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT
 
 pytestmark = pytest.mark.processes
@@ -40,13 +37,6 @@ def test_without_gpus_a_worker_has_one_device_with_all_cores() -> None:
         assert (share.devices, share.threads, share.visible_gpus) == (taken, 4, None)
 
 
-def test_virtual_devices_share_the_cores() -> None:
-    """Equally, so that bits do not depend on which one a task has; several have as many times the threads."""
-    devices = WorkerDevices(7, 3)
-    assert [device.threads for device in devices.devices] == [2, 2, 2]
-    assert [devices.share(taken).threads for taken in ((1,), (0, 2), (0, 1, 2), ())] == [2, 4, 6, 7]
-
-
 def test_each_gpu_is_a_device() -> None:
     """Seen by its identity, which does not depend on who counts; a task that takes none sees none."""
     devices = WorkerDevices(16, None, GPUS)
@@ -56,13 +46,6 @@ def test_each_gpu_is_a_device() -> None:
     assert devices.gpus == ("A100",) * 4
     assert [devices.share(taken).visible_gpus for taken in ((2,), (1, 3), ())] == ["GPU-c", "GPU-b,GPU-d", ""]
     assert [devices.share(taken).threads for taken in ((2,), (1, 3), ())] == [4, 8, 16]
-
-
-def test_fewer_gpus_may_be_used() -> None:
-    """The others are seen by no task. Each has a thread, though there are fewer cores."""
-    devices = WorkerDevices(1, 2, GPUS)
-    assert (devices.gpus, [device.threads for device in devices.devices]) == (("A100",) * 2, [1, 1])
-    assert devices.share((0, 1)).visible_gpus == "GPU-a,GPU-b"
 
 
 @pytest.mark.parametrize(
@@ -81,34 +64,6 @@ def test_devices_are_a_number_from_1(text: str) -> None:
     """Anything else is refused before the worker registers."""
     with pytest.raises(ClusterError, match=r"CEREBRO_DEVICES is .* expected a number of devices from 1"):
         Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": text})
-
-
-def test_a_worker_with_more_devices_than_cores_does_not_begin(tmp_path: Path) -> None:
-    """It ends before it asks for anything, and says why."""
-    told = {"CEREBRO_DEVICES": "5", "CEREBRO_VOLUMES": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler"],
-        env={**os.environ, **ESSENTIAL, **told},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "worker: CEREBRO_DEVICES is 5, but this worker has 4 cores: set at most 4" in done.stderr
-
-
-def test_devices_that_are_not_set_are_all() -> None:
-    """Also where the variable is there and empty, as a chart may leave it."""
-    for more in ({}, {"CEREBRO_DEVICES": ""}):
-        assert Settings.from_environment(ESSENTIAL | more).devices is None
-    assert Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": "3"}).devices == 3
-
-
-def test_a_device_that_is_not_there_is_named() -> None:
-    """The task fails of it, alone."""
-    with pytest.raises(LookupError, match="device 2 is asked for, but this worker has 2"):
-        WorkerDevices(4, 2).share((0, 2))
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,6 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     assert outdated_by(volumes, item, TaskResult(audit=outcome)) == expected
 
 
-@pytest.mark.parametrize("sub_epoch", [99_999, 100_000, 100_001])
-def test_sub_epochs_are_compared_by_number(tmp_path: Path, sub_epoch: int) -> None:
-    """Where names get a digit more, nothing newer goes and everything older does."""
-    sub_epochs = range(99_997, 100_004)
-    for number in sub_epochs:
-        (tmp_path / name(number)).touch()
-    assert {path.name for path in outdated(tmp_path, sub_epoch, ())} == {
-        name(number) for number in sub_epochs if number < sub_epoch
-    }
-
-
 @pytest.mark.parametrize(
     "make",
     [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(".")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -14,7 +13,6 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from tests.forking import Forked
-from tests.kvs_api.real import Service
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 LONG_S = 30.0
@@ -86,25 +84,3 @@ def test_a_batch_that_never_ends_is_ended_after_the_grace(agents: Agents, tmp_pa
     assert time.monotonic() - began >= SHORT_S
     assert not is_running(pid)
     assert {path.name for path in folder.iterdir()} == others
-
-
-def test_a_store_that_is_away_does_not_keep_a_worker(agents: Agents, service: Service) -> None:
-    """It ends inside its grace, though nobody can be told."""
-    process = agents.start(grace_s=SHORT_S)
-    agents.give(0, "wait")
-    pid = agents.begun(0)
-    service.database.kill()
-    try:
-        terminate(process)
-        assert process.wait(LIMIT_S) == 1
-        until(lambda: not is_running(pid), "end of the child, by the kernel's signal")
-    finally:
-        service.database.start()
-
-
-def test_an_idle_worker_ends_at_once(agents: Agents) -> None:
-    """Whatever its grace; a second signal changes nothing."""
-    process = agents.start(grace_s=LONG_S)
-    terminate(process)
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(LIMIT_S) == 0

@@ -98,20 +98,6 @@ def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
     assert attempts == [2]
 
 
-def test_a_models_first_sub_epoch_waits_for_its_grant(agents: Agents, before_grant: list[Before]) -> None:
-    """It makes the model's folder, and the experiment may have been deleted."""
-    agents.start()
-    agents.give(0, "wait")
-    agents.begun(0)
-    begun: list[bool] = []
-    before_grant.append(lambda _: begun.append(has_begun(agents, 1)))
-    key = agents.give(1, "wait")
-    agents.gate(0).touch()
-    agents.gate(1).touch()
-    assert isinstance(agents.end_of(key), TaskCommitted)
-    assert begun == [False]
-
-
 def test_a_sub_epoch_that_crashed_before_its_grant_is_told_as_a_crash(
     agents: Agents, before_grant: list[Before]
 ) -> None:

@@ -58,14 +58,6 @@ def test_workers_of_a_machine_install_once(
     assert found == [str(installed[0] / "bin" / "python")] * 3
 
 
-def test_other_requirements_have_their_own(
-    workers: list[Volumes], installed: list[Path], tmp_path: Path
-) -> None:
-    """Each text of requirements is one environment."""
-    pythons = {environment.python_for(_archive(tmp_path, text), workers[0]) for text in ("a", "bb")}
-    assert len(pythons) == len(installed) == 2
-
-
 def test_what_a_killed_installer_left_is_made_anew(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:

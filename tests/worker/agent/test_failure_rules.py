@@ -10,7 +10,7 @@ from cerebro.contract.failure_rules import MAX_LINE, FailureRule
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ClusterError
 from cerebro.runtime.failure_rule_settings import FAILURE_RULES
-from cerebro.worker.agent.failure_rules import BUILT_IN, LOG_BYTES, ruled
+from cerebro.worker.agent.failure_rules import BUILT_IN, ruled
 from cerebro.worker.agent.settings import Settings
 
 pytestmark = pytest.mark.processes
@@ -45,21 +45,6 @@ def test_the_first_rule_that_matches_counts(log: Path) -> None:
     assert found.text.startswith("[solver] ValueError: boom\nTraceback")
 
 
-def test_what_it_failed_of_counts_as_its_log(tmp_path: Path) -> None:
-    """A traceback is told to the agent, and not printed. Without any log, too."""
-    found = ruled(BOOM, tmp_path / "none.log", (FailureRule(name="boom", pattern="^ValueError: boom"),))
-    assert found.rule is not None
-    assert found.rule.name == "boom"
-
-
-def test_only_the_end_of_the_log_is_looked_at(tmp_path: Path) -> None:
-    """64 KiB of it."""
-    path = tmp_path / "long.log"
-    path.write_bytes(b"early mark\n" + b"x" * LOG_BYTES + b"\nlate mark\n")
-    assert ruled(BOOM, path, (FailureRule(name="early", pattern="early mark"),)).rule is None
-    assert ruled(BOOM, path, (FailureRule(name="late", pattern="late mark"),)).rule is not None
-
-
 def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
     """The failure names the slow pattern, and has the label of the next matching rule."""
     path = tmp_path / "a.log"
@@ -78,14 +63,6 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
     found = ruled(BOOM, path, rules, limit_s=0.5)
     assert found.late_rules == ("b0", "b1", "b2")
     assert found.rule is None
-
-
-def test_a_pattern_that_this_version_cannot_read_is_left_out(log: Path) -> None:
-    """A store of another version may have taken it."""
-    rules = (FailureRule(name="odd", pattern="(unclosed"), FailureRule(name="solver", pattern="cusolver"))
-    found = ruled(BOOM, log, rules)
-    assert found.rule is not None
-    assert found.rule.name == "solver"
 
 
 def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:

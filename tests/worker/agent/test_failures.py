@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import cerebro
 from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
 from cerebro.contract.texts import cleaned
-from cerebro.errors import DataError, MetricError, SpecError
 from cerebro.worker.agent.child import failure_of
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import checked_metrics
@@ -29,26 +28,6 @@ def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int
     assert found == cleaned(found, limit)
     found.encode()
     assert not [c for c in found if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
-
-
-@given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=200))
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    """Of whatever language."""
-    assert cleaned(text, 200) == text
-
-
-def test_a_long_text_keeps_both_ends() -> None:
-    """The mark between them says how much is left out."""
-    found = cleaned("a" * 5000 + "z" * 5000, 1000)
-    assert (found[0], found[-1], len(found)) == ("a", "z", 1000)
-    assert "9,000 characters or more are left out" in found
-
-
-def test_a_table_gets_a_line_of_a_failure() -> None:
-    """However long its message is."""
-    line = Failure(kind=FailureKind.USER_ERROR, message="a" * 5000 + "\nmore").line
-    assert (len(line), line[-1]) == (300, "\u2026")
-    assert Failure(kind=FailureKind.USER_ERROR, message="short\nmore").line == "short"
 
 
 @given(ANY_TEXT, ANY_TEXT)
@@ -139,17 +118,6 @@ def _hidden() -> None:
         raise TypeError("last") from None
 
 
-def test_an_error_of_ours_without_user_code_has_no_traceback() -> None:
-    """What it says is all there is to know; with user code in it, that is shown."""
-    assert caught(lambda: None if checked_metrics({}, "train", "-") else failing_metric()).traceback != ""
-    own = failure_of(SpecError("as written"))
-    assert (own.text, own.traceback) == ("as written", "")
-
-
-def failing_metric() -> None:
-    checked_metrics({"x": "no number"}, "train", "epoch 1")
-
-
 def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
     """A bug of ours is not hidden: where user code has no part in it, every frame is told."""
     with pytest.raises(TypeError) as error:
@@ -158,15 +126,6 @@ def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
     error.value.__traceback__ = error.value.__traceback__.tb_next
     failure = failure_of(error.value)
     assert failure.message.startswith("TypeError: ")
-
-
-def test_groups_and_notes_are_told() -> None:
-    """Each part of a group, and what was added to an exception."""
-    first, second = ValueError("one"), KeyError("two")
-    first.add_note("seen in the kitchen")
-    told = failure_of(ExceptionGroup("several", [first, second])).traceback
-    for part in ("several", "ValueError: one", "seen in the kitchen", "KeyError: 'two'"):
-        assert part in told
 
 
 def test_long_chains_and_deep_recursion_are_cut() -> None:
@@ -185,19 +144,3 @@ def test_long_chains_and_deep_recursion_are_cut() -> None:
     failure = failure_of(error)
     assert len(failure.traceback) <= MAX_TRACEBACK
     assert len(failure_of(ValueError("x" * 10**7)).message) <= MAX_MESSAGE
-
-
-@pytest.mark.parametrize("name", ["a\udce9", "", "x" * 201, "two\nlines", "\x1b[31m", "x" * 10**6])
-def test_a_metric_that_cannot_be_stored_is_named(name: str) -> None:
-    """As an error of the spec, in characters that can be."""
-    with pytest.raises(MetricError, match="names a metric") as caught:
-        checked_metrics({name: 1.0}, "train", "epoch 1")
-    assert len(str(caught.value)) < 1000
-    str(caught.value).encode()
-
-
-def test_an_exception_is_no_reason_to_ask_its_attributes() -> None:
-    """Only an error of a full volume says what room it needs."""
-    odd = DataError("x")
-    odd.needs_bytes = "plenty"  # type: ignore[attr-defined]
-    assert failure_of(odd).needs_bytes == 0

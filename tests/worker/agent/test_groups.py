@@ -37,10 +37,6 @@ def done(agents: Agents, key: str, *partitions: int) -> None:
     assert isinstance(agents.end_of(key), TaskCommitted)
 
 
-def rank_line(agents: Agents, partition: int) -> str:
-    return next(line for line in agents.log(partition).splitlines() if line.startswith("rank "))
-
-
 def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agents) -> None:
     """Those that did sub-epochs alone, one on each device, are ranks of the next one, and do sub-epochs alone after
     it."""
@@ -57,14 +53,6 @@ def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agent
     assert [os.getpgid(agents.begun(3 + number)) for number in BOTH] == children
     for number in BOTH:
         done(agents, after[number], 3 + number)
-
-
-def test_ranks_meet_anew_in_each_task(agents: Agents) -> None:
-    """Their processes are new ones."""
-    agents.start(devices=2)
-    for partition in (0, 1):
-        done(agents, give(agents, partition, "work"))
-    assert rank_line(agents, 0) != rank_line(agents, 1)
 
 
 def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
@@ -233,15 +221,6 @@ def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
     log.rmdir()
     done(agents, give(agents, 2, "work"))
     assert process.poll() is None
-
-
-def test_a_parallel_plan_of_one_process_sees_all_devices(agents: Agents) -> None:
-    """And is no rank."""
-    agents.start(devices=2)
-    parallel_plan = ParallelPlan(technique="pipeline", size=2, processes="one")
-    done(agents, agents.give(0, "work", devices=BOTH, parallel_plan=parallel_plan))
-    assert "threads 4 " in agents.log(0)
-    assert "rank " not in agents.log(0)
 
 
 def test_a_parallel_plan_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,23 +129,6 @@ def test_before_the_first_batch_and_after_the_last_the_run_s_limit_holds() -> No
     attempt.come(is_last=True)
     assert attempt.quiet(599) == "goes on"
     assert attempt.quiet(10) == "idle"
-
-
-def test_what_is_limited_as_a_whole_is_ended_then() -> None:
-    """A trial, busy or not; and nothing is measured."""
-    attempt = Attempt(30.0, is_for_all=True)
-    assert attempt.quiet(29, cores=1.0) == "goes on"
-    assert attempt.quiet(2, cores=1.0) == "idle"
-    assert attempt.looks == 1
-
-
-def test_a_limit_that_no_clock_reaches_never_ends() -> None:
-    """Nor is anything measured."""
-    for cap_s in (math.inf, 1e300):
-        attempt = Attempt(cap_s)
-        attempt.train(3, 1.0)
-        assert attempt.quiet(1e9) == "goes on"
-        assert attempt.looks == 0
 
 
 def test_a_batch_begins_the_time_anew() -> None:

@@ -67,15 +67,6 @@ def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
     assert "boom" in logs[2]
 
 
-@pytest.mark.parametrize("hang_timeout_s", [float("inf"), 1e300])
-def test_a_task_may_never_count_as_hung(warm: Agents, hang_timeout_s: float) -> None:
-    """A limit that no clock reaches is one that never ends it."""
-    key = warm.give(1, "wait", hang_timeout_s=hang_timeout_s)
-    warm.begun(1)
-    warm.gate(1).touch()
-    assert isinstance(warm.end_of(key), TaskCommitted)
-
-
 def test_a_task_that_babbles_without_end_counts_as_hung(warm: Agents) -> None:
     """Noise is no sign of progress, and is told as what went before."""
     kind, message = warm.failure(warm.give(1, "flood", hang_timeout_s=0.5))

@@ -86,15 +86,6 @@ def made(parts: Any) -> Housekeeping:
     return Housekeeping(parts, parts, Metrics({}), parts, TaskLogs(0), expect_models=parts.expect_models)
 
 
-def test_it_measures_and_makes_room() -> None:
-    """Usage is taken once; replicas are told anew after the list has changed."""
-    beside = Beside()
-    own = made(beside)
-    own.run(Passes(2), 1.0)
-    assert (beside.swept, beside.acted, beside.changes) == (1, [3, 3], 1)
-    assert (own.newest_usage(), own.newest_usage()) == (USAGE, None)
-
-
 @pytest.mark.parametrize(
     ("datasets", "expected"),
     [

@@ -38,14 +38,6 @@ def test_the_mode_of_a_file_is_restored(checkpoint: Path, tmp_path: Path, mode: 
     assert restore(denied(checkpoint), [tmp_path / "checkpoints"]) == ""
 
 
-def test_folders_above_a_file_are_restored(checkpoint: Path, tmp_path: Path) -> None:
-    """Up to the volume."""
-    folder = checkpoint.parent.parent
-    folder.chmod(0o000)
-    assert str(folder) in restore(denied(checkpoint), [tmp_path / "checkpoints"])
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
 def test_other_files_stay_as_they_are(checkpoint: Path, tmp_path: Path) -> None:
     """Files outside the volumes, read-only files and targets of links keep their mode."""
     other = tmp_path / "other"

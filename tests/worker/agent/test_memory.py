@@ -14,7 +14,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult, TrainTask
-from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group, peak_bytes, reset_peak
+from cerebro.runtime.usage.memory import MemoryGroup, own_group
 from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.group import ChildGroup
@@ -55,16 +55,6 @@ def test_version_2_in_a_container(tmp_path: Path, membership: Path) -> None:
     assert (group.kills(), group.limit_bytes()) == (3, 2 << 30)
 
 
-def test_version_2_below_its_mount(tmp_path: Path, membership: Path) -> None:
-    """The path is followed where the mount holds it, and not taken for one where it does not."""
-    membership.write_text("0::/a/b\n")
-    write(tmp_path, v2(1))
-    assert own_group(tmp_path, membership).kills() == 1
-    write(tmp_path / "a" / "b", v2(5, "max"))
-    group = own_group(tmp_path, membership)
-    assert (group.kills(), group.limit_bytes()) == (5, None)
-
-
 def test_version_1(tmp_path: Path, membership: Path) -> None:
     """Its own files, and its own way to say that there is no limit."""
     membership.write_text("9:name=systemd:/\n4:memory:/pods/x\n0::/\n")
@@ -76,25 +66,6 @@ def test_version_1(tmp_path: Path, membership: Path) -> None:
     assert (group.kills(), group.limit_bytes()) == (4, 1 << 30)
     group.limit.write_text("9223372036854771712\n")
     assert group.limit_bytes() is None
-
-
-def test_where_nothing_is_counted_nothing_is_known(tmp_path: Path, membership: Path) -> None:
-    """No control groups at all, or files without the line."""
-    group = own_group(tmp_path, membership)
-    assert (group.kills(), group.limit_bytes()) == (None, None)
-    membership.write_text("0::/\n")
-    write(tmp_path, {"memory.events": "low 0\n"})
-    assert own_group(tmp_path, membership).kills() is None
-
-
-def test_a_process_becomes_the_killers_first_choice(tmp_path: Path) -> None:
-    """Relative to the agent's own score, up to the most there is; without the file nothing happens."""
-    score = tmp_path / "oom_score_adj"
-    for before, after in (("-997\n", "-497"), ("0\n", "500"), ("900\n", "1000")):
-        score.write_text(before)
-        offer_to_killer(score)
-        assert score.read_text() == after
-    offer_to_killer(tmp_path / "absent")
 
 
 def train_task(do: str) -> dict[str, Any]:
@@ -168,23 +139,6 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
     assert "raise the memory limit of the workers" in failure.message
 
 
-def test_a_death_without_it_is_a_crash(started: Started) -> None:
-    """Somebody killed it; where the kernel counts, there is nothing to guess."""
-    os.killpg(started.child.pid, 9)
-    failure = started.child.reap()
-    assert (failure.kind, failure.message) == (FailureKind.CRASH, "the process ended by signal SIGKILL")
-
-
-def test_without_a_counter_it_is_guessed(started: Started) -> None:
-    """As far as SIGKILL tells."""
-    started.child._kills_before = None
-    (started.files / "memory.events").unlink()
-    os.killpg(started.child.pid, 9)
-    failure = started.child.reap()
-    assert failure.kind is FailureKind.CRASH
-    assert "perhaps for lack of memory" in failure.message
-
-
 def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) -> None:
     """ETL's cores and data loaders' processes die first; what has a reason of its own keeps it."""
     assert started.child.explained(CRASH) == CRASH
@@ -247,15 +201,6 @@ def test_a_kill_explains_the_end_of_one_attempt(counted: Counted) -> None:
     assert not counted.kills.claim(other, was_killed=False)
 
 
-def test_what_was_killed_itself_is_told_so_although_another_was_asked_first(counted: Counted) -> None:
-    """The error of the other one may be of a process that it had started: it is given another attempt, not given up."""
-    one, other = counted.kills.count(), counted.kills.count()
-    counted.kill()
-    assert counted.kills.claim(other, was_killed=False)
-    assert counted.kills.claim(one, was_killed=True)
-    assert not counted.kills.claim(one, was_killed=True)
-
-
 def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
     """No kill from before an attempt, and none that is explained, explains it."""
     counted.kill()
@@ -298,13 +243,6 @@ def test_a_peak_of_memory_is_that_of_its_attempt(agents: Agents) -> None:
     assert large > max(before, after) + LARGE_BYTES // 2
     assert {result.peak_gpu_bytes for result in results} == {0}
     assert not {"peak_bytes", "peak_gpu_bytes"} & TaskResult().model_dump().keys()
-
-
-def test_a_peak_that_cannot_be_counted_anew_is_not_known(tmp_path: Path) -> None:
-    """What the kernel counted before belongs to other attempts."""
-    assert not reset_peak(tmp_path / "absent")
-    (tmp_path / "status").write_text("VmPeak:\t 9 kB\nVmHWM:\t  7 kB\n")
-    assert (peak_bytes(tmp_path), peak_bytes(tmp_path / "absent")) == (7 * 1024, 0)
 
 
 _HUNGRY = """

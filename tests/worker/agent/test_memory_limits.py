@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.events import TaskFailed
 from cerebro.contract.records import Device, PodRef
-from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.execution import Execution
-from tests.worker.agent.agents import Agents
 
 
 def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Execution:
@@ -48,23 +45,3 @@ def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
 def test_of_several_devices_the_smallest_counts(devices: tuple[int, ...], expected: int) -> None:
     """Each rank has one for itself."""
     assert execution(pod=None, devices=devices)._limit_bytes("device") == expected
-
-
-def test_whom_older_versions_ask_is_told_as_before(agents: Agents) -> None:
-    """They could not read more."""
-    agents.start()
-    told = agents.end_of(agents.give(1, "memory"))
-    assert isinstance(told, TaskFailed)
-    assert (told.failure.kind, told.failure.place) == (FailureKind.OUT_OF_MEMORY, "host")
-    assert "limit_bytes" not in told.failure.model_dump()
-
-
-def test_a_process_that_ran_out_of_memory_is_used_no_more(agents: Agents) -> None:
-    """What earlier sub-epochs have left in it may be the cause."""
-    agents.start()
-    pids = []
-    for partition, what in enumerate(("pid", "memory", "pid")):
-        agents.end_of(agents.give(partition, what))
-        if what == "pid":
-            pids.append(agents.log(partition).split("process ")[1].split()[0])
-    assert pids[0] != pids[1]

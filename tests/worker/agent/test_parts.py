@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +12,6 @@ from cerebro import errors
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.runtime.kvs import KvsClient
-from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.child import failure_of
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.lease import Lease
@@ -24,7 +20,6 @@ from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox
 from cerebro.worker.agent.reports import Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
-from tests.waiting import HANG_S
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:
@@ -34,28 +29,8 @@ def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxIte
 # --- mailbox -----------------------------------------------------------------------------------------
 
 
-def is_ringing(mailbox: Mailbox) -> bool:
-    return bool(select.select([mailbox], [], [], 0)[0])
-
-
 def mailbox_of(queues: DeviceQueues | None = None) -> Mailbox:
     return Mailbox(queues or DeviceQueues(lambda devices: None))
-
-
-def test_items_are_taken_in_order() -> None:
-    """`peek` leaves the oldest where it is; an empty mailbox has none. The next one waits until the first has left, or
-    leaves in the same step."""
-    queues = DeviceQueues(lambda devices: None)
-    mailbox = mailbox_of(queues)
-    assert mailbox.next() is mailbox.peek() is None
-    for name in ("a", "b", "c"):
-        mailbox.put(item(name))
-    assert mailbox.peek() == item("a")
-    assert [mailbox.next(), mailbox.next(), mailbox.next(item("a"))] == [item("a"), None, item("b")]
-    queues.leave(item("a"))
-    assert mailbox.next() is None
-    queues.leave(item("b"))
-    assert [mailbox.next(), mailbox.next()] == [item("c"), None]
 
 
 def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
@@ -66,30 +41,6 @@ def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
     assert mailbox.remove(item("a", 1, cancel=True))
     assert not mailbox.remove(item("a", 1, cancel=True))
     assert [mailbox.next(), *mailbox.take_all()] == [item("a", 2), item("b", 1)]
-
-
-def test_a_notification_stays_until_it_is_taken_off() -> None:
-    """A selector hears both an item and a wake-up, however many there were."""
-    mailbox = mailbox_of()
-    assert not is_ringing(mailbox)
-    for _ in range(100_000):
-        mailbox.wake()
-    assert is_ringing(mailbox)
-    mailbox.drain()
-    assert not is_ringing(mailbox)
-    mailbox.put(item())
-    assert is_ringing(mailbox)
-
-
-def test_waiting_ends_with_an_item_or_a_wake_up() -> None:
-    """From another thread; a wake-up that came first is not lost."""
-    mailbox = mailbox_of()
-    mailbox.wake()
-    assert mailbox.wait(HANG_S) is None
-    for act, expected in ((lambda: mailbox.put(item()), item()), (mailbox.wake, None)):
-        threading.Timer(0.01, act).start()
-        assert mailbox.wait(HANG_S) == expected
-    assert mailbox.wait(0) is None
 
 
 # --- lease -------------------------------------------------------------------------------------------
@@ -114,18 +65,6 @@ def test_only_the_running_attempt_can_be_lost() -> None:
     assert not lease.is_lost
 
 
-def test_points_without_values_replace_each_other() -> None:
-    """Only how far it is counts; points with values are all kept, and each is sent once."""
-    lease = Lease()
-    lease.begin(item())
-    for given in (point(1), point(2), point(3, loss=1.0), point(4), point(5, loss=2.0), point(6)):
-        lease.progress(given)
-    owner, points = lease.take_points()
-    assert owner == item()
-    assert [p.rows for p in points] == [3, 5, 6]
-    assert lease.take_points() == (item(), ())
-
-
 def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
     """There is nothing to renew any more, but what it said belongs before its commit."""
     lease = Lease()
@@ -143,27 +82,6 @@ def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
 
 
 # --- channel -----------------------------------------------------------------------------------------
-
-
-def test_messages_arrive_whole_and_in_order() -> None:
-    """Several in one packet, one in several packets, one larger than any buffer, text of any kind."""
-    ours, theirs = socket.socketpair()
-    one, other = Channel(ours), Channel(theirs)
-    assert other.pending() is None
-    ours.sendall(b'{"n": 1}\n{"n": 2}\n{"n"')
-    assert [other.pending(), other.pending(), other.pending()] == [{"n": 1}, {"n": 2}, None]
-    ours.sendall(b": 3}\n")
-    assert other.receive() == {"n": 3}
-    large = {"text": "ü\n\\" * 500_000}
-    sender = threading.Thread(target=one.send, args=(large,))
-    sender.start()
-    assert other.receive() == large
-    sender.join()
-    one.close()
-    assert other.receive() is None
-    with pytest.raises(OSError):
-        other.send({})
-    other.close()
 
 
 # --- failures ----------------------------------------------------------------------------------------
@@ -234,22 +152,6 @@ def test_lack_of_memory_is_known_by_type_and_by_text(error: BaseException, place
     assert (failure.kind is FailureKind.OUT_OF_MEMORY) == (place is not None)
 
 
-def test_a_failure_carries_message_and_traceback() -> None:
-    """Of user code with its type, of ours as it was written; very long ones are cut at the front."""
-
-    def fail(depth: int) -> None:
-        if depth:
-            fail(depth - 1)
-        raise ValueError("y" * 100_000)
-
-    with pytest.raises(ValueError) as caught:
-        fail(3)
-    failure = failure_of(caught.value)
-    assert failure.message.startswith("ValueError: yyy")
-    assert len(failure.traceback) <= 20_000
-    assert failure_of(errors.SpecError("as written")).message == "as written"
-
-
 # --- loop --------------------------------------------------------------------------------------------
 
 
@@ -317,13 +219,3 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
 
 
 # --- settings ----------------------------------------------------------------------------------------
-
-
-def test_a_worker_needs_a_token_and_a_name() -> None:
-    """Both are named when they are missing; the token is not printed."""
-    with pytest.raises(errors.ClusterError, match="CEREBRO_TOKEN and CEREBRO_WORKER"):
-        Settings.from_environment({})
-    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
-    assert settings.worker == "worker-3"
-    assert "secret" not in repr(settings)
-    assert settings.report_s == settings.lease_s / 5

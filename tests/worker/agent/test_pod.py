@@ -18,12 +18,6 @@ def test_a_worker_in_a_pod_names_it() -> None:
     assert settings.pod == PodRef(name="w-0", uid="1-2-3", container="etl")
 
 
-def test_elsewhere_there_is_none() -> None:
-    """Empty variables count as unset."""
-    assert Settings.from_environment(GIVEN).pod is None
-    assert Settings.from_environment(GIVEN | dict.fromkeys(POD, "")).pod is None
-
-
 @pytest.mark.parametrize("missing", sorted(POD))
 def test_half_a_pod_is_a_mistake(missing: str) -> None:
     """Which variable is missing is said at the start, not noticed when a worker is lost."""

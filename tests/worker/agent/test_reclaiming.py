@@ -98,64 +98,6 @@ def test_a_process_before_may_have_left_something(shelf: Shelf, monkeypatch: pyt
     assert not shelf.trash().exists()
 
 
-def test_what_could_not_be_removed_is_removed_later(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same process, though the list of data sets does not change any more."""
-    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
-    with monkeypatch.context() as patch:
-        patch.setattr(trash, "empty", lambda trash: None)
-        shelf.act()
-    assert not shelf.act()
-    assert shelf.asked == 1
-    assert not shelf.trash().exists()
-
-
-def test_a_data_set_is_not_taken_for_moved_while_it_is_there(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that removes may take the trash away under a move."""
-    rename = Path.rename
-    removed: list[Path] = []
-
-    def late(path: Path, target: Path) -> Path:
-        if not removed:
-            removed.append(target)
-            target.parent.rmdir()
-        return rename(path, target)
-
-    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
-    monkeypatch.setattr(Path, "rename", late)
-    assert shelf.act()
-    assert removed
-    assert not shelf.partition("old").exists()
-
-
-def test_only_what_is_there_is_looked_for(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list names every data set that was ever deleted."""
-    shelf.reclaim = Reclaim(seq=1, datasets=("old", *(f"gone-{n}" for n in range(1000))))
-    exists, looked = Path.exists, []
-
-    def counted(path: Path) -> bool:
-        looked.append(path)
-        return exists(path)
-
-    monkeypatch.setattr(Path, "exists", counted)
-    assert shelf.act()
-    assert not shelf.partition("old").exists()
-    assert not [path for path in looked if "gone" in str(path)]
-
-
-def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker lives on: it may need nothing of it now."""
-
-    def refuse(_: Path) -> bool:
-        raise OSError("stale file handle")
-
-    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
-    monkeypatch.setattr(Path, "exists", refuse)
-    assert shelf.act()
-    shelf.reclaimer.sweep()
-
-
 def test_a_volume_that_cannot_be_written_is_tried_again(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed
+from cerebro.contract.events import SubEpochSaved, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
 from cerebro.data.checkpoint_files import outdated
-from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_file
 from cerebro.worker.agent.discarding import outdated_by_savepoint
-from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import LIMIT_S, Agents, until
 
 
@@ -64,19 +62,6 @@ def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: st
     assert isinstance(agents.end_of(other), TaskCommitted)
 
 
-def test_one_device_is_asked_and_the_other_goes_on(agents: Agents) -> None:
-    """The request names an attempt."""
-    agents.start(devices=2)
-    one, other = agents.give(0, "saves", devices=(0,)), agents.give(1, "saves", devices=(1,))
-    for partition in (0, 1):
-        agents.begun(partition)
-    assert agents.bench.ask(task=other) == "done"
-    assert agents.failure(other)[0] is FailureKind.PREEMPTED
-    agents.gate(0).touch()
-    assert isinstance(agents.end_of(one), TaskCommitted)
-    assert [event.task for event in agents.bench.log() if isinstance(event, TaskAsked)] == [other]
-
-
 def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
     """User code can write to the connection: it gets no file of its choice into the log."""
     agents.start()
@@ -117,13 +102,3 @@ def test_a_savepoint_replaces_those_before_it(tmp_path: Path) -> None:
     )
     assert set(outdated_by_savepoint(volumes, save)) == {mine[1], first[1], aside}
     assert set(outdated(folder, 4, {before[0].name})) == {*before[1:], *mine[1:], first[1], aside}
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
-def test_the_interval_is_checked(text: str) -> None:
-    """It names what was expected."""
-    needed = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "worker-0", "CEREBRO_CORES": "1"}
-    assert Settings.from_environment(needed).savepoint_s is None
-    assert Settings.from_environment({**needed, "CEREBRO_SAVEPOINT_S": "0"}).savepoint_s == 0
-    with pytest.raises(ClusterError, match=f"CEREBRO_SAVEPOINT_S is '{text}', expected the seconds"):
-        Settings.from_environment({**needed, "CEREBRO_SAVEPOINT_S": text})

@@ -54,14 +54,6 @@ def test_a_report_is_repeated(clock: list[float]) -> None:
     assert (reports.sent, clock) == ([steps] * 6, [5.0])
 
 
-def test_a_report_that_always_fails_ends_the_worker(clock: list[float]) -> None:
-    """After two minutes: a new start gives its task back."""
-    one, _ = reporting(10**6)
-    with pytest.raises(ServerError, match="boom"):
-        one._sent([SimpleNamespace(task="t")])  # type: ignore[list-item]
-    assert clock == [121.0]
-
-
 class Registration:
     """Refuses `failures` times."""
 

@@ -42,22 +42,6 @@ def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
         assert "threads 2 2" in agents.log(number)
 
 
-def test_a_task_without_a_device_runs_beside_the_others(agents: Agents) -> None:
-    """With all cores of the worker; two of them take turns."""
-    agents.start(devices=2)
-    training = agents.give(0, "wait")
-    agents.begun(0)
-    assert isinstance(agents.end_of(agents.give(1, "work", devices=())), TaskCommitted)
-    assert "threads 4 " in agents.log(1)
-    first, second = agents.give(2, "wait", devices=()), agents.give(3, "work", devices=())
-    agents.begun(2)
-    agents.gate(2).touch()
-    assert all(isinstance(agents.end_of(key), TaskCommitted) for key in (first, second))
-    assert starts(agents)[-2:] == [first, second]
-    agents.gate(0).touch()
-    assert isinstance(agents.end_of(training), TaskCommitted)
-
-
 def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
     """However it ends: the process beside it goes on, its lease is kept, its first attempt is committed; and the device
     takes its next task."""
@@ -103,19 +87,6 @@ def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> 
     assert [key for key in starts(agents) if key != probe] == [one, other, both, after]
 
 
-def test_what_waits_for_a_device_may_be_taken_back(agents: Agents) -> None:
-    """Those behind it go on."""
-    agents.start(devices=2)
-    agents.give(0, "wait", devices=(0,))
-    agents.begun(0)
-    both = agents.give(1, "wait", devices=(0, 1))
-    behind = agents.give(2, "work", devices=(1,))
-    step = api.Revoke(task=both, attempt=1, worker="worker-0", reason="stopped")
-    assert agents.bench.decide(step) == ["done"]
-    assert isinstance(agents.end_of(behind), TaskCommitted)
-    assert not has_begun(agents, 1)
-
-
 def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
     """And gives back all that wait, on whatever devices."""
     process = agents.start(grace_s=LONG_S, devices=2)
@@ -142,17 +113,6 @@ def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) 
     assert "it was left between two batches" in agents.failure(fair)[1]
     assert "it came to no batch boundary in time" in agents.failure(stuck)[1]
     assert process.wait(LIMIT_S) == 0
-
-
-def test_a_superseded_worker_ends_all_it_runs(agents: Agents) -> None:
-    """On every device, and commits nothing."""
-    old = agents.start(lease_s=1.0, devices=2)
-    keys = [agents.give(number, "wait", devices=(number,)) for number in (0, 1)]
-    pids = [agents.begun(number) for number in (0, 1)]
-    agents.start(devices=2)
-    assert old.wait(LIMIT_S) == 0
-    assert not any(map(is_running, pids))
-    assert not [e for e in agents.bench.log() if isinstance(e, TaskCommitted) and e.task in keys]
 
 
 def test_a_worker_that_was_killed_leaves_no_process(agents: Agents) -> None:

@@ -49,31 +49,6 @@ def test_the_beginning_and_the_end_stay(before: int, after: int) -> None:
     assert left_out == (len(whole) - len(found) + 1) * 12
 
 
-def test_a_line_without_end_is_cut_as_well(tmp_path: Path) -> None:
-    """As a progress bar makes it."""
-    (tmp_path / "log").write_bytes(b"x" * 10 * LIMIT)
-    shorten(tmp_path / "log", LIMIT)
-    assert (tmp_path / "log").stat().st_size < LIMIT
-
-
-@pytest.mark.parametrize(
-    ("printed", "shown"),
-    [
-        (b"0%\r50%\r100%\n", b"100%\n"),
-        (b"long text\rno\n", b"nong text\n"),
-        (b"windows\r\n", b"windows\n"),
-        (b"not ended\r", b"not ended"),
-        ("█  \r██ \r███\n".encode(), "███\n".encode()),
-        (b"\xff\xfe\rx\n", b"x\xfe\n"),
-        (b"plain\n", b"plain\n"),
-        (b"", b""),
-    ],
-)
-def test_a_line_keeps_its_last_state(printed: bytes, shown: bytes) -> None:
-    """Each return starts to overwrite the line, as on a terminal."""
-    assert folded_line(printed) == shown
-
-
 @given(st.lists(st.text("ab\r\n█", max_size=8), max_size=20))
 def test_a_folded_log_has_all_lines_as_a_terminal_shows_them(printed: list[str]) -> None:
     """In their order; lines without a return stay byte for byte."""
@@ -119,16 +94,6 @@ def test_a_line_without_an_end_takes_little_memory(piece: bytes, tmp_path: Path)
     assert path.read_bytes() == shown
 
 
-def test_a_very_long_line_is_cut(tmp_path: Path) -> None:
-    """Its ends stay, and the lines around it."""
-    (tmp_path / "log").write_bytes(b"before\n" + b"x" * 200_000 + b"\nafter\n")
-    fold(tmp_path / "log")
-    before, cut, after = (tmp_path / "log").read_bytes().splitlines()
-    assert (before, after) == (b"before", b"after")
-    assert b"140,000 bytes of this line are left out" in cut
-    assert len(cut) < 1 << 16
-
-
 def test_the_log_of_an_ended_attempt_is_folded(tmp_path: Path) -> None:
     """A progress bar of a hundred thousand states is one short line."""
     logs, path = TaskLogs(LIMIT), tmp_path / "log"
@@ -141,29 +106,6 @@ def test_the_log_of_an_ended_attempt_is_folded(tmp_path: Path) -> None:
     logs.end([path])
     logs.keep_short()
     assert path.read_bytes() == b"first\n100000 of 100000\nlast\n"
-
-
-def test_a_log_is_looked_at_once_more_after_its_end(tmp_path: Path) -> None:
-    """And no longer. One that is not there, or was removed, is none."""
-    logs, path = TaskLogs(LIMIT), tmp_path / "log"
-    logs.begin([path, tmp_path / "rank1"])
-    logs.keep_short()
-    path.write_bytes(lines(0, 3000))
-    logs.end([path])
-    logs.keep_short()
-    assert path.stat().st_size < LIMIT
-    path.write_bytes(lines(0, 3000))
-    logs.keep_short()
-    assert path.stat().st_size > LIMIT
-
-
-def test_without_a_limit_nothing_is_left_out(tmp_path: Path) -> None:
-    """As who sets 0 wants it."""
-    logs, path = TaskLogs(0), tmp_path / "log"
-    path.write_bytes(lines(0, 3000))
-    logs.begin([path])
-    logs.keep_short()
-    assert path.stat().st_size > LIMIT
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -60,22 +60,6 @@ def test_a_lost_peer_is_known_by_what_libraries_say(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [
-        OWN,
-        MEMORY,
-        Failure(
-            kind=FailureKind.USER_ERROR, message="ConnectionResetError: [Errno 104] Connection reset by peer"
-        ),
-        Failure(kind=FailureKind.USER_ERROR, message="requests: Connection closed by peer"),
-    ],
-)
-def test_a_users_own_connection_is_no_peer(failure: Failure) -> None:
-    """What it downloads from may close a connection, too; and lack of memory is a cause whatever it broke."""
-    assert not is_lost_peer(failure)
-
-
-@pytest.mark.parametrize(
     ("batches", "operations", "done", "rank", "text"),
     [
         ((18, 18, 17), (), (), 2, "is at batch 17, the others at 18"),

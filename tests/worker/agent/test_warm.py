@@ -17,7 +17,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.children import IDLE_S, REST_S, ChildPool
+from cerebro.worker.agent.children import REST_S, ChildPool
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
@@ -184,12 +184,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 ETL, MODEL = "tests.worker.agent.fake_handler", "tests.worker.agent.warm_handler"
 
 
-def test_each_handler_keeps_its_process_beside_the_others(kept: Kept) -> None:
-    """A fit after preprocessing, and preprocessing after that, find theirs."""
-    etl, model = kept.task(ETL), kept.task(MODEL)
-    assert (kept.task(ETL), kept.task(MODEL)) == (etl, model)
-
-
 def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
     """On its device; where there is one already, or one is busy, none is started."""
     busy = kept.take(MODEL, devices=(1,))
@@ -200,31 +194,6 @@ def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
     kept.make_ready(MODEL, 0, 1)
     assert kept.take(MODEL).pid == ready
     assert is_running(busy.pid)
-
-
-def test_no_process_is_made_ready_while_memory_is_short(kept: Kept) -> None:
-    """What may come does not take what runs needs."""
-    kept.use(95)
-    kept.make_ready(MODEL, 0)
-    assert not kept.children._children
-
-
-def test_another_setting_needs_another_process(kept: Kept, tmp_path: Path) -> None:
-    """Of the two only the newer one is kept."""
-    first, model = kept.task(ETL), kept.task(MODEL)
-    second = kept.task(ETL, archive=str(tmp_path))
-    assert second != first
-    assert not is_running(first)
-    assert kept.task(MODEL) == model
-
-
-def test_a_process_without_a_task_for_long_is_ended(kept: Kept) -> None:
-    """Counted from the end of its last one."""
-    etl, model = kept.task(ETL), kept.task(MODEL)
-    kept.children._children[(0,), ETL].used -= IDLE_S
-    kept.children.tidy()
-    assert not is_running(etl)
-    assert is_running(model)
 
 
 def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> None:
@@ -257,15 +226,6 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
     assert not is_running(model.pid)
 
 
-def test_a_machine_without_a_limit_can_be_short_too(kept: Kept) -> None:
-    """As the kernel tells of what is available."""
-    kept.task(ETL)
-    (kept.files / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 300 kB\n")
-    assert not kept.children.is_crowded()
-    (kept.files / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 90 kB\n")
-    assert kept.children.is_crowded()
-
-
 def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) -> None:
     """A device's own slot is done with its task a moment later, and again when it has ended: neither frees, nor ends,
     what a task of several devices has by then."""
@@ -289,23 +249,3 @@ def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
     kept.children.done((0,), is_spent=True)
     assert not is_running(child.pid)
     assert kept.task(ETL) != child.pid
-
-
-def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
-    """Once, and again after its next task; at once when another one has something to do."""
-    child = kept.take(MODEL)
-    child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
-    kept.children.done((0,))
-    kept.children.tidy()
-    assert not child.is_resting  # its next task is probably near
-    kept.task(ETL)
-    assert child.is_resting
-
-
-def test_resting_reaches_the_handler(kept: Kept, tmp_path: Path) -> None:
-    """In the process that runs user code."""
-    child = kept.take(MODEL)
-    child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
-    kept.children.done((0,))
-    child.rest()
-    until((tmp_path / "rested").exists, "rest")

@@ -7,7 +7,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,14 +85,6 @@ def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
     assert not job.cache_folder.exists()
 
 
-@pytest.mark.parametrize("root", ["s3"], indirect=True)
-def test_copies_are_removed_with_their_shard(tmp_path: Path, root: str) -> None:
-    """Never more copies than a shard has rows: a partition may be larger than the worker's disk."""
-    job = _job(tmp_path, root, NAMES)  # four shards of five rows
-    preprocess(job, ReadObject, nothing)
-    assert max(values[1] for values in stored(job.output_folder).values()) <= 5
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -112,18 +103,6 @@ def test_an_object_that_cannot_be_had_is_its_rows_failure(
     assert row.id == 3
     assert name in row.error
     assert re.search(expected, row.error)
-
-
-def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
-    """A null names nothing; a list names all its items."""
-
-    class Several(ReadObject):
-        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-            return sum(int((Path(object_dir) / name).read_text()) for name in row["file"] or []), None
-
-    job = _job(tmp_path, root, [NAMES[1:4], None, [NAMES[7]]])
-    preprocess(job, Several, nothing)
-    assert stored(job.output_folder) == {0: [6], 1: [0], 2: [7]}
 
 
 def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> None:
@@ -181,26 +160,6 @@ def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) 
     assert sorted(remote.fetched) == sorted(NAMES)
     assert remote.most_at_once <= 2
     assert not (tmp_path / "cache").exists()
-
-
-def test_the_effort_for_a_row_does_not_grow_with_the_rows(
-    tmp_path: Path, remote: _Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None of the objects that were fetched before is looked at again."""
-    looks = 0
-
-    def done(future: Future[None]) -> bool:
-        nonlocal looks
-        looks += 1
-        return False
-
-    monkeypatch.setattr(Future, "done", done)
-    rows = [{"file": name} for name in NAMES]
-    with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
-        for position in range(len(rows)):
-            objects.wait(position)
-    assert looks <= len(rows)
-    assert sorted(remote.fetched) == sorted(NAMES)
 
 
 def test_two_objects_are_never_copied_to_one_file(tmp_path: Path, remote: _Remote) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.tables import write_table
-from cerebro.errors import LocatorError, ObjectStoreError, PreemptedError, SpecError
+from cerebro.errors import ObjectStoreError, PreemptedError, SpecError
 from cerebro.spec import ETLSpec
 from cerebro.worker.preprocessing import fitting
 from cerebro.worker.preprocessing.fitting import FitPass
@@ -114,29 +114,6 @@ def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.Mo
     assert (ids, sizes) == ([0, 1, 2, 3, 4, 6], [3, 1, 2])
 
 
-def test_objects_are_told_one_by_one_and_few_lie_there_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So a slow store is no hang, and the volume need not hold those of a large batch."""
-    root = tmp_path / "objects"
-    root.mkdir()
-    for one in range(7):
-        (root / f"{one}.txt").write_text(str(one))
-    monkeypatch.setattr(fitting, "_FETCHED_ROWS", 3)
-    monkeypatch.setattr(fitting, "open_store", lambda uri: Remote(str(root)))
-    told: list[int] = []
-    made = passing(
-        Collecting(100, ["file"]),
-        parts(tmp_path, [7]),
-        tmp_path,
-        objects_uri="s3://there",
-        on_rows=lambda rows, total: told.append(rows),
-    )
-    assert made.fit()[1] == [3, 3, 1]
-    assert sorted(set(told)) == list(range(8))
-    assert told == sorted(told)
-
-
 def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
     """The rows at hand, and the frames of user code."""
 
@@ -182,18 +159,6 @@ def test_trouble_that_is_not_user_codes_is_told_as_it_is(
             passing(spec, parts(tmp_path, [10]), tmp_path, objects_uri="s3://there").fit()
 
 
-def test_user_code_may_have_seen_enough(tmp_path: Path) -> None:
-    """Then what it returns counts, and so do the rows that it was given."""
-
-    class Sampling(Collecting):
-        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
-            return next(batches)["id"].to_pylist()
-
-    made = passing(Sampling(), parts(tmp_path, [10]), tmp_path)
-    assert made.fit() == [0, 1, 2, 3]
-    assert made.rows == 4
-
-
 def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
     """Where its worker is asked to end; user code's ``except Exception`` does not keep that."""
 
@@ -203,12 +168,6 @@ def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
 
     with pytest.raises(PreemptedError):
         passing(Collecting(), parts(tmp_path, [10]), tmp_path, on_rows=leave).fit()
-
-
-def test_missing_metadata_is_told(tmp_path: Path) -> None:
-    """With the file."""
-    with pytest.raises(LocatorError, match="train-9"):
-        passing(Collecting(), [tmp_path / "train-9.arrow"], tmp_path).fit()
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])

@@ -14,7 +14,6 @@ from cerebro.contract.records import COMPUTES, ExperimentRecord, Locator, Locato
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import AuditTask, TaskResult, TrainTask
 from cerebro.contract.trials import DeviceKind
-from cerebro.errors import CheckpointCorruptError
 from cerebro.spec import DataLoader
 from cerebro.state.audits import Audit
 from cerebro.worker.training import comparing
@@ -173,14 +172,6 @@ def test_a_metric_that_is_not_finite_is_a_difference(
     outcome = trained.redo(1).audit
     assert outcome is not None
     assert outcome.differences[0].startswith("loss became nan")
-
-
-def test_a_checkpoint_that_is_gone_fails_the_redo_alone(trained: Trained) -> None:
-    """It is told as such; the fold drops the audit."""
-    path = trained.volumes.checkpoint(trained.task(1).made.name)
-    path.unlink()
-    with pytest.raises(CheckpointCorruptError):
-        trained.redo(1)
 
 
 def test_digests_are_equal_exactly_where_states_are() -> None:

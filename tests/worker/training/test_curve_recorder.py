@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from cerebro.contract.tasks import MAX_POINTS, Curve, Position, TrainTask
 from cerebro.spec import Checkpoint, DataLoader
@@ -45,16 +44,6 @@ def test_nothing_that_was_reported_is_lost(values: list[float]) -> None:
         begin += point.number
 
 
-def test_the_name_that_is_reported_first_is_followed() -> None:
-    recorder = CurveRecorder(0.0, lambda: 1.0)
-    recorder.record({"loss": 3.0, "accuracy": 0.1})
-    recorder.record({"accuracy": 0.2})
-    recorder.record({"accuracy": 0.3, "loss": 1.0})
-    found = recorder.curve()
-    assert found is not None
-    assert (found.name, [point.mean for point in found.points]) == ("loss", [3.0, 1.0])
-
-
 def test_a_tensor_that_changes_in_place_was_what_it_was() -> None:
     """Users add up losses in one tensor, which may need a gradient."""
     running = torch.zeros(1, requires_grad=True)
@@ -68,11 +57,6 @@ def test_a_tensor_that_changes_in_place_was_what_it_was() -> None:
     assert [point.mean for point in found.points] == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("value", ["none", None, torch.zeros(3)])
-def test_without_a_number_there_is_no_curve(value: Any) -> None:
-    assert recorded(value) is None
-
-
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.nan), 1.7e308])
 def test_a_curve_tells_of_divergence(value: Any) -> None:
     """From the first value on, or by the last one, also where sums are too large."""
@@ -82,25 +66,6 @@ def test_a_curve_tells_of_divergence(value: Any) -> None:
     assert (late.has_diverged, [point.mean for point in late.points]) == (True, [2.0, 1.0])
     for curve in (throughout, late):
         assert Curve.model_validate_json(curve.model_dump_json()) == curve
-
-
-def test_who_is_finite_again_has_not_diverged() -> None:
-    """Some batches have no loss; and what is told of others is what older versions told."""
-    found = recorded(2.0, math.nan, 1.0)
-    assert found is not None
-    assert not found.has_diverged
-    assert "has_diverged" not in found.model_dump(mode="json")
-    with pytest.raises(ValidationError, match="no points"):
-        Curve(name="loss", points=())
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, "none", None, torch.zeros(3)])
-def test_what_is_no_finite_number_is_left_out(value: Any) -> None:
-    """It could not be stored, and does not fail the sub-epoch."""
-    found = recorded(value, 1.0)
-    assert found is not None
-    assert [point.mean for point in found.points] == [1.0]
-    assert Curve.model_validate_json(found.model_dump_json()) == found
 
 
 class Reporting(Linear):

@@ -6,11 +6,10 @@ import copy
 import itertools
 import os
 import signal
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from cerebro.data import durable
 from cerebro.data.base_file import Layout, base_written, is_base, layout_of
 from cerebro.data.checkpoint_files import outdated
 from cerebro.data.durable import checksum
-from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
+from cerebro.errors import CheckpointCorruptError, StorageFullError
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from cerebro.worker.training import frozen as freezing
 from cerebro.worker.training.checkpoint import check, load, read, save
@@ -34,13 +33,6 @@ from cerebro.worker.training.tracking import Checkpoint
 
 WIDTH = 128
 TENSOR = 4 * WIDTH * WIDTH
-
-
-class Point(NamedTuple):
-    """What is no tuple to whoever reads it again."""
-
-    x: int
-    y: int
 
 
 @pytest.fixture(autouse=True)
@@ -203,33 +195,6 @@ def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path:
     assert len(bases(tmp_path)) == 1
 
 
-def test_of_very_many_weights_as_many_are_set_apart_as_a_layout_may_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With those that were and have changed; and none of which the name is too long."""
-    monkeypatch.setattr(freezing, "MOST_RANGES", 3)
-    odd = nn.Module()
-    odd.add_module("x" * 200, nn.Linear(WIDTH, WIDTH).requires_grad_(False))
-    trainee = holder(nn.Sequential(odd, *network(6)))
-    reference = saved(trainee, tmp_path, 0)
-    (base,) = bases(tmp_path)
-    assert base_written(base).num_bytes == 3 * TENSOR
-    trainee = hopped(tmp_path, reference, nn.Sequential(copy.deepcopy(odd), *network(6)))
-    only(trainee)[1].weight.data.mul_(2)
-    layout = _layout_at(tmp_path / saved(trainee, tmp_path, 1).name)
-    assert layout is not None
-    assert (len(layout.ranges), len(layout.changing)) == (2, 1)
-
-
-def test_what_freezes_later_is_set_apart_then(tmp_path: Path) -> None:
-    """Also where `train` freezes it."""
-    trainee = hopped(tmp_path, saved(holder(network(trained=4)), tmp_path, 0), network(trained=4))
-    assert bases(tmp_path) == []
-    only(trainee)[0].requires_grad_(False)
-    saved(trainee, tmp_path, 1)
-    assert len(bases(tmp_path)) == 1
-
-
 def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
     """Within a module, across modules, and in what user code keeps of them; one that is a view of them is not lost."""
     one, other = network(), nn.Linear(WIDTH, WIDTH)
@@ -247,24 +212,6 @@ def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
     assert torch.equal(found["models"][1]["weight"], one[0].weight)
     assert torch.equal(found["checkpoint"]["teacher"]["weight"], one[0].weight)
     assert torch.equal(found["checkpoint"]["turned"], one[0].weight.t())
-
-
-@pytest.mark.parametrize("odd", [defaultdict(list), Point(1, 2), frozenset({1, 2})])
-def test_what_cannot_be_saved_is_told_as_ever(tmp_path: Path, odd: object) -> None:
-    """With its place; also what looks much like a dict or a tuple. Nothing stays."""
-    trainee = holder()
-    trainee.checkpoint["kept"] = [odd]
-    with pytest.raises(SpecError, match=rf"checkpoint\['kept'\]\[0\] holds a .*{type(odd).__name__}"):
-        trainee.save(tmp_path, name(0))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_every_dtype_is_set_apart(tmp_path: Path, dtype: torch.dtype) -> None:
-    trainee = holder(network().to(dtype))
-    freezing.LEAST_BYTES = TENSOR // 2  # put back by the fixture
-    reference = saved(trainee, tmp_path, 0)
-    assert own_bytes(tmp_path, reference) < reference.size / 2
 
 
 @given(rows=st.integers(1, 40), cuts=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 1000))
@@ -317,14 +264,6 @@ def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
     trainee.frozen.layout = _layout_at(tmp_path / reference.name)
     if how != "flipped":
         saved(trainee, tmp_path, 1)
-
-
-def test_damage_to_a_base_between_check_and_use_is_noticed(tmp_path: Path) -> None:
-    reference = saved(holder(), tmp_path, 0)
-    checked = check(tmp_path, reference)
-    damaged_bases()["flipped"](tmp_path / bases(tmp_path)[0])
-    with pytest.raises(CheckpointCorruptError, match="was damaged between bytes"):
-        read(checked, "cpu")
 
 
 @pytest.mark.parametrize("byte", [-1, -20, -40, -200, 100])
@@ -411,19 +350,6 @@ def test_a_volume_that_is_full_keeps_no_new_base_and_tells_what_all_of_it_needs(
     assert error.value.needs_bytes > 2 * state_bytes(trainee.state())  # type: ignore[attr-defined]
 
 
-def test_a_volume_that_is_full_beside_a_base_tells_what_the_checkpoint_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The base stays, and is not written again."""
-    trainee = hopped(tmp_path, saved(holder(), tmp_path, 0))
-    before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(durable.DurableFile, "write", full)
-    with pytest.raises(StorageFullError) as error:
-        trainee.save(tmp_path, name(1))
-    assert sorted(tmp_path.iterdir()) == before
-    assert 2 * TENSOR < error.value.needs_bytes - (1 << 20) < 4 * TENSOR  # type: ignore[attr-defined]
-
-
 def full(*args: object, **named: object) -> int:
     raise StorageFullError("full")
 
@@ -498,26 +424,3 @@ def test_a_user_gets_one_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorruptError):
         files.merged(reference)
     assert not path.exists()
-
-
-def test_copies_for_users_of_two_clusters_do_not_meet(tmp_path: Path) -> None:
-    """Where experiments, runs and models have the same names."""
-    paths = []
-    for cluster in ("one", "other"):
-        volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / cluster)})
-        volumes.checkpoints.mkdir(parents=True)
-        trainee = holder()
-        trainee.checkpoint["cluster"] = cluster
-        reference = saved(trainee, volumes.checkpoints, 0)
-        paths.append((MountedFiles(volumes, tmp_path / "cache").merged(reference), reference))
-    assert all(checksum(path).checksum == reference.checksum for path, reference in paths)
-
-
-def test_a_cache_that_cannot_be_written_is_not_laid_to_the_checkpoint(tmp_path: Path) -> None:
-    """The message names the cache."""
-    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
-    volumes.checkpoints.mkdir(parents=True)
-    reference = saved(holder(), volumes.checkpoints, 0)
-    (tmp_path / "cache").write_text("in the way")
-    with pytest.raises(OSError, match="cache"):
-        MountedFiles(volumes, tmp_path / "cache").merged(reference)

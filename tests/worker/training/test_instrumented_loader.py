@@ -14,8 +14,6 @@ import torch
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.errors import SpecError
-from cerebro.worker.training import torch_view
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import generators, seed_everything, set_generators
 from tests.data.rows import write_partition
@@ -54,21 +52,6 @@ def test_each_batch_is_told_before_it_is_given_and_the_end_too(
     assert [(rows, batch) for rows, batch, _ in listener.told] == [(0, 0), (4, 1), (8, 2), (10, 3)]
 
 
-def test_reported_numbers_go_with_the_next_batch(feed: InstrumentedLoader, listener: Listener) -> None:
-    """The newest of each name; names of earlier batches stay until they are replaced."""
-    for number, _ in enumerate(feed):
-        feed.report(loss=float(number))
-        if number == 0:
-            feed.report(first=7.0)
-    assert [values for _, _, values in listener.told] == [
-        {},
-        {"loss": 0.0, "first": 7.0},
-        {"loss": 1.0, "first": 7.0},
-        {"loss": 2.0, "first": 7.0},
-    ]
-    assert feed.values() == {"loss": 2.0, "first": 7.0}
-
-
 def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader, listener: Listener) -> None:
     """Waiting for a GPU at each batch would cost more than the batch."""
 
@@ -85,23 +68,6 @@ def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader
     assert OnTheGpu.fetched == 0
     assert feed.values() == {"loss": 0.5}
     assert OnTheGpu.fetched == 1
-
-
-@pytest.mark.parametrize(
-    "value", [1, 0.5, np.float32(0.5), torch.tensor(0.5), torch.ones(1, requires_grad=True)]
-)
-def test_numbers_of_any_kind_may_be_reported(feed: InstrumentedLoader, value: Any) -> None:
-    """They become floats."""
-    feed.report(x=value)
-    assert type(feed.values()["x"]) is float
-
-
-def test_two_passes_in_one_sub_epoch_are_both_told(feed: InstrumentedLoader, listener: Listener) -> None:
-    """A user may pass over the data several times: each pass shows that the sub-epoch is alive."""
-    list(feed)
-    told = len(listener.told)
-    list(feed)
-    assert len(listener.told) == 2 * told
 
 
 def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
@@ -127,12 +93,6 @@ def test_every_pass_counts_from_the_sub_epochs_first_batch(feed: InstrumentedLoa
     assert feed.step == 1
     next(iter(feed))
     assert feed.step == 0
-
-
-def test_a_sub_epoch_of_which_nothing_is_told_is_all_there_is(feed: InstrumentedLoader) -> None:
-    """As in `test`, in `predict`, and on a notebook's few rows."""
-    assert (feed.epoch, feed.epochs, feed.sub_epoch, feed.sub_epochs) == (0, 1, 0, 1)
-    assert (feed.step, feed.total_steps) == (0, 3)
 
 
 def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
@@ -193,12 +153,3 @@ def test_a_library_that_seeds_before_its_loop_changes_no_number(
     assert drawn(view) == expected
     seed_everything(42)  # user code that seeds later has its way
     assert drawn(view) != expected
-
-
-def test_processes_of_a_loader_of_torch_are_refused(
-    feed: InstrumentedLoader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of them would hand out all rows."""
-    monkeypatch.setattr(torch_view, "get_worker_info", object)
-    with pytest.raises(SpecError, match="num_workers=0"):
-        next(iter(feed.as_torch()))

@@ -174,18 +174,6 @@ def test_a_model_that_fits_no_device_is_evaluated_on_the_host(tmp_path: Path) ->
         assert handler.handle(validation(checkpoint), 1).metrics == expected
 
 
-def test_what_no_batch_is_small_enough_for_is_told(tmp_path: Path) -> None:
-    """By the first error, which tells of the last one."""
-    spec = Hungry()
-    checkpoint = trained(tmp_path, spec)
-    spec.most = 0
-    with handler_of(spec, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError) as caught:
-        handler.handle(validation(checkpoint), 1)
-    assert (
-        "The evaluation was repeated in batches of 1 rows and failed again" in failure_of(caught.value).text
-    )
-
-
 class HostBound(Hungry):
     """Fits no device, and cannot be done on the host either, for a reason of the test's."""
 

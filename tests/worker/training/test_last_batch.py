@@ -16,7 +16,6 @@ from cerebro.spec import SubEpochSpec
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import has_drawn, seed_everything
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 from tests.data.rows import write_partition
 from tests.state.stories import sub_epoch
@@ -64,33 +63,6 @@ def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
         trained(tmp_path, 9, 4)
 
 
-def test_another_fault_keeps_its_words(tmp_path: Path) -> None:
-    """No batch has one row here: user code cut it."""
-
-    class Cut(Normalised):
-        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-            for inputs, _ in dataloader:
-                models[0](inputs.flatten(1)[:1])
-            return {}
-
-    write_partition(tmp_path, [8])
-    loader = PartitionLoader([tmp_path], batch_size=4, seed=1)
-    (inputs, _) = next(iter(loader))
-    spec = Cut(inputs.flatten(1).shape[1])
-    trainee = create(spec, {}, seed=1, model="m00", device=torch.device("cpu"))
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        train_sub_epoch(
-            spec,
-            trainee,
-            InstrumentedLoader(loader),
-            {"batch_size": 4},
-            seed=1,
-            model="m00",
-            epoch=1,
-            partition=0,
-        )
-
-
 @pytest.mark.parametrize(("rows", "size", "kept"), [(9, 4, [4, 4]), (8, 4, [4, 4]), (7, 4, [4]), (4, 4, [4])])
 def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
     """The other batches stay. Rows and batches are counted without the last batch."""
@@ -132,13 +104,3 @@ def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -
     assert saved["checkpoint"]["steps"] == [(step, 3 * per_epoch) for step in range(3 * per_epoch)]
     again = repeated(story, model, volumes, sizes, tmp_path, Normalised())
     assert list(comparing.differences(again, saved)) == []
-
-
-def test_random_numbers_that_were_drawn_are_seen() -> None:
-    """A replay says then that a tolerance cannot apply."""
-    seed_everything(7)
-    assert not has_drawn(7)
-    before = torch.get_rng_state()
-    torch.nn.functional.dropout(torch.ones(2))
-    assert has_drawn(7)
-    assert not torch.equal(torch.get_rng_state(), before)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import cerebro
 from cerebro.contract.metrics import total
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
+from cerebro.errors import MetricError, NonFiniteMetricError
 from cerebro.spec import Ratio
 from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit, mean
@@ -87,21 +87,6 @@ def test_ratios_of_an_epoch_are_those_of_all_rows(
     expected = {name: each.value for name, each in counted(rows).items() if isinstance(each, Ratio)}
     assert {name: value for name, value in mean(visits).items() if name != "loss"} == expected
     assert mean(visits)["loss"] == pytest.approx(counted(rows)["loss"])
-
-
-def test_results_without_ratios_are_as_before() -> None:
-    """Older versions read them; so are logs of theirs by this one."""
-    written = TaskResult(rows=3, metrics={"loss": 0.5}).model_dump(mode="json")
-    assert "ratios" not in written
-    assert mean([visit({"loss": 0.5}, 3, 0), visit({"loss": 1.0}, 1, 1)]) == {"loss": 0.625}
-
-
-def test_nothing_to_count_is_zero() -> None:
-    """In one part it counts nothing; in all of them the metric is 0."""
-    assert checked_metrics({"f1": Ratio(0, 0)}, "test", "here") == {"f1": Ratio(0.0, 0.0)}
-    assert mean([visit({"f1": Ratio(0, 0)}, 5, 0)]) == {"f1": 0.0}
-    assert mean([visit({"f1": Ratio(0, 0)}, 5, 0), visit({"f1": Ratio(1, 2)}, 1, 1)]) == {"f1": 0.5}
-    assert (Ratio(1, 2) + Ratio(2, 3)).value == 0.6
 
 
 TERM = st.floats(allow_nan=True, allow_infinity=True)
@@ -183,13 +168,6 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> N
         checked_metrics({"m": value}, "test", "here")
 
 
-def test_of_no_rows_numbers_are_as_without_ratios() -> None:
-    """An epoch's mean of no rows is 0, whatever else it has."""
-    sub_epochs = [visit({"f1": Ratio(1, 2), "loss": 1.0}, 0, number) for number in (0, 1)]
-    assert mean(sub_epochs) == {"f1": 0.5, "loss": 0.0}
-    assert mean([visit({"loss": 1.0}, 0, number) for number in (0, 1)]) == {"loss": 0.0}
-
-
 @pytest.mark.parametrize(
     ("value", "error", "told"),
     [
@@ -247,11 +225,3 @@ def test_what_only_some_sub_epochs_return_is_no_error(merges: dict[str, bool]) -
     assert mean([visit({"loss": 1.0, "x": 2.0}, 1, 0), visit({"loss": 1.0, "f1": Ratio(1, 2)}, 1, 1)]) == {
         "loss": 1.0
     }
-
-
-def test_ranks_that_return_another_kind_are_refused() -> None:
-    """As those that do not name the same metrics."""
-    with pytest.raises(
-        RanksDifferError, match=r"'f1' as a ratio on some ranks only \(rank 0 Ratio.*, rank 1 0.5\)"
-    ):
-        of_ranks([RankMetrics({"f1": Ratio(1, 2)}, 5, 0), RankMetrics({"f1": 0.5}, 5, 1)])

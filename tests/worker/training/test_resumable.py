@@ -90,14 +90,6 @@ def told(
     return saying
 
 
-def test_a_tracked_optimizer_is_enough_where_nothing_else_lives_from_batch_to_batch(rows: MappedRows) -> None:
-    """The README's template: nothing more is to be said."""
-    with sub_epoch(rows, Loop(template)) as one:
-        assert one.attempt({5}, 5) is None
-        one.attempt()
-    assert one.taken == [5]
-
-
 @pytest.mark.parametrize(
     ("loop", "why"),
     [

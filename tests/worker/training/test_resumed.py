@@ -143,15 +143,6 @@ def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volu
     assert (result.rows, result.resumed_rows) == (ROWS, 24)
 
 
-def test_without_time_to_save_the_sub_epoch_is_left_as_it_is(volumes: Volumes) -> None:
-    """Two seconds and twice what a savepoint takes."""
-    with worker(volumes) as one:
-        one.end_at(6, left_s=1.9)
-        with pytest.raises(PreemptedError):
-            one.handler.handle(task(), 1)
-        assert one.saved() == []
-
-
 def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -> None:
     """As often as the worker is told; the newest of them is good as well."""
     with worker(volumes) as one:
@@ -162,15 +153,6 @@ def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -
     assert [savepoint.batch for savepoint in saved] == list(range(1, 16))
     with worker(volumes) as other:
         assert same(other.handler.handle(task(saved[-1]), 2), result)
-
-
-def test_a_sub_epoch_computes_with_the_threads_that_it_began_with(volumes: Volumes) -> None:
-    """On a worker with other cores: another number of threads would round differently, and replay could not know."""
-    savepoint = left(volumes, 6, cores=2)
-    with worker(volumes, cores=1) as other:
-        result = other.handler.handle(task(savepoint), 2)
-    assert result.cores == 2
-    assert same(result, whole(volumes, cores=2))
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])

@@ -25,14 +25,6 @@ def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float =
     return taken
 
 
-@given(sub_epoch_s=st.floats(1, 119), cost_s=st.floats(0, 30))
-def test_a_sub_epoch_of_less_than_two_minutes_saves_nothing_by_the_clock(
-    sub_epoch_s: float, cost_s: float
-) -> None:
-    """It is done again as quickly."""
-    assert clocked(Timer(), sub_epoch_s=sub_epoch_s, cost_s=cost_s) == []
-
-
 @given(sub_epoch_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
 def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: float) -> None:
     """Of what follows the first one, whose cost nobody knew; and none waits for more than a quarter of an hour but for
@@ -55,21 +47,3 @@ def test_the_interval_is_youngs() -> None:
     assert timer.interval_s() == 5_000
     assert Timer(5.0).interval_s() == 5
     assert Timer(0.0).interval_s() == math.inf
-
-
-def test_one_that_could_not_be_taken_tells_nothing_of_the_cost() -> None:
-    """The next is due an interval later all the same."""
-    timer = Timer(between_losses_s=10_000.0)
-    timer.tried(0.0, 2.0, is_taken=True)
-    timer.tried(300.0, 300.1, is_taken=False)
-    assert timer.interval_s() == 200
-    assert not timer.is_due(450.0, share=0.5)
-    assert timer.is_due(501.0, share=0.5)
-
-
-def test_one_is_taken_at_the_end_where_there_is_time() -> None:
-    """Two seconds, and twice what it takes."""
-    timer = Timer()
-    timer.tried(10.0, 13.0, is_taken=True)
-    assert timer.fits(8.0)
-    assert not timer.fits(7.9)

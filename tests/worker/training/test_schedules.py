@@ -138,13 +138,6 @@ def test_a_training_that_is_cut_in_its_middle_follows_the_new_length(name: str) 
         assert rates(*tracking(trained(make, before, 5), make, now), 2) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_same_length_changes_nothing(name: str) -> None:
-    """To the bit: the state that was saved is loaded."""
-    make = SCHEDULES[name]
-    assert rates(*tracking(trained(make, 16, 7), make, 16), 4) == rates(*made(make, 16), 11)[14:]
-
-
 @pytest.mark.parametrize("now", [16, 32])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_user_code_may_step_a_new_schedule_to_its_place_before_it_is_tracked(name: str, now: int) -> None:
@@ -156,16 +149,6 @@ def test_user_code_may_step_a_new_schedule_to_its_place_before_it_is_tracked(nam
     checkpoint.track(optimizer=optimizer, schedule=schedule)
     found, expected = rates(optimizer, schedule, 4), rates(*made(make, now), 11)[14:]
     assert found[::2] == pytest.approx(expected[::2], abs=1e-9)
-
-
-def test_a_function_of_the_step_takes_effect_with_the_next_step() -> None:
-    """The saved state of a LambdaLR has no length; only its new function does."""
-
-    def make(optimizer: Optimizer, total: int) -> Any:
-        return S.LambdaLR(optimizer, lambda step: 1 - step / total)
-
-    expected = rates(*made(make, 16), 16)[18:]
-    assert rates(*tracking(trained(make, 8, 8), make, 16), 8)[2:] == pytest.approx(expected)
 
 
 def test_a_schedule_that_ends_before_its_step_is_refused() -> None:
@@ -194,18 +177,6 @@ def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -
             assert rates(optimizer, schedule, 2) == rates(*made(S.CosineAnnealingLR, 8), 8)[12:]
 
 
-def test_a_rate_that_is_a_tensor_stays_one() -> None:
-    """As compiled optimizers have it."""
-
-    def make(optimizer: Optimizer, total: int) -> Any:
-        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
-        return S.CosineAnnealingLR(optimizer, total)
-
-    optimizer, _ = tracking(trained(make, 8, 8), make, 16)
-    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
-    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
-
-
 def test_a_changed_rate_and_a_changed_length_go_together() -> None:
     """A model that is changed and extended follows the new curve from the new rate."""
     checkpoint = trained(S.CosineAnnealingLR, 8, 8)
@@ -214,11 +185,3 @@ def test_a_changed_rate_and_a_changed_length_go_together() -> None:
     schedule = S.CosineAnnealingLR(optimizer, 16)
     checkpoint.track(optimizer=optimizer, schedule=schedule)
     assert rates(optimizer, schedule, 1)[0] == pytest.approx(0.1)
-
-
-def test_a_test_does_not_move_a_schedule() -> None:
-    """There `dataloader.total_steps` counts the batches of the split."""
-    checkpoint = trained(S.CosineAnnealingLR, 8, 6)
-    with checkpoint.only_read("test"):
-        optimizer, _ = tracking(checkpoint, S.CosineAnnealingLR, 3)
-    assert optimizer.param_groups[0]["lr"] == rates(*made(S.CosineAnnealingLR, 8), 7)[12]

@@ -147,15 +147,6 @@ def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.
     assert storable(value, "x") == value
 
 
-def test_sets_are_compared_whatever_their_order() -> None:
-    """Two processes iterate over the same texts in another order."""
-    one, other = {8, 0}, {0, 8}
-    assert list(differences({"x": one}, {"x": other})) == []
-    assert digest(one) == digest(other)
-    assert list(differences({"x": {1}}, {"x": {2}})) == ["state['x']"]
-    assert digest({1}) != digest({2})
-
-
 @pytest.mark.parametrize(
     "number", [np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), np.str_("a")]
 )
@@ -225,15 +216,6 @@ def test_what_cannot_be_carried_exactly_is_refused_by_name(value: Any, message: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_optimizer_is_told_to_be_tracked(tmp_path: Path) -> None:
-    """By its place in the mapping."""
-    optimizer = torch.optim.SGD([torch.ones(1)])
-    with pytest.raises(
-        SpecError, match=r"checkpoint\['optimizer'\] holds a torch.optim.sgd.SGD.*checkpoint.track"
-    ):
-        save(tmp_path, "u0.pt", {"models": [], "checkpoint": {"optimizer": optimizer}})
-
-
 # --- modules -------------------------------------------------------------------------------------------
 
 
@@ -285,13 +267,6 @@ def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -
         kept(torch.ones(1).as_subclass(Marked), tmp_path)
 
 
-@pytest.mark.parametrize("extra", [{"a": [torch.ones(2), 1, "x"]}, Counter("ab"), None])
-def test_extra_state_of_plain_types_comes_back(extra: Any, tmp_path: Path) -> None:
-    """Types that torch reads with ``weights_only=True``."""
-    trainee = Trainee(modules=[Extra(extra)])
-    assert_equal(hopped(trainee.state(), tmp_path)["models"][0]["_extra_state"], extra)
-
-
 # --- views ---------------------------------------------------------------------------------------------
 
 
@@ -305,48 +280,6 @@ def test_a_view_takes_the_room_of_what_it_shows(tmp_path: Path) -> None:
     reference = save(tmp_path, "u0.pt", state)
     assert reference.size < state_bytes(state) + 10_000
     assert_equal(load(tmp_path, reference, CPU), state)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.int8, torch.complex128, torch.bfloat16]
-)
-def test_views_come_back_to_the_bit(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Strided, turned, expanded, overlapping, of several dtypes."""
-    tensor = torch.arange(4000).reshape(40, 100).to(dtype)
-    views = {
-        "row": tensor[3], "column": tensor[:, 5], "block": tensor[3:5, ::7], "turned": tensor.t()[2:4],
-        "expanded": tensor[1, :1].expand(50), "bytes": tensor[30].view(torch.uint8)[5:11], "last": tensor[-1, -1],
-    }  # fmt: skip
-    for name, view in views.items():
-        found = hopped({"models": [], "checkpoint": {name: view, "again": view}}, tmp_path)["checkpoint"]
-        assert_equal(found[name], view)
-    views.pop("bytes")  # torch saves no data as two types
-    assert_equal(hopped({"models": [], "checkpoint": views}, tmp_path)["checkpoint"], views)
-
-
-def test_tensors_that_share_memory_go_on_sharing_it(tmp_path: Path) -> None:
-    """Tied weights and overlapping views stay shared; a distant view of the storage does not."""
-    storage = torch.randn(100_000)
-    one, other, apart = storage[10:20], storage[15:30].view(3, 5), storage[50_000:50_010]
-    state: State = {"models": [OrderedDict(w=one, tied=one)], "checkpoint": {"other": other, "apart": apart}}
-    reference = save(tmp_path, "u0.pt", state)
-    assert reference.size < 10_000
-    found = load(tmp_path, reference, CPU)
-    weights, checkpoint = found["models"][0], found["checkpoint"]
-    weights["tied"][5] = 7.0
-    assert weights["w"][5] == 7.0
-    assert checkpoint["other"][0, 0] == 7.0
-    assert torch.equal(checkpoint["apart"], apart)
-    assert storage[15] != 7.0, "the model that is being trained is not touched"
-
-
-def test_a_storage_that_is_shown_as_a_whole_is_written_as_it_is(tmp_path: Path) -> None:
-    """Parts of one buffer, as cuDNN wants the weights of an RNN, are not copied first."""
-    buffer = torch.randn(1000)
-    parts = buffer.chunk(4)
-    found = hopped({"models": [dict(enumerate(parts))], "checkpoint": {}}, tmp_path)["models"][0]
-    assert len({part.untyped_storage()._cdata for part in found.values()}) == 1
-    assert all(torch.equal(*pair) for pair in zip(found.values(), parts, strict=True))
 
 
 @settings(deadline=None, max_examples=60)

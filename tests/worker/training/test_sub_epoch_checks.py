@@ -14,7 +14,7 @@ from torch import nn
 
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.training.checkpoint import load, save
-from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 from tests.worker.training.test_sub_epoch import Rows
 
 CPU = torch.device("cpu")
@@ -113,15 +113,6 @@ def test_training_that_is_right_warns_of_nothing(train: Train, tmp_path: Path) -
     assert warned(train, tmp_path) == [[], []]
 
 
-def test_a_model_without_weights_has_none_that_could_change(tmp_path: Path) -> None:
-    """Such a model counts rows in `checkpoint`."""
-
-    def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
-        checkpoint["seen"] = checkpoint.get("seen", 0) + len(loader)
-
-    assert warned(train, tmp_path, nn.Identity) == [[], []]
-
-
 def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
     """Centres of clusters in a buffer, of a model that has no parameter; and a frozen parameter that is set."""
 
@@ -135,15 +126,6 @@ def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
 
     assert warned(train, tmp_path, Centres) == [[], []]
     assert warned(train, tmp_path, lambda: nn.Linear(3, 1).requires_grad_(False)) == [[], []]
-
-
-def test_a_lazy_module_is_made_in_its_first_sub_epoch(tmp_path: Path) -> None:
-    """Its weights and its sizes change by that, which is no fault."""
-
-    def lazy() -> nn.Module:
-        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
-
-    assert warned(tracked, tmp_path, lazy) == [[], []]
 
 
 # --- training without effect ---------------------------------------------------------------------------
@@ -217,16 +199,6 @@ def test_an_optimizer_on_self_is_told_from_the_first_sub_epoch_on(tmp_path: Path
         assert "kept on self" in text
 
 
-def test_a_frozen_model_is_told(tmp_path: Path) -> None:
-    """With the reason."""
-    (first, second) = warned(never_stepped, tmp_path, lambda: plain().requires_grad_(False).eval())
-    assert first == [] == second, "statistics of its normalisation are all that it has to learn"
-    (first, _) = warned(never_stepped, tmp_path, lambda: nn.Linear(3, 1).requires_grad_(False))
-    assert first == [
-        "no weight changed in this sub-epoch: none of them needs a gradient (requires_grad is False)"
-    ]
-
-
 # --- state that is lost --------------------------------------------------------------------------------
 
 
@@ -274,21 +246,6 @@ def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> Non
         assert "'last'" not in text
 
 
-def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
-    """In the list, and one more there."""
-
-    def swapped(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
-        models[0] = plain()
-        without_state(spec, models, checkpoint, loader)
-
-    def longer(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
-        without_state(spec, models, checkpoint, loader)
-        models.append(plain())
-
-    assert "train() replaced module 0 of its models" in warned(swapped, tmp_path, sub_epochs=1)[0][0]
-    assert "changed the number of its models from 1 to 2" in warned(longer, tmp_path, sub_epochs=1)[0][0]
-
-
 def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
     """By the names of its parameters; weights that are loaded in place are not."""
 
@@ -305,19 +262,6 @@ def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
         "train() added, removed or replaced parameter '3.weight' of module 0, parameter '3.bias' of module 0:"
     )
     assert warned(loaded, tmp_path) == [[], []]
-
-
-def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
-    """The state of the tracked object is saved instead."""
-
-    def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
-        tracked(spec, models, checkpoint, loader)
-        checkpoint["optimizer"] = 3
-
-    for (text,) in warned(train, tmp_path):
-        assert text.startswith(
-            "checkpoint['optimizer'] was set, but checkpoint.track(optimizer=...) has this name"
-        )
 
 
 def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
@@ -351,8 +295,3 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def test_a_trainee_without_a_sub_epoch_has_no_warnings() -> None:
-    """A model that is only tested has no warnings."""
-    assert Trainee(modules=[]).warnings == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracking
 from cerebro.worker.training.checkpoint import load, save
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.sub_epoch import Trainee, create, evaluating, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 from tests.worker.training.handlers import learn_from
 from tests.worker.training.test_checkpoint import assert_equal
 from tests.worker.training.test_sub_epoch import Rows
@@ -125,54 +124,6 @@ def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path)
     assert_equal(stays.state(), hops.state())
 
 
-def test_code_may_begin_to_track_what_it_saved_itself_and_stop_again(tmp_path: Path) -> None:
-    """The state lies in the same place of the same file."""
-    mixed, kept = new(), new(spec=KEEPS)
-    for number, spec in enumerate((KEEPS, TRACKS, KEEPS)):
-        sub_epoch(spec, mixed, number=number)
-        sub_epoch(KEEPS, kept, number=number)
-        mixed, kept = hopped(mixed, tmp_path), hopped(kept, tmp_path)
-    assert_equal(mixed.state()["models"], kept.state()["models"])
-
-
-def test_what_one_sub_epoch_does_not_track_is_kept_for_a_later_one(tmp_path: Path) -> None:
-    """An object of every second epoch, say: between them its state is saved on as it is."""
-    trainee = new()
-    sub_epoch(TRACKS, trainee)
-    before = copy.deepcopy(trainee.checkpoint["optimizer"])
-    arrived = hopped(trainee, tmp_path)
-    sub_epoch(Spec(lambda network, checkpoint, hyperparams: made(network, hyperparams)), arrived, number=1)
-    assert_equal(hopped(arrived, tmp_path).checkpoint["optimizer"], before)
-
-
-def test_a_test_function_may_restore_what_was_tracked(tmp_path: Path) -> None:
-    """A moving average of the weights, for example."""
-    trainee = new()
-
-    def averaging(
-        network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
-    ) -> torch.optim.Optimizer:
-        average = torch.nn.Linear(2, 2)
-        checkpoint.track(average=average)
-        torch.nn.init.constant_(average.weight, 7.0)
-        return made(network, hyperparams)
-
-    sub_epoch(Spec(averaging), trainee)
-    arrived = hopped(trainee, tmp_path)
-    with evaluating(arrived, "test", seed=0):
-        found = torch.nn.Linear(2, 2)
-        arrived.checkpoint.track(average=found)
-    assert torch.equal(found.weight, torch.full((2, 2), 7.0))
-
-
-def test_a_copy_of_the_mapping_is_a_plain_dict() -> None:
-    """Copied or pickled, it takes no optimizer along."""
-    checkpoint = tracking.Checkpoint({"n": 1})
-    checkpoint.track(network=torch.nn.Linear(1, 1))
-    assert type(copy.deepcopy(checkpoint)) is type(copy.copy(checkpoint)) is dict
-    assert copy.deepcopy(checkpoint) == {"n": 1}
-
-
 # --- what cannot be tracked --------------------------------------------------------------------------
 
 
@@ -208,26 +159,6 @@ def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, me
         checkpoint.track(beside=beside, thing=value)
     assert dict(checkpoint) == {"thing": {"weight": 1}, "n": 3}
     assert list(checkpoint.tracked) == ["network"]
-
-
-def test_two_objects_cannot_have_one_name() -> None:
-    """The same one may be named again, which loads nothing a second time."""
-    checkpoint, network = tracking.Checkpoint(), torch.nn.Linear(1, 1)
-    checkpoint.track(network=network)
-    checkpoint.track(network=network)
-    with pytest.raises(SpecError, match="second object named 'network'"):
-        checkpoint.track(network=torch.nn.Linear(1, 1))
-
-
-def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
-    """Another shape, another number of parameters: with the object's own words."""
-    trainee = new()
-    sub_epoch(TRACKS, trainee)
-    arrived = hopped(trainee, tmp_path)
-    other = torch.optim.SGD(torch.nn.Linear(1, 1, bias=False).parameters(), lr=0.1)
-    with pytest.raises(SpecError, match=r"track\(optimizer=...\): the SGD does not take .*parameter group"):
-        arrived.checkpoint.track(optimizer=other)
-    assert "optimizer" in arrived.checkpoint
 
 
 # --- the learning-rate trap --------------------------------------------------------------------------
@@ -356,22 +287,3 @@ def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
     spec, trainee = Spec(setting, keeps=True), new(spec=KEEPS)
     sub_epoch(spec, trainee)
     assert sub_epoch(spec, hopped(trainee, tmp_path, {**OLD, "lr": 0.003}), number=1)["lr"] == 0.003
-
-
-def test_a_checkpoint_of_an_older_version_is_read(tmp_path: Path) -> None:
-    """It does not say what it was trained with: all is restored as it was saved."""
-    trainee = new(spec=KEEPS)
-    sub_epoch(KEEPS, trainee)
-    state = {name: value for name, value in trainee.state().items() if name in ("models", "checkpoint")}
-    arrived = new({**OLD, "lr": 0.003})
-    restore(arrived, load(tmp_path, save(tmp_path, "u.pt", state), CPU))
-    assert sub_epoch(TRACKS, arrived, number=1)["lr"] == 0.01
-
-
-def test_an_optimizer_tracked_for_the_first_time_after_a_change_has_the_new_rate(tmp_path: Path) -> None:
-    """What it was made with is not known then: the values under the names of hyper-parameters are taken for it."""
-    trainee = new(spec=KEEPS)
-    sub_epoch(KEEPS, trainee)
-    arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
-    assert sub_epoch(TRACKS, arrived, number=1)["lr"] == 0.003
-    assert arrived.checkpoint["optimizer"]["param_groups"][0]["momentum"] == 0.9

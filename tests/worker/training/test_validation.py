@@ -12,13 +12,12 @@ import torch
 
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import TaskResult, TrainTask, Validation
+from cerebro.contract.tasks import TrainTask
 from cerebro.errors import SpecError
 from cerebro.state import Model
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
-from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.sub_epoch import create, evaluate, predicting
 from controller.decisions import tasks
 from tests.state.stories import DATASET, Story, joined, sub_epoch
@@ -208,42 +207,3 @@ def test_rates_fall_by_validation(tmp_path: Path) -> None:
                 model.validate(model.completed_epochs, {"loss": float(model.completed_epochs)})
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
     assert saved["checkpoint"]["rates"] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]
-
-
-def test_a_sub_epoch_that_goes_on_has_what_its_first_part_had() -> None:
-    """A newer validation does not replace it."""
-    first, later = Validation(epoch=1, metrics={"loss": 0.5}), Validation(epoch=2, metrics={"loss": 0.1})
-    trainee = create(Linear(), {}, seed=0, model="m00", device=torch.device("cpu"))
-    for had in (first, None):
-        place = Savepoints(trainee, validation=had)._state(1, 4, {})["savepoint"]
-        resumed = {**place, "opening": {"new": [], "before": {}}}
-        assert Savepoints(trainee, resumed=resumed, validation=later).validation == had
-
-
-class Still(Linear):
-    """Trains nothing."""
-
-    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        return {"loss": 1.0}
-
-
-def test_warnings_are_the_models(tmp_path: Path) -> None:
-    """The model counts equal texts."""
-    volumes = volumes_in(tmp_path)
-    story = fitted(write_split(volumes, "train", WORKERS))
-    with handler_of(Still(), volumes) as handler:
-        for partition in (0, 1):
-            body = next_task(story, partition)
-            story.do(sub_epoch(1, partition), partition, handler.handle(body, 1))
-    text = "no weight changed in this sub-epoch: no optimizer of torch took a step"
-    assert story.model().warnings == {text: 2}
-    assert story.model().warning == f"{text} (in 2 of 2 sub-epochs)"
-
-
-def test_long_warnings_are_cut_and_many_are_few() -> None:
-    """The log has no more than it can show."""
-    long = TaskResult.model_validate({"warnings": ["x" * 10_000]})
-    assert len(long.warnings[0]) <= 400
-    model = Model(id="m00", hyperparams={}, epochs=1, partitions=(0,))
-    model.warn([f"warning {number}" for number in range(100)])
-    assert len(model.warnings) == 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -11,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.overrides import BaseTorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from cerebro.errors import RanksDifferError
 from cerebro.worker.training.metrics import RankMetrics, of_ranks
@@ -50,83 +47,6 @@ def test_gradients_of_shares_average_to_that_of_the_batch(cuts: list[int], seed:
             (torch.autograd.grad((lent @ parameter).sum(), parameter))  # stays as it is
     assert parameter.grad is not None
     assert torch.allclose(parameter.grad / len(shares), expected, rtol=1e-12)
-
-
-def test_a_given_gradient_is_weighted() -> None:
-    """A backward pass of what is no number starts from what user code gives, times the weight."""
-    parameter = torch.ones(2, requires_grad=True)
-    with weighted(lambda: 3.0):
-        (parameter * 2).backward(torch.tensor([1.0, 5.0]))  # type: ignore[no-untyped-call]
-    assert parameter.grad is not None
-    assert parameter.grad.tolist() == [6.0, 30.0]
-
-
-class _Subclass(torch.Tensor):
-    """A subclass of tensors, which torch asks to take part."""
-
-
-@pytest.mark.parametrize("kind", [torch.Tensor, _Subclass])
-@pytest.mark.parametrize("mode", [nullcontext, BaseTorchFunctionMode])
-def test_what_torch_hands_on_is_weighted_once(mode: Any, kind: type[torch.Tensor]) -> None:
-    """A mode of the user's, and a subclass of tensors, have torch call the replaced function by its name again."""
-    parameter = torch.ones(2, requires_grad=True)
-    with weighted(lambda: 3.0), mode():
-        torch.autograd.backward(parameter.as_subclass(kind).sum())
-        parameter.as_subclass(kind).sum().backward()  # type: ignore[no-untyped-call]
-    assert parameter.grad is not None
-    assert parameter.grad.tolist() == [6.0, 6.0]
-
-
-def test_a_pass_within_a_pass_is_weighted_once() -> None:
-    """Reentrant checkpointing starts one from gradients that have the weight already."""
-    parameter = torch.ones(2, requires_grad=True)
-    inputs = torch.ones(2, requires_grad=True)
-    with weighted(lambda: 3.0):
-        checkpoint(torch.mul, inputs, parameter, use_reentrant=True).sum().backward()
-        checkpoint(lambda given: given * parameter, inputs, use_reentrant=True).sum().backward()
-    for leaf in (parameter, inputs):
-        assert leaf.grad is not None
-        assert leaf.grad.tolist() == [6.0, 6.0]
-
-
-def test_a_loss_within_a_pass_is_weighted() -> None:
-    """Of a hook of the user's: it starts from 1, as any other."""
-    parameter = torch.ones(2, requires_grad=True)
-
-    def hook(gradient: torch.Tensor) -> None:
-        with torch.enable_grad():
-            torch.autograd.backward(parameter.sum())
-
-    loss = parameter.sum()
-    loss.register_hook(hook)  # type: ignore[no-untyped-call]
-    with weighted(lambda: 3.0):
-        torch.autograd.backward(loss)
-    assert parameter.grad is not None
-    assert parameter.grad.tolist() == [6.0, 6.0]
-
-
-def test_a_mistake_is_told_by_torch() -> None:
-    """As without weights."""
-    parameter = torch.ones(2, requires_grad=True)
-    with weighted(lambda: 3.0), pytest.raises(RuntimeError, match="only for scalar outputs"):
-        (parameter * 2).backward()  # type: ignore[no-untyped-call]
-
-
-def test_torch_is_as_before_afterwards() -> None:
-    """Also where user code raises."""
-    before = torch.autograd.backward
-    with pytest.raises(ZeroDivisionError), weighted(lambda: 2.0):
-        raise ZeroDivisionError
-    assert torch.autograd.backward is before
-
-
-def test_tensor_backward_asks_for_the_function_that_is_replaced() -> None:
-    """Weights rest on it: a version of torch in which it is otherwise must not pass."""
-    parameter = torch.ones(1, requires_grad=True)
-    with weighted(lambda: 0.5):
-        parameter.sum().backward()  # type: ignore[no-untyped-call]
-    assert parameter.grad is not None
-    assert parameter.grad.item() == 0.5
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 9)), min_size=1, max_size=4))
