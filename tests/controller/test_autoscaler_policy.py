@@ -80,6 +80,14 @@ def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
     assert wish(late, choose(late)) == 8
 
 
+def test_workers_are_given_back_only_with_time_to_spare() -> None:
+    """What ends at the last moment stays as it is."""
+    tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
+    assert choose(situation(tight, workers=8)).workers == 4
+    assert wish(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
+    assert wish(situation(ample, workers=8), choose(situation(ample, workers=8))) == 4
+
+
 number = st.floats(0, 1e6, allow_nan=False)
 
 

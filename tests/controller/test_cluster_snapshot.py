@@ -127,6 +127,15 @@ def test_granted_gpus_are_the_weight_unless_one_was_given(
     assert worker_view(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
 
 
+def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
+    """Nobody waits for it, and whoever ran in it is lost for that reason."""
+    without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
+    assert not are_coming([status(pod=REF)], without)
+    absence = worker_view(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
+    assert absence is not None
+    assert "exceeded quota" in absence.exit.reason
+
+
 @pytest.mark.parametrize(
     ("pods", "size", "expected"),
     [

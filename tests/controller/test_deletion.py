@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from cerebro.runtime.volumes import Volumes
 from controller.storage.deletion import Deletion
 from research.simulation.store import VirtualStore
 from tests.state.stories import SHA
+from tests.waiting import HANG_S
 
 
 class Ward:
@@ -122,6 +124,30 @@ def test_a_deletion_is_found_after_a_notification(ward: Ward) -> None:
     made.tend(ward.term)
     made.tend(ward.term)
     assert not ward.left("one")
+
+
+def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop with running sub-epochs turns many times a second."""
+    may_end, asked, deleting = threading.Event(), [], ward.store.deleting
+    monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def counted() -> tuple[str, ...]:
+        asked.append(now)
+        return deleting()
+
+    monkeypatch.setattr(ward.store, "deleting", counted)
+    for seconds in range(3):
+        now += seconds
+        for _ in range(10):
+            made.tend(ward.term)
+    # Once to delete, once to find nothing, and once a second while the thread is at work.
+    assert len(asked) == 4
+    may_end.set()
+    made.removal.thread.join()
 
 
 class Killed(BaseException):
@@ -233,3 +259,19 @@ def test_a_data_set_that_another_leader_has_begun_to_use_stays(
     with pytest.raises(ConflictError, match="term"):
         made.tend(ward.term)
     assert ward.volumes.metadata("one-d", "train", 0).exists()
+
+
+def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller goes on meanwhile, and the experiment is shown as being deleted."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", _refuse)
+        made.tend(ward.term)
+    assert ward.store.deleting() == ("one",)
+    finish(made, ward, monkeypatch)
+    assert ward.left("one") == []
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError("read-only file system")

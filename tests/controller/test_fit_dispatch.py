@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost
+from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ModelState
+from cerebro.state import ModelState, TaskKey
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.scaling.cluster_decision import ending
@@ -178,6 +178,25 @@ def test_a_model_waits_for_the_worker_of_its_interrupted_sub_epoch() -> None:
     story.start(sub_epoch(1, 0), 0)
     back = {s.task for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Assign)}
     assert str(sub_epoch(1, 1, "m01")) not in back
+
+
+def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
+    """Its worker came back before its making, queued behind a sub-epoch, was begun; one that is begun goes on."""
+    for place, expected in (("queued", ["revoke"]), ("first", [])):
+        story = Story()
+        story.etl(splits={"train": 10})
+        story.fit(models=3)
+        story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
+        if place == "queued":
+            story.start(sub_epoch(1, 0), 0)
+        remake = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
+        story.assign(remake, 0)
+        assert not [s for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Revoke)]
+        story.tell(joined(1, incarnation="b"))
+        steps = core_of(story).decide(all_here(story))
+        revoked = [step for step in steps if isinstance(step, api.Revoke)]
+        assert [step.op for step in revoked] == expected
+        assert {step.task for step in revoked} <= {str(remake)}
 
 
 def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:

@@ -23,6 +23,11 @@ def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
     assert kvs.lead("second", LONG_S).term == term + 1
 
 
+def test_a_store_that_is_away_is_not_waited_for() -> None:
+    """The lease runs out by itself."""
+    resign("http://127.0.0.1:1", TOKEN, "first", "a")
+
+
 def is_answered(kvs: KvsClient) -> bool:
     request = kvs.size_request()
     return request is not None and bool(request.problem)

@@ -10,7 +10,7 @@ from cerebro.contract.events import RunFinished, RunStarted
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary
 from cerebro.contract.runs import EtlPlan, PartitionPlan
 from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
-from cerebro.errors import ConflictError, StoreUnavailableError
+from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored, restored_cluster
@@ -134,6 +134,17 @@ def test_what_fails_is_tried_again_later(problem: Exception) -> None:
     assert logs.made == [("two", 500)]
     keeper.tend(200.0)
     assert logs.made == [("two", 500), ("one", 500)]
+
+
+def test_one_that_is_gone_is_forgotten() -> None:
+    """It is not asked for again."""
+    logs = Logs(problem=NotFoundError("gone"))
+    keeper = logs.keeper()
+    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.tend(100.0)
+    logs.problem = None
+    keeper.tend(200.0)
+    assert logs.made == []
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.loop import loop
+from controller.loop.fold_cache import FoldCache
 from controller.planning import ChildHelper
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
@@ -160,3 +161,24 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
 
 
 # --- what is kept -------------------------------------------------------------------------------
+
+
+def filled(kept: FoldCache, of: ExperimentRecord, events: int) -> None:
+    core = kept.take(of)
+    for number in range(core.state.seq, events):
+        core.apply(request(f"etl-{number}"))
+    kept.keep(core)
+
+
+def known(kept: FoldCache, of: ExperimentRecord) -> int:
+    core = kept.take(of)
+    kept.keep(core)
+    return core.state.seq
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The experiments that were used longest ago go first."""
+    kept = FoldCache(most_events=10)
+    for name in ("one", "two", "three"):
+        filled(kept, record(name), 4)
+    assert [known(kept, record(name)) for name in ("three", "two", "one")] == [4, 4, 0]

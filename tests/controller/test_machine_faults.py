@@ -129,6 +129,14 @@ def run_of(task: Task) -> Any:
     )
 
 
+@pytest.mark.parametrize("how", ["oom", "silent"])
+def test_what_containers_were_killed_for_elsewhere_is_not_retried(how: str) -> None:
+    """One failure at a quarantined worker, then losses at another one gave the task up."""
+    task = attempts(("worker-0", "ecc"), *[("worker-1", how)] * (3 if how == "oom" else 6))
+    assert task.state is TaskState.FAILED
+    assert given_up_at({"worker-0"}, run_of(task), {}) == []
+
+
 def test_the_controller_retries_a_task_once() -> None:
     """It was given up at the quarantined worker; after a retry, its attempts are of both times."""
     task = attempts(*[("worker-0", "ecc")] * 5)

@@ -184,6 +184,17 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
     assert alike_s - plain_s <= 3.0
 
 
+def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
+    """Then the next one of the kind is tried elsewhere as well; two of them, and the worker is quarantined."""
+    held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
+    scenario = Scenario(replicas=held, outcome=at("worker-1", ILLEGAL))
+    simulation = Simulation(scenario, request(8, 2), plan(8, 2))
+    simulation.run(limit=20_000)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
+    assert simulation.store.workers_health().quarantined() == {"worker-1"}
+
+
 # --- people -----------------------------------------------------------------------------------------
 
 

@@ -105,3 +105,8 @@ def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_
     assert all(look[0] == "e3" and len(look) == 3 for look in seen)
     assert {name for look in seen for name in look} == set(names)
     assert used(place) == {"vision": 7}
+
+
+def test_a_folder_that_goes_meanwhile_counts_as_nothing(tmp_path: Path) -> None:
+    """So does one that was never there."""
+    assert folder_bytes(tmp_path / "none") == 0

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
-from cerebro.errors import StoreUnavailableError
+from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Fleet, Memory, Pod
@@ -71,6 +71,37 @@ def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
         membership(store, manager).tend()
     assert manager.sizes == [5]
     assert store.size_request() is None
+
+
+def test_a_refusal_is_kept_for_who_asked(store: VirtualStore) -> None:
+    """And not tried again and again."""
+    manager = Manager(error=ClusterError("the quota is 4 nodes"))
+    store.request_size(SizeRequest(workers=5))
+    membership(store, manager).tend()
+    manager.error = None
+    membership(store, manager).tend()
+    assert store.size_request() == SizeRequest(workers=5, problem="the quota is 4 nodes")
+    assert manager.sizes == []
+
+
+def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
+    """The request stays pending."""
+    manager = Manager(error=StoreUnavailableError("no answer"))
+    store.request_size(SizeRequest(workers=5))
+    membership(store, manager).tend()
+    assert store.size_request() == SizeRequest(workers=5)
+    manager.error = None
+    membership(store, manager).tend()
+    assert manager.sizes == [5]
+
+
+def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> None:
+    """Nobody waits for what cannot be."""
+    store.request_size(SizeRequest(workers=5))
+    membership(store, None).tend()
+    request = store.size_request()
+    assert request is not None
+    assert "no cluster manager" in request.problem
 
 
 def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
@@ -153,3 +184,35 @@ def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
     manager.pods = fleet(0, size=1)
     watcher.tend()
     assert store.troubles() == Troubles(size=1)
+
+
+def test_the_store_is_asked_for_a_size_request_only_when_there_may_be_one(
+    store: VirtualStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first, after a notification, and while one waits for the cluster manager: not every tick."""
+    asked: list[SizeRequest | None] = []
+    size = store.size_request
+
+    def counted() -> SizeRequest | None:
+        asked.append(size())
+        return asked[-1]
+
+    monkeypatch.setattr(store, "size_request", counted)
+    manager = Manager()
+    watcher = membership(store, manager)
+    for _ in range(3):
+        watcher.tend()
+    assert asked == [None]
+    store.request_size(SizeRequest(workers=5))
+    watcher.hear()
+    manager.error = StoreUnavailableError("no answer")
+    for _ in range(2):
+        watcher.tend()
+    manager.error = None
+    for _ in range(2):
+        watcher.tend()
+    assert manager.sizes == [5]
+    assert len(asked) == 1 + 3 + 1
+    watcher.take_over()
+    watcher.tend()
+    assert len(asked) == 6

@@ -24,7 +24,7 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
-from cerebro.state import ModelState, TaskKey
+from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.exclusions.memory_needs import hopeless
@@ -152,6 +152,19 @@ def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].models["m00"].state is ModelState.FAILED
     assert state.runs["fit-1"].models["m01"].state is ModelState.FINISHED
+
+
+def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
+    """Its model fails, and the others go on."""
+    memory = {"worker-0": 8.0, "worker-1": 8.0}
+    outcome = needing({"m01": 20.0}, memory, kind="valid")
+    scenario = Scenario(replicas=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(3, 2), plan(3, 2, validated=True))
+    simulation.run()
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert max(failures(simulation).values()) == 2
+    assert {name for name, model in run.models.items() if model.state is ModelState.FAILED} == {"m01"}
+    assert run.state is RunState.FINISHED
 
 
 def test_another_way_is_tried_first() -> None:
@@ -323,3 +336,14 @@ def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
 ) -> None:
     """It may be released. One that is as small, or does not hold the partition, would not help then."""
     assert bool(reasons({"worker-0": 8}, {"worker-1": memory}, holds=holds)) == is_given_up
+
+
+@pytest.mark.parametrize("making", [True, False])
+@pytest.mark.parametrize("memory", [64, 8])
+def test_nothing_is_given_up_that_has_room_where_its_partition_is_being_made(
+    making: bool, memory: int
+) -> None:
+    """Its next holder may have more memory than those that there are."""
+    assert bool(reasons({"worker-0": 8, "worker-2": memory}, {}, making=making)) == (
+        not making or memory == 8
+    )

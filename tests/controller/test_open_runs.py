@@ -28,8 +28,9 @@ from cerebro.contract.records import (
     Replica,
     WorkerRecord,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
@@ -252,6 +253,25 @@ def test_everybody_is_told_what_is_worked_on(
     assert any(run.could_use_more for told in both for run in told.runs)
 
 
+def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it does."""
+    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
+    store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
+    controlled(store, lambda: store.is_over("one"))
+    store.fit("one")
+    best = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    store.append("one", RunRequested(run="test-1", request=best))
+
+    def look() -> bool:
+        told.add(store.queued().attended.waiting)
+        return store.is_over("one", "fit-1")
+
+    controlled(store, look)
+    assert told == {(), (api.QueueEntry(experiment="one", run="test-1"),)}
+
+
 @pytest.mark.parametrize(
     ("owner", "where"),
     [
@@ -429,3 +449,17 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     # Once its workers say nothing of it any more, what it had is anybody's.
     store.running.clear()
     controlled(store, lambda: has_sub_epochs(store, "short"))
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
+def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
+    """What cannot be is refused at the start, with what it would mean."""
+    environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
+    with pytest.raises(ClusterError, match=r"expected a number of at least 1 \(controller\.openRuns"):
+        Settings.from_environment(environment)
+
+
+def test_eight_may_be_open_by_default() -> None:
+    """And one means that runs wait for each other, as they once did."""
+    assert Settings.from_environment({"CEREBRO_TOKEN": "-"}).open_runs == 8
+    assert Settings.from_environment({"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": "1"}).open_runs == 1

@@ -23,6 +23,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
+from controller.decisions.fit_dispatch import FitDispatch
 from controller.sharing.rounds import PATIENCE_S
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
@@ -36,6 +37,7 @@ from tests.controller.test_core import (
     several_devices,
 )
 from tests.state import exclusive
+from tests.state.stories import Story, sub_epoch
 
 CHECKPOINTING = ParallelPlan(technique="checkpointing")
 DDP = ParallelPlan(technique="ddp", size=2)
@@ -334,3 +336,20 @@ def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs
     exclusive.assert_exclusive(logs)
     for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
+
+
+def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> None:
+    """A choice of before now does not outlive the failure of its way."""
+    story = Story(workers=1, devices=2)
+    story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
+    fit = FitDispatch.of(story.state, story.run)
+    fit.parallel_plans._wide = {"m00": (DDP,)}
+    fit._allot(story.run, story.model())
+    assert fit.parallel_plans.of(0, 0) == DDP
+    seen = len(story.log)
+    attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)
+    for event in story.log[seen:]:
+        fit.apply(story.state, event)
+    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
+    fit.apply(story.state, story.log[-1])
+    assert fit.parallel_plans.of(0, 0) == SINGLE

@@ -29,6 +29,14 @@ def story() -> Story:
     return story
 
 
+def test_a_fit_needs_training_rows() -> None:
+    """A data set of test rows alone is named as what it is."""
+    story = Story()
+    story.etl(splits={"test": 10})
+    with pytest.raises(DataError, match="no training rows"):
+        plan_fit(story.state, fit({"batch_size": 1}), {})
+
+
 @pytest.mark.parametrize(
     ("size", "match"),
     [
@@ -70,6 +78,12 @@ def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
     match = f"batch_size {size} of the search space is larger than partition 0, which has 10 rows: choose at most 10"
     with pytest.raises(SearchSpaceError, match=match):
         plan_fit(story.state, fit(search=search), {})
+
+
+def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
+    """Rather than falling back to another."""
+    with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
+        plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"), {})
 
 
 # --- test and prediction runs ------------------------------------------------------------------------
@@ -202,3 +216,9 @@ def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
         labels({"worker-0": 2, "worker-1": 1}, gpus=[2])
     both = labels({"worker-0": 2, "worker-1": 1}, gpus=[1, 2])
     assert both[0] == "single"
+
+
+def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
+    """In the client's words, which asks the same."""
+    with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
+        labels({"worker-0": 2}, gpus=[2, 4])

@@ -137,6 +137,16 @@ def test_a_fraction_takes_that_share_of_each_split(bench: Bench) -> None:
     }
 
 
+def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
+    """With both numbers; other splits may be smaller than that."""
+    bench.write("test", 1)
+    weights = {f"worker-{n}": 1.0 for n in range(4)}
+    plan = bench.prepare(weights)
+    assert sorted(part.rows for part in plan.splits["test"]) == [0, 0, 0, 1]
+    with pytest.raises(MetadataError, match=r"'train' has 3 rows \(of 31, fraction 0.1\) for 4 workers"):
+        bench.prepare(weights, fraction=0.1)
+
+
 def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
     """Missing file, no column `id`, no rows: each with the split or the path, and nothing is written."""
     bench.write("test", 7, column="key")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from threading import Event as Gate
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,15 +14,21 @@ from cerebro.contract.events import Event
 from cerebro.contract.search import ASHA
 from cerebro.data.base_file import Layout, Range, base_namer
 from cerebro.data.durable import Written
+from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
 from cerebro.state.archive import archive
 from cerebro.state.experiment import fold
 from cerebro.state.visits import Visit
+from controller.loop.loop import Controller
+from controller.planning import ChildHelper
+from controller.settings import Settings
 from controller.storage import pruned_files
 from controller.storage.pruned_files import Leftovers, PrunedFiles
 from research.simulation.scenario import EXPERIMENT as SIMULATED
+from research.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation
+from tests.controller.test_loop import Nobody
 from tests.waiting import HANG_S
 
 EXPERIMENT = "one"
@@ -234,6 +240,19 @@ def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
         files.keep(kept)
         disk.tend(files)
     assert not folder.exists()
+
+
+def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
+    """It would ask for all that ever lost checkpoints, at each turn."""
+    disk = Disk(tmp_path)
+    settings = Settings(server="-", token="-", holder="me", tick_s=0, volumes=disk.volumes)
+    controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
+    MADE.append(controller._pruned)
+    controller._admit()  # it begins to lead
+    disk.tend(controller._pruned)
+    assert controller._pruned._runs
+    controller._admit()
+    assert not controller._pruned._runs
 
 
 def test_the_end_of_the_run_waits_as_long_as_files_go(

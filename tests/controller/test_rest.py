@@ -207,6 +207,16 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     assert (it.before, it.told(4)) == (0, "")
 
 
+def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
+    """Of a cluster that rests; not where a person wanted none since."""
+    it = rest(before=4)
+    full = Use(is_used=False, is_full=True, wished_at=5.0)
+    assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
+    assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
+    assert it.look(1.0, size=1, use=full) is None
+    assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
+
+
 def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
     """A controller that has just taken over does not know yet that all runs are paused."""
     story = Story()

@@ -19,6 +19,7 @@ from cerebro.contract.search import ASHA, TPE, Random
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
+from cerebro.state.waiting import waiting_for
 from controller.decisions.core import Core
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import WORKERS, fit_of, loss, search_of, simulation, story
@@ -36,6 +37,20 @@ def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
         assert asked
         assert all(each.devices == () for each in asked)
         assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
+
+
+def test_what_a_run_waits_for_is_told() -> None:
+    """For a worker that runs searches, or for the orders of the procedure."""
+    made = searched()
+    for each in made._workers._workers.values():
+        each.kinds = tuple(kind for kind in each.kinds if kind != "search")
+    with pytest.raises(RuntimeError, match="no end after 50 steps"):
+        made.run(limit=50)
+    state = made.core.state
+    why = "waiting for a worker that runs search procedures"
+    assert waiting_for(state, state.runs["fit-1"]) == why
+    state.workers["worker-0"].kinds |= {"search"}
+    assert waiting_for(state, state.runs["fit-1"]) == "waiting for the orders of Mine"
 
 
 def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:

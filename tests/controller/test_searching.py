@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
+    ModelChanged,
     ModelsAdded,
     ModelStopRequested,
     RunPaused,
@@ -20,9 +21,12 @@ from cerebro.contract.search import (
     ASHA,
     PBT,
     ChoiceOf,
+    FixedProcedure,
     Hyperband,
+    Plateau,
     ProcedureChoice,
     Random,
+    SearchRequest,
 )
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ConflictError
@@ -77,6 +81,18 @@ def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
     refused = "no model of the search could be made: batch_size is 4096, expected"
     assert ("models failed: it raises" if is_made else refused) in run.error
     assert bool(run.models) is is_made
+
+
+def test_a_population_inherits_what_a_user_changed() -> None:
+    """The search is told of the change: a clone's learning rate is made of the one that its parent has now."""
+    choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
+    made = simulation(search_of(choice), epochs=2)
+    for model in ("m00", "m01"):
+        ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    assert {model.hyperparams["lr"] for model in run.models.values() if not model.inherited} == {0.3}
+    assert run.models["m02"].hyperparams["lr"] in (0.15, 0.6)
 
 
 def check_deaths(name: str, *, every: int) -> None:
@@ -163,6 +179,18 @@ def test_orders_that_differ_from_the_log_pause_the_run() -> None:
     (paused,) = Searching(run).steps(run)
     assert isinstance(paused, RunPaused)
     assert f"decision {number} of the search is another one in the log" in paused.reason
+
+
+def test_stop_rules_act_on_models_that_are_listed() -> None:
+    """A grid with a rule: who no longer improves is stopped, the others are trained to the end."""
+    models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
+    search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=0.08),))
+    run = fit_of(simulation(search, epochs=9, models=models))
+    assert run.search is not None
+    assert run.search.verdicts
+    stopped = [model for model in run.models.values() if model.state is ModelState.STOPPED]
+    assert {model.id for model in stopped} == set(run.search.verdicts)
+    assert all(model.completed_epochs < 9 for model in stopped)
 
 
 def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:

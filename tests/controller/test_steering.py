@@ -144,6 +144,24 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
     assert run.models["m00"].redone == 0
 
 
+def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
+    """Its worker is busy with another model then: the sub-epoch is next there, and its model waits for it."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 2)
+        return Failure(kind=FailureKind.CRASH, message="killed") if is_hit else None
+
+    scenario = Scenario(
+        replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, outcome=outcome, saves=True
+    )
+    simulation = Steered(scenario, [(60.0, stop("m00")), (60.5, resume("m00"))], epochs=1)
+    simulation.run()
+    started = [e.task for e in simulation.log if isinstance(e, TaskStarted) and "/m00/" in e.task]
+    assert len(started) == 4
+    assert len(set(started[:3])) == 1
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
 @pytest.mark.parametrize(("away_s", "resumed"), [(50.0, 6), (70.0, 0)])
 def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
     away_s: float, resumed: int

@@ -13,7 +13,7 @@ from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.quarantine import SLOW, health_words
-from controller.exclusions.stragglers import SUB_EPOCHS, WELL, label
+from controller.exclusions.stragglers import SUB_EPOCHS, WELL, Paced, label
 from research.simulation.scenario import Scenario
 from tests.controller.test_core import own_partition
 from tests.controller.test_workers_change import simulate
@@ -95,3 +95,17 @@ def test_between_the_borders_nothing_changes(factors: list[float], had: bool) ->
     health = labelled(1.6) if had else HealthAnswer()
     for factor in factors:
         assert all(each.is_slow and had for each in label([took(factor, 1.0, 1.0)], there(3), health))
+
+
+def test_one_worker_alone_is_not_slow() -> None:
+    """Nor is one that was, once the others are gone. What is not known changes nothing."""
+    assert list(label([took(9.0)], there(1), HealthAnswer())) == []
+    assert list(label([took(9.0, 1.0)], there(1), labelled(9.0))) == [Paced(worker="worker-0", is_slow=False)]
+    assert list(label([], there(3), labelled(9.0))) == []
+
+
+def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
+    """A pod on another node is not told of what its predecessor did there."""
+    (status,) = there(1, "node-b")
+    assert health_words(status, labelled(2.1, "node-b")) == "slow: 2.1 x the others"
+    assert health_words(status, labelled(2.1, "node-a")) == ""

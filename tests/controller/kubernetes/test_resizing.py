@@ -9,7 +9,7 @@ from controller.kubernetes.access import RESIZE_RULES, RULES
 from controller.kubernetes.reading import read_pod
 from controller.scaling.orchestrator import Memory
 from tests.controller.kubernetes.emulator import SET, Emulator, Fault
-from tests.controller.kubernetes.pods import pod
+from tests.controller.kubernetes.pods import condition, pod
 from tests.controller.kubernetes.watching import Watched
 
 GIB = 1 << 30
@@ -98,3 +98,10 @@ def test_quantities_of_memory_are_read(quantity: object, expected: int) -> None:
     content = pod()
     content["spec"]["containers"][1]["resources"] = {"limits": {"memory": quantity}}
     assert (of(content, "worker") or Memory(0, 0)).limit == expected
+
+
+def test_a_node_without_room_is_told() -> None:
+    """The kubelet says so in a condition of the pod."""
+    told = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
+    assert read_pod(pod(conditions=[told])).unresized == "Node didn't have enough capacity: memory"
+    assert read_pod(pod()).unresized == ""

@@ -14,6 +14,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed
+from controller.projections import tensorboard as projection
 from controller.projections.event_file import EventFile
 from controller.projections.records import ADDING
 from controller.projections.tensorboard import Projection
@@ -126,6 +127,13 @@ def test_a_full_metrics_volume_leaves_no_gap(
     monkeypatch.setattr(EventFile, "flush", full_now_and_then)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert left == [0]
+    assert contents(tmp_path / "again") == contents(written)
+
+
+def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are closed and opened again as their turn comes."""
+    monkeypatch.setattr(projection, "_MAX_OPEN", 1)
+    Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert contents(tmp_path / "again") == contents(written)
 
 

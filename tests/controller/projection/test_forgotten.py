@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
+from typing import cast
 
 from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
+from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
+from controller.projections.tensorboard import Projection
 from tests.controller.projection.written import (
     LogStore,
     Once,
@@ -19,6 +23,7 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
+from tests.waiting import HANG_S, until
 
 
 def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
@@ -71,3 +76,25 @@ def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> Non
     Once(Gone(story().log), root).write()
     assert not records(file_of(root))
     assert records(file_of_run(root)) == records(file_of_run(written))
+
+
+def test_what_waits_is_told(tmp_path: Path) -> None:
+    """For how long the oldest commit has waited, while the store does not answer; 0 once all is written."""
+
+    class Unreachable(LogStore):
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            self.is_asked.set()
+            assert self.may_answer.wait(HANG_S)
+            return super().live(experiment, after)
+
+    store = Unreachable(story().log, points())
+    own = Projection(cast(KvsClient, store), volumes(tmp_path))
+    assert own.lag_s() == 0.0
+    own.start()
+    assert store.is_asked.wait(HANG_S)
+    assert own.lag_s() > 0.0
+    store.may_answer.set()
+    until(lambda: own.lag_s() == 0.0, "what waited is written")
+    own.stop()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.events import ClientEvent, TaskAssigned
+from cerebro.contract.events import ClientEvent, ModelChanged, TaskAssigned
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
 from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import (
@@ -123,6 +123,24 @@ def test_where_there_is_no_choice_nothing_is_measured(
     assert measured(simulation) == []
     assert run_of(simulation).inspection is None
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
+
+
+def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
+    """Another one of its group is; of a model that is alone none."""
+    changed = ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2})
+    tried: list[str] = []
+
+    def trial(body: TrialTask) -> TrialOutcome:
+        tried.append(body.model)
+        return TrialOutcome(batch_s=0.6, is_verified=True)
+
+    assert measured(simulate(2, 2, models=2, trial=trial))
+    assert tried == ["m00"]
+    simulate(2, 2, models=2, trial=trial, asked_for=(changed,))
+    assert tried == ["m00", "m01"]
+    assert [event.task for event in measured(simulate(2, models=1, asked_for=(changed,)))] == [
+        "fit-1/inspect"
+    ]
 
 
 def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:

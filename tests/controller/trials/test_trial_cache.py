@@ -115,3 +115,10 @@ def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
     store.records[KEYS["ddp-2"]] = TrialRecord(key=KEYS["ddp-2"], outcome=OUTCOME, torch="1.0")
     event = TrialCache(store).recalled(inspected().run)
     assert event == TrialsRecalled(run="fit-1")
+
+
+def test_a_store_that_refuses_is_done_without() -> None:
+    """Trials run again then."""
+    cache = TrialCache(Memory(is_older=True))
+    assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
+    cache.keep("one", inspected(OUTCOME).run)

@@ -1,0 +1,30 @@
+"""What a controller that starts over learns from the sub-epochs that its fold has."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.projections import sub_epoch_times
+from controller.projections.sub_epoch_times import SubEpochTimes
+from tests.state.archived_runs import archived
+
+
+@pytest.mark.parametrize("most", [4, 10_000])
+def test_of_very_many_sub_epochs_the_newest_are_learned_from(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order in which they ended, as if they had come one by one."""
+    monkeypatch.setattr(sub_epoch_times, "_AT_START", most)
+    run = archived(0).run
+    kept = sorted(
+        ((visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits),
+        key=lambda each: each[:2],
+    )
+    assert len(kept) > 4
+    times = SubEpochTimes.of(run)
+    one_by_one = SubEpochTimes(run)
+    for _, name, visit in kept[-most:]:
+        one_by_one._observe(name, visit)
+    assert 0 < times.estimates.observations == one_by_one.estimates.observations <= most
+    worker = kept[-1][2].worker
+    assert times.estimates.slowness(worker) == one_by_one.estimates.slowness(worker)
