@@ -74,13 +74,3 @@ def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str
     ):
         assert main(wrong) == 1
         assert "cerebro: " in capsys.readouterr().err
-
-
-def test_without_users_there_are_no_tokens(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command says why."""
-    monkeypatch.setenv("CEREBRO_SERVER", service.address)
-    monkeypatch.setenv("CEREBRO_TOKEN", service.settings.token)
-    assert main(["token", "list"]) == 1
-    assert "this cluster has no users" in capsys.readouterr().err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import types
-from pathlib import Path
 
 import pytest
 
@@ -85,36 +83,6 @@ def test_status_without_a_cluster_is_one_clear_line(
     )
 
 
-def test_home_option_comes_before_the_environment(
-    fake: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every command takes --home."""
-    fake.start()
-    assert cli.main(["status", "--home", str(tmp_path / "other")]) == 1
-    assert str(tmp_path / "other") in capsys.readouterr().err
-
-
-def test_logs_of_one_service_and_of_all(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """One log is printed as it is; several have a line with their name above."""
-    fake.start()
-    fake.wrote("one", "hello")
-    assert cli.main(["logs", "one", "-n", "1"]) == 0
-    assert capsys.readouterr().out == "hello\n"
-    assert cli.main(["logs"]) == 0
-    said = capsys.readouterr().out
-    assert said.index(f"==> {fake.home.log('one')} <==") < said.index(
-        f"==> {fake.home.log('supervisor')} <=="
-    )
-
-
-def test_an_unknown_log_lists_the_known_ones(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """A path is no name: nothing outside the log folder can be shown."""
-    fake.start()
-    for name in ("two", "../run/token"):
-        assert cli.main(["logs", name]) == 1
-        assert "there are one, supervisor" in capsys.readouterr().err
-
-
 def test_logs_can_be_followed(fake: FakeCluster) -> None:
     """With -f what is written later is shown as well, across restarts."""
     fake.start()
@@ -127,42 +95,6 @@ def test_logs_can_be_followed(fake: FakeCluster) -> None:
         assert follower.stdout.readline().startswith("--- started")
         assert follower.stdout.readline() == "hello\n"
         follower.kill()
-
-
-def test_a_reader_that_leaves_is_no_error(fake: FakeCluster) -> None:
-    """`cerebro logs | head -1` ends quietly."""
-    fake.start()
-    fake.home.log("big").write_text("line\n" * 200_000)
-    script = f"{sys.executable} -m cerebro.cli logs big -n 200000 | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")
-
-
-def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster in the foreground is meant to be one's own: joining another would surprise."""
-    fake.start()
-    assert cli.main(["up", "--foreground"]) == 1
-    assert "runs at" in capsys.readouterr().err
-
-
-def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was given is handed on; the trainer is loaded only then."""
-    calls: list[tuple[str, dict[str, str | float | None]]] = []
-    module = types.ModuleType("cerebro.client.replay")
-    module.main = lambda name, **given: calls.append((name, given))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert cli.main(["replay", "digits", "--run", "fit-2", "--model", "m03"]) == 0
-    arguments = ["--home", "/somewhere", "--scratch", "/data", "--tolerance", "1e-6"]
-    assert cli.main(["replay", "digits", *arguments]) == 0
-    assert calls == [
-        ("digits", {"run": "fit-2", "model": "m03", "home": None, "scratch": None, "tolerance": 0.0}),
-        (
-            "digits",
-            {"run": None, "model": None, "home": "/somewhere", "scratch": "/data", "tolerance": 1e-6},
-        ),
-    ]
 
 
 @pytest.mark.parametrize(

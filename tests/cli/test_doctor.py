@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +35,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.segments import Segment, SegmentsAnswer
 from cerebro.errors import NotFoundError
-from cerebro.local import ports, processes
+from cerebro.local import processes
 from cerebro.local.home import ClusterHome
 from cerebro.runtime import landlock
 from cerebro.state.final_files import final_files
@@ -87,18 +85,6 @@ def test_a_failed_check_is_an_exit_status(
     ]
 
 
-def test_a_check_that_breaks_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect of a check is a finding of its own."""
-
-    def broken(case: Case) -> Finding:
-        raise ZeroDivisionError("by zero")
-
-    monkeypatch.setattr(doctor, "CHECKS", {"broken": broken, "token": cluster.token})
-    found = dict(doctor.examine(ClusterHome(tmp_path), {}))
-    assert [finding.verdict for finding in found.values()] == [Verdict.FAIL, Verdict.OK]
-    assert found["broken"].message == "could not be checked: ZeroDivisionError: by zero"
-
-
 # --- what is installed --------------------------------------------------------------------------
 
 
@@ -127,34 +113,7 @@ def test_torch_must_fit_the_driver(cuda: str, gpus: int, driver: str, verdict: V
     assert bool(found.remedy) is (verdict is not Verdict.OK)
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("echo 'Redis server v=7.2.4 sha=0'", "Redis 7.2.4"),
-        ("echo 'Redis server v=5.0.1 sha=0'", "is version 5.0.1"),
-        ("echo cannot open shared library >&2; exit 127", "does not run: cannot open shared library"),
-    ],
-)
-def test_the_database_is_tried(
-    case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
-) -> None:
-    """A program of that name may be too old, or not run at all."""
-    program = tmp_path / "valkey-server"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert words in installation.database_server(case()).message
-
-
 # --- the machine --------------------------------------------------------------------------------
-
-
-def test_more_workers_than_cores_are_doubtful(case: Callable[..., Case]) -> None:
-    """The mend is the command with a number that fits."""
-    cores = len(os.sched_getaffinity(0))
-    assert machine.cores(case(workers=cores)).verdict is Verdict.OK
-    found = machine.cores(case(workers=cores + 1))
-    assert (found.verdict, f"--workers {cores}" in found.remedy) == (Verdict.WARN, True)
 
 
 def _worker(number: int, *, threads: int, cores: int = 2) -> WorkerStatus:
@@ -267,19 +226,6 @@ def test_final_checkpoints_that_are_gone_are_named(
     )
 
 
-def test_more_workers_than_memory_are_doubtful(case: Callable[..., Case]) -> None:
-    """A worker holds a model, its optimizer and mapped data."""
-    assert machine.memory(case(workers=10**6)).verdict is Verdict.WARN
-
-
-def test_a_home_that_is_a_file_or_cannot_be_written_fails(case: Callable[..., Case], tmp_path: Path) -> None:
-    """The mend is another home."""
-    (tmp_path / "file").touch()
-    for home in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/cerebro")):
-        found = machine.home_folder(case(home=home))
-        assert (found.verdict, "CEREBRO_HOME" in found.remedy) == (Verdict.FAIL, True)
-
-
 @pytest.mark.parametrize(
     ("free", "verdict"), [(10**11, Verdict.OK), (10**9, Verdict.WARN), (10**6, Verdict.FAIL)]
 )
@@ -292,23 +238,7 @@ def test_a_full_disk_is_found(
     assert machine.space(case()).verdict is verdict
 
 
-def test_the_clock_is_compared(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the file system's, and with the present century."""
-    assert machine.clock(case()).verdict is Verdict.OK
-    monkeypatch.setattr("time.time", lambda: 4e9)
-    assert machine.clock(case()).verdict is Verdict.WARN
-    monkeypatch.setattr("time.time", lambda: 1e6)
-    assert machine.clock(case()).verdict is Verdict.FAIL
-
-
 # --- settings -----------------------------------------------------------------------------------
-
-
-def test_another_server_is_pointed_out(case: Callable[..., Case]) -> None:
-    """CEREBRO_SERVER leads notebooks elsewhere; without a token it leads nowhere."""
-    assert settings.server(case()).verdict is Verdict.OK
-    assert settings.server(case(CEREBRO_SERVER="http://far")).verdict is Verdict.FAIL
-    assert settings.server(case(CEREBRO_SERVER="http://far", CEREBRO_TOKEN="t")).verdict is Verdict.WARN
 
 
 @pytest.mark.parametrize(
@@ -329,47 +259,7 @@ def test_object_store_settings_must_make_sense(
     assert (found.verdict, words in found.message) == (Verdict.FAIL, True)
 
 
-def test_an_endpoint_that_answers_is_good(case: Callable[..., Case]) -> None:
-    """The endpoint is reached, not used."""
-    with socket.create_server((ports.HOST, 0)) as server:
-        endpoint = f"http://{ports.HOST}:{server.getsockname()[1]}"
-        assert settings.object_store(case(AWS_ENDPOINT_URL=endpoint)).verdict is Verdict.OK
-
-
 # --- the cluster --------------------------------------------------------------------------------
-
-
-def test_an_empty_token_is_found(case: Callable[..., Case]) -> None:
-    """It would let nobody in."""
-    made = case()
-    made.home.token_file.write_text("")
-    assert cluster.token(made).verdict is Verdict.FAIL
-
-
-def test_a_socket_folder_of_somebody_else_is_found(
-    case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A link under the expected name is a trap."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = case(home=tmp_path / ("deep/" * 25))
-    made.home.socket.parent.symlink_to(tmp_path)
-    assert cluster.database_socket(made).verdict is Verdict.FAIL
-
-
-def test_leftovers_are_found(case: Callable[..., Case]) -> None:
-    """A process that still belongs to a cluster which does not run."""
-    made = case()
-    marked = os.environ | {processes.MARKER: str(made.home.path)}
-    with subprocess.Popen(["cat"], env=marked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.read(1)  # it runs: until then its environment may not be there yet
-        found = cluster.leftovers(made)
-        process.kill()
-    assert (found.verdict, str(process.pid) in found.message) == (Verdict.WARN, True)
-    assert cluster.leftovers(made).verdict is Verdict.OK
 
 
 @pytest.mark.slow
@@ -386,18 +276,6 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
     )
     assert found["ports"].message.startswith(f"dispatcher {info.ports['dispatcher']}")
     assert found["s3"].message.endswith("different values of AWS_REGION")
-
-
-def test_ports_that_were_taken_meanwhile_are_found(make_cluster: MakeCluster) -> None:
-    """A bookmark will lead to another program."""
-    fake = make_cluster(Fake(name="one"))
-    port = fake.start().ports["dispatcher"]
-    fake.stop()
-    made = Case(home=fake.home, environment={}, workers=1, info=None)
-    assert cluster.addresses(made).verdict is Verdict.OK
-    with socket.create_server((ports.HOST, port)):
-        found = cluster.addresses(made)
-    assert (found.verdict, str(port) in found.message) == (Verdict.WARN, True)
 
 
 def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:

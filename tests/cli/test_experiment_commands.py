@@ -144,12 +144,3 @@ def test_deletion_asks_for_the_name(
     assert main(["delete", "one"]) == 0
     assert "one is deleted." in capsys.readouterr().out
     assert ended.audit()[-1].by == "ann"
-
-
-def test_scripts_name_what_they_delete(ended: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the name nobody is asked, and nothing is deleted."""
-    assert main(["delete", "one"]) == 1
-    assert "cerebro delete one --yes one" in capsys.readouterr().err
-    assert main(["delete", "one", "--yes", "two"]) == 1
-    assert ended.deleting() == ()
-    assert main(["delete", "one", "--yes", "one"]) == 0

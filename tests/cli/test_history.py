@@ -42,13 +42,6 @@ def test_the_history_is_forgotten(
     assert not store.history().sub_epochs
 
 
-def test_anything_else_is_not_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what can be."""
-    with pytest.raises(SystemExit):
-        main(["forget", "everything"])
-    assert "history" in capsys.readouterr().err
-
-
 def test_recommendations_rest_on_the_sub_epochs_of_all_runs(store: VirtualStore) -> None:
     """Each sub-epoch with the largest peak of those that are alike; experiments may be gone by then."""
     assert recommend._peaks(cast(KvsClient, store)) == [1000] * 3

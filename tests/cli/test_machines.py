@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import machines, main, scale
+from cerebro.cli import machines, main
 from cerebro.cli.status import worker_lines
 from cerebro.contract.health import (
     CheckRequest,
@@ -60,22 +60,6 @@ def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.Captu
     ]
     assert main(["check"]) == 1
     assert "worker-1 (H200, 3.2 s): FAILED: memory: 1 word" in capsys.readouterr().out
-
-
-def test_a_worker_that_does_not_answer_is_named() -> None:
-    """After as long as a check may take."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    silent = cast(KvsClient, VirtualStore(lambda: 0.0))
-    found = machines.results(silent, {"worker-0": 0.0}, clock=lambda: now[0], sleep=sleep)
-    assert found == {}
-    assert now[0] >= 75
-    assert machines.lines("worker-0", None) == [
-        "worker-0: no answer in time. Is it connected? See `cerebro status`"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -172,17 +156,3 @@ def test_a_user_without_a_name_is_told_by_number(
     check = store.workers_health().workers["worker-2"].check
     assert check is not None
     assert check.by == "uid 4711"
-
-
-def test_the_size_is_asked_for_by_number_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cerebro scale` on a cluster elsewhere."""
-    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
-        monkeypatch.delenv(variable, raising=False)
-    asked: list[tuple[int, str]] = []
-    monkeypatch.setattr("os.getuid", lambda: 4711)
-    monkeypatch.setenv("CEREBRO_SERVER", "http://127.0.0.1:1")
-    monkeypatch.setattr(scale, "cluster_client", lambda home: None)
-    monkeypatch.setattr(scale, "request_size", lambda kvs, number, *, by, pause: asked.append((number, by)))
-    monkeypatch.setattr(scale, "await_workers", lambda *_, **__: None)
-    assert main(["scale", "--workers", "5"]) == 0
-    assert asked == [(5, "uid 4711")]

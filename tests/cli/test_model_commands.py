@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from cerebro.cli import main, model_commands
-from cerebro.contract.events import ModelStopRequested
 from cerebro.runtime.kvs import KvsClient
 from tests.cli.test_experiment_commands import Store
 
@@ -63,16 +62,3 @@ def test_what_cannot_be_is_said_and_changes_nothing(
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err
     assert len(store.events("one")) == before
-
-
-def test_what_came_too_late_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody stopped the model between the look and the command."""
-    append = store.append
-
-    def beaten(name: str, event: object, **flags: bool) -> int:
-        append("one", ModelStopRequested(run="fit-1", model="m01"))
-        return append(name, event, **flags)  # type: ignore[arg-type]
-
-    store.append = beaten  # type: ignore[method-assign, assignment]
-    assert main(["change", "one", "m01", "lr=5"]) == 1
-    assert "model m01 of fit-1 is stopped: resume it first" in capsys.readouterr().err

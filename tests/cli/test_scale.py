@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 import pytest
 
 from cerebro.cli import main
 from cerebro.cli import scale as cli_scale
-from cerebro.contract.events import RunRequested
 from cerebro.contract.records import (
-    ExperimentRecord,
-    Locator,
-    Locators,
     PodRef,
     SizeRequest,
     Troubles,
     WorkerRecord,
 )
-from cerebro.contract.runs import EtlRequest
-from cerebro.errors import ClusterError, ConflictError, NotFoundError
+from cerebro.errors import ClusterError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from research.simulation.store import VirtualStore
 
@@ -82,13 +76,6 @@ def test_a_refusal_is_told(store: Store) -> None:
         cli_scale.request_size(kvs(store), 3, by="ann")
 
 
-def test_a_newer_request_wins(store: Store) -> None:
-    """Who was first is told by whom it was replaced."""
-    store.on_size = lambda request: store.request_size(SizeRequest(workers=5, by="bob"))
-    with pytest.raises(ClusterError, match="bob has requested 5 workers"):
-        cli_scale.request_size(kvs(store), 3, by="ann")
-
-
 def test_a_request_that_nobody_takes_up_is_withdrawn(store: Store) -> None:
     """It must not come true when nobody expects it any more."""
     with pytest.raises(ClusterError, match="was not answered within"):
@@ -108,34 +95,6 @@ def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None
 
     cli_scale.await_workers(kvs(store), 2, timeout_s=60.0, say=say)
     assert lines == ["1 of 2 workers (w-1: no node fits: 0/1 nodes are available: 1 Insufficient cpu.)"]
-
-
-def test_a_request_that_is_taken_up_at_the_last_moment_is_done(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look and the taking back: there is nothing to take back, and nothing to complain of."""
-    take_back = store.withdraw_size_request
-
-    def too_late(workers: int) -> None:
-        take_back(workers)
-        take_back(workers)
-
-    monkeypatch.setattr(store, "withdraw_size_request", too_late)
-    cli_scale.request_size(kvs(store), 3, by="ann", timeout_s=0.0)
-    assert store.size_request() is None
-
-
-def test_pods_are_counted_and_not_their_containers(store: Store) -> None:
-    """It says how many there are, and returns when all are."""
-    join(store, 0)
-    told: list[str] = []
-
-    def say(line: str) -> None:
-        told.append(line)
-        join(store, len(told))
-
-    cli_scale.await_workers(kvs(store), 3, timeout_s=60.0, say=say)
-    assert told == ["1 of 3 workers", "2 of 3 workers"]
 
 
 def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> None:
@@ -168,12 +127,6 @@ def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFi
     assert "must be a whole number from 1" in capsys.readouterr().err
 
 
-def test_more_than_the_platform_is_made_for_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A slip of the finger must not cost a fortune."""
-    assert main(["scale", "--workers", "10000"]) == 1
-    assert "at most 1000" in capsys.readouterr().err
-
-
 def test_none_are_asked_for_and_awaited(store: Store) -> None:
     """All are given back: it returns when the last one is gone. Runs are paused where that is asked for."""
     seen: list[SizeRequest] = []
@@ -186,23 +139,3 @@ def test_none_are_asked_for_and_awaited(store: Store) -> None:
     cli_scale.request_size(kvs(store), 0, by="ann", pause=True)
     cli_scale.await_workers(kvs(store), 0, timeout_s=0.0, say=lambda line: None)
     assert seen == [SizeRequest(workers=0, by="ann", pause=True)]
-
-
-def test_one_machine_has_a_worker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What ends all of it is named; and pausing is for no workers alone."""
-    assert main(["scale", "--home", str(tmp_path), "--workers", "0"]) == 1
-    assert "end the cluster with `cerebro down`" in capsys.readouterr().err
-    assert main(["scale", "--home", str(tmp_path), "--workers", "2", "--pause"]) == 1
-    assert "--pause needs `--workers 0`" in capsys.readouterr().err
-
-
-def test_who_would_stand_still_is_named(store: Store) -> None:
-    """None while a run is open; nobody has to wait for an answer to that."""
-    store.create_experiment(
-        ExperimentRecord(name="digits", locators=Locators(train=Locator(metadata="t.csv")))
-    )
-    request = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
-    store.append("digits", RunRequested(run="etl-1", request=request))
-    with pytest.raises(ConflictError, match=r"a run is open: digits/etl-1\. Without workers .* --pause"):
-        cli_scale.request_size(kvs(store), 0, by="ann")
-    assert store.size_request() is None

@@ -10,7 +10,6 @@ import pytest
 
 from cerebro.cli import queue as cli_queue
 from cerebro.cli import status as cli_status
-from cerebro.cli import text as cli_text
 from cerebro.cli.experiment_status import state_lines
 from cerebro.cli.queue import ExperimentLog
 from cerebro.contract import api
@@ -24,7 +23,6 @@ from cerebro.contract.records import (
     Locator,
     Locators,
     PodRef,
-    Replica,
     Troubles,
     WorkerRecord,
     WorkerStatus,
@@ -49,17 +47,6 @@ def test_workers_are_listed_by_name() -> None:
         ["worker-1", "4", "s", "ago", "2", "8", "1", "1", "0", "train", "idle"],
     ]
     assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
-
-
-def test_workers_of_one_volume_hold_the_same_partitions() -> None:
-    """What one container of a pod made is counted for the other, which trains on it."""
-    made = (Replica(dataset="d", partition=0), Replica(dataset="d", partition=2))
-    etl, train = (
-        one.model_copy(update={"record": one.record.model_copy(update={"volume": "pod-0", "replicas": held})})
-        for one, held in ((_worker("pod-0-etl", None), made), (_worker("pod-0", None), made[:1]))
-    )
-    for line in cli_status.worker_lines([etl, train])[1:]:
-        assert line.split()[8] == "2", line
 
 
 def test_experiments_are_listed_with_their_open_runs() -> None:
@@ -109,21 +96,6 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
     }
 
 
-def test_a_test_that_has_ended_does_not_hide_the_fit_before_it() -> None:
-    """What became of the fit is what somebody looks for; the test is told beside it."""
-    story = half_trained()
-    store = VirtualStore(lambda: 0.0)
-    kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
-    store.create_experiment(_summary("one", 0, ()).experiment)
-    store.append("one", RunRequested(run="fit-1", request=story.run.request))
-    store.append("one", evaluation(1, "m00"))
-    for seq, (run, outcome) in enumerate((("fit-1", "stopped"), ("test-1", "finished")), start=2):
-        ended = RunFinished.model_validate({"run": run, "outcome": outcome})
-        step = api.Note.model_validate({"event": ended})
-        store.decide("one", api.DecideRequest(term=term, after=seq, steps=(step,)))
-    assert cli_status.states_of(kvs, store.experiments()) == {"one": "stopped fit-1, finished test-1"}
-
-
 def test_an_experiment_shows_its_runs_and_models() -> None:
     """Runs with their state and progress; models of the newest fit with why they failed."""
     state = _state()
@@ -135,22 +107,6 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     assert [line.split() for line in lines[-2:]] == [
         ["m00", "queued", "0/2", "-", "lr=0.1,", "batch_size=32"],
         ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],
-    ]
-
-
-def test_a_fit_shows_how_well_it_is_scheduled() -> None:
-    """The schedule so far, and a row for each completed epoch."""
-    story = TimedStory()
-    story.fit(models=1, partitions=1)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
-    story.report(1)
-    story.begins(sub_epoch(2, 0), 0, 42.0)
-    lines = state_lines(story.state, now=story.zero + 44.0)
-    assert lines[5:9] == [
-        "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
-        "",
-        "  EPOCHS OF fit-1  ENDED AFTER  AT BEST  GAP    STARTS  IDLE",
-        "  1                40.0 s       40.0 s   0.0 %  0.0 s   0.0 s",
     ]
 
 
@@ -213,24 +169,6 @@ def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> No
     assert not any("open before it" in line for line in rows + lines)
 
 
-def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:
-    """And as JSON the same."""
-    log = _followed()
-    now = log.state.runs["fit-1"].newest_commit
-    lines = state_lines(log.state, now=now, queue=_shared(), meter=log.meter)
-    line = "  fit-1 runs now: due 80% of the cluster, project pixels, has 1 of 4 devices, about 5 min left"
-    assert line in lines
-    (run,) = json.loads(json.dumps(cli_queue.experiment_json(log, _shared(), {}, now)))["runs"]
-    assert (run["run"], run["state"], run["done"], run["total"]) == ("fit-1", "running", 1, 2)
-    assert (run["queue_position"]["due"], run["queue_position"]["devices"], run["queue_position"]["of"]) == (
-        0.8,
-        1,
-        4,
-    )
-    assert run["queue_position"]["left_s"] == pytest.approx(300.0)
-    assert run["schedule"]["lower_bound_s"] == pytest.approx(40.0)
-
-
 def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
     """Workers, experiments and the queue, with the numbers that people are shown in words."""
     found = json.loads(
@@ -289,46 +227,6 @@ def test_the_cluster_log_tells_why_a_worker_was_lost() -> None:
     lost: dict[str, Worker] = {}
     cli_status.states_of(kvs, store.experiments(), lost)
     assert {name: worker.lost for name, worker in lost.items()} == {"w-0": "evicted"}
-
-
-def test_a_run_that_waits_says_what_keeps_pods() -> None:
-    """Below the experiment's name, as in a notebook."""
-    state = _state()
-    lines = state_lines(state, troubles={"pod-1": "no node fits"}, now=200.0)
-    assert any("pod-1 does not start: no node fits" in line for line in lines)
-
-
-def test_workers_that_share_too_few_cores_are_told_of() -> None:
-    """The threads of each worker are in its row; where they are more than the machine's cores, a line says so."""
-    workers = [_worker("worker-0", None), _worker("worker-1", None)]
-    workers = [
-        status.model_copy(update={"record": status.record.model_copy(update={"machine_cores": 8})})
-        for status in workers
-    ]
-    heads, *rows, crowd = cli_status.worker_lines(workers)
-    assert [row.split()[5] for row in rows] == ["8", "8"]
-    assert "THREADS" in heads
-    assert "2 workers compute with 16 threads on the 8 core(s) of h" in crowd
-    assert "cerebro doctor" in crowd
-
-
-def test_crowds_of_local_workers_are_warned_of() -> None:
-    """As many workers as cores are none."""
-    assert cli_text.crowd(2, 2) == ""
-    assert "4 workers share 2 processor core(s)" in cli_text.crowd(4, 2)
-    assert "cerebro scale --workers 2" in cli_text.crowd(4, 2)
-
-
-def test_an_experiment_without_runs_says_so() -> None:
-    """Nothing is shown as if it were there."""
-    assert state_lines(ExperimentState(name="digits"))[-1] == "  no runs yet"
-
-
-def test_numbers_are_rounded_for_people() -> None:
-    """Rounded to seconds, minutes, hours or days."""
-    assert [cli_text.size(n) for n in (0, 999, 38e6, 1.25e9)] == ["0 B", "999 B", "38 MB", "1.2 GB"]
-    spans = [cli_text.duration(s) for s in (-1, 59, 60, 7200, 200_000)]
-    assert spans == ["0 s", "59 s", "1 min", "2 h", "2 days"]
 
 
 def _worker(name: str, running: str | None) -> WorkerStatus:

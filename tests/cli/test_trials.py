@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from cerebro.cli.trials import lines, rows, select_fit
+from cerebro.cli.trials import lines, rows
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import TaskResult
-from cerebro.contract.trials import Inspection
-from cerebro.errors import NotFoundError
 from tests.controller.trials.test_trial_cache import FOUND, inspected
 from tests.controller.trials.test_trial_cache import OUTCOME as MEASURED
 from tests.state.stories import Story
@@ -48,21 +44,3 @@ def test_a_parallel_plan_that_does_not_apply_says_why() -> None:
     named = started(story, INSPECT)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=found)}))
     assert (rows(story.run)[0].state, rows(story.run)[0].reason) == ("not applicable", "no blocks")
-
-
-def test_a_run_that_was_not_inspected_says_so() -> None:
-    """There was nothing to choose, or it failed."""
-    story = Story()
-    story.fit()
-    assert lines(story.run) == ["The models of fit-1 were not inspected: there was nothing to choose."]
-    story.run.inspection = Inspection(problem="no memory")
-    assert "no memory" in lines(story.run)[0]
-
-
-def test_the_newest_fit_is_shown_unless_one_is_named() -> None:
-    """One that is not there is an error that says what to do."""
-    story = Story()
-    story.fit()
-    assert select_fit(story.state, None).id == select_fit(story.state, "fit-1").id == "fit-1"
-    with pytest.raises(NotFoundError, match="fit-7"):
-        select_fit(story.state, "fit-7")

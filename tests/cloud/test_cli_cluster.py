@@ -45,19 +45,6 @@ def test_delete_asks_and_without_a_terminal_refuses(
     assert len(at_terminal.cloud.changes) == before
 
 
-def test_a_typed_name_confirms(at_terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one does not."""
-    at_terminal.cloud.eksctl_stops_after = 0
-    assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda _: "demi")
-    assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 0
-    assert at_terminal.cloud.stacks() != {}
-    monkeypatch.setattr("builtins.input", lambda _: "demo")
-    assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 0
-    assert at_terminal.cloud.stacks() == {}
-
-
 def test_a_mistake_in_the_file_is_one_line_and_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

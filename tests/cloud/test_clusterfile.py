@@ -84,21 +84,10 @@ def test_a_mistake_is_named_with_line_and_field(old: str, new: str, said: str) -
     assert said in refusal(GOOD.replace(old, new, 1))
 
 
-def test_no_workers_are_refused() -> None:
-    """A cluster without workers does nothing and costs all the same."""
-    text = GOOD[: GOOD.index("workers:")] + "workers: []\nimages: {registry: example.com}\n"
-    assert "c.yaml:6: workers: names no group" in refusal(text)
-
-
 def test_all_mistakes_are_said_at_once() -> None:
     """Not one per try."""
     said = refusal(GOOD.replace("count: 2", "cuont: 2").replace("us-east-1", "nowhere"))
     assert len(said.splitlines()) == 3  # the region, the unknown field, the missing one
-
-
-def test_an_empty_file_is_refused() -> None:
-    """With what belongs in it."""
-    assert "must be a mapping with name, region" in refusal("")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

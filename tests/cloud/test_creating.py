@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from cerebro.cloud.actions import create, status_lines
 from cerebro.errors import ProvisionError
 from tests.cloud.cloud import Fault
-from tests.cloud.conftest import EKSCTL_STOPS, Terminal, new_terminal, no_credentials
+from tests.cloud.conftest import EKSCTL_STOPS, Terminal, new_terminal
 
 
 @pytest.fixture(scope="module")
@@ -122,41 +121,6 @@ def test_a_stack_that_is_still_being_made_is_waited_for(
     assert terminal.shape() == whole[0]
 
 
-@pytest.mark.slow
-def test_a_network_that_was_rolled_back_is_removed_and_made_again(
-    terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
-) -> None:
-    """A stack that failed can only be deleted; no cluster ever ran in it, so nothing is lost."""
-    terminal.cloud.eksctl_stops_after = 0
-    with pytest.raises(ProvisionError):
-        terminal.create()
-    terminal.cloud.set_stack("eksctl-demo-cluster", "ROLLBACK_COMPLETE")
-    terminal.create()
-    assert "an earlier attempt failed" in terminal.said
-    assert terminal.shape() == whole[0]
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_a_state_to_go_on_from(
-    terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
-) -> None:
-    """The interruption is passed on, with a word on how to continue."""
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    terminal.cloud.eksctl_stops_after = 1
-    with pytest.raises(ProvisionError):
-        terminal.create()
-    terminal.cloud.set_stack("eksctl-demo-cluster", "CREATE_IN_PROGRESS")
-    terminal.cloud.ticks = [interrupted]
-    with pytest.raises(KeyboardInterrupt):
-        terminal.create()
-    terminal.cloud.set_stack("eksctl-demo-cluster", "CREATE_COMPLETE")
-    terminal.create()
-    assert terminal.shape() == whole[0]
-
-
 def test_a_failure_names_step_command_status_and_last_lines(terminal: Terminal) -> None:
     """The user needs no log to know what happened and what to do; the log has it all the same."""
     terminal.cloud.eksctl_stops_after = 2
@@ -185,17 +149,6 @@ def test_a_dry_run_shows_everything_and_changes_nothing(terminal: Terminal) -> N
     ):
         assert shown in terminal.said, shown
     assert "This was a dry run" in terminal.lines[-1]
-
-
-def test_a_dry_run_without_credentials_says_so_and_goes_on(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One can look at the plan before there is an account."""
-    site = terminal.site(is_dry=True)
-    monkeypatch.setattr(site.aws, "read", no_credentials)
-    create(site)
-    assert "credentials: AWS refuses them, or there are none" in terminal.said
-    assert "$ eksctl create cluster" in terminal.said
 
 
 def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> None:
@@ -245,51 +198,6 @@ def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -
     with pytest.raises(ProvisionError, match="`cerebro cluster` did not create"):
         terminal.delete()
     assert terminal.cloud.changes == []
-
-
-@pytest.mark.slow
-def test_other_buckets_change_the_role(terminal: Terminal) -> None:
-    """The stack is updated; the file system in it stays."""
-    terminal.create()
-    iam = terminal.cloud.client("iam")
-    (role,) = [role["RoleName"] for role in iam.list_roles()["Roles"]]
-    policy = iam.get_role_policy(RoleName=role, PolicyName="read-buckets")["PolicyDocument"]
-    assert "'Resource': ['arn:aws:s3:::pictures/train*']" in str(policy)
-    before = terminal.site().observe()
-    terminal.write(s3=["pictures/train", "sounds"])
-    terminal.create()
-    stacks = terminal.cloud.client("cloudformation").describe_stacks(StackName="cerebro-demo")["Stacks"]
-    parameters = {each["ParameterKey"]: each["ParameterValue"] for each in stacks[0]["Parameters"]}
-    assert "arn:aws:s3:::sounds/*" in parameters["Read"]
-    assert terminal.site().observe().file_system == before.file_system
-    terminal.write(s3=[])
-    terminal.create()
-    assert terminal.cloud.identities == set()
-
-
-@pytest.mark.slow
-def test_a_stack_that_was_rolled_back_is_made_again(
-    terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
-) -> None:
-    """CloudFormation updates no such stack; nothing was ever stored in it."""
-    terminal.cloud.identities = {"cerebro-worker"}  # somebody else's, in the way
-    with pytest.raises(ProvisionError, match="step `file system and roles` failed"):
-        terminal.create()
-    assert terminal.cloud.stacks()["cerebro-demo"] == "ROLLBACK_COMPLETE"
-    assert "stack            cerebro-demo: ROLLBACK_COMPLETE" in "\n".join(status_lines(terminal.site()))
-    terminal.cloud.identities = set()
-    terminal.create()
-    assert terminal.shape() == whole[0]
-
-
-def test_a_stack_whose_deletion_failed_keeps_its_data(terminal: Terminal) -> None:
-    """It can only be deleted, and with it the file system: that is for its user to say."""
-    terminal.create()
-    system = terminal.site().observe().file_system
-    terminal.cloud.set_stack("cerebro-demo", "DELETE_FAILED")
-    with pytest.raises(ProvisionError, match=f"its file system {system} may hold data"):
-        terminal.create()
-    assert terminal.site().observe().file_system == system
 
 
 @pytest.mark.slow

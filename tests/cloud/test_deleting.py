@@ -52,12 +52,6 @@ def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
     assert_empty(terminal)
 
 
-def test_nothing_is_nothing(terminal: Terminal) -> None:
-    """A cluster that never was is no error."""
-    terminal.delete()
-    assert terminal.lines == ["No resource of demo in us-east-1 exists."]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, after_effect: bool) -> None:
@@ -70,16 +64,6 @@ def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, 
         if terminal.lines[-1].startswith("Nothing of demo"):
             break
     terminal.cloud.fault = None
-    assert_empty(terminal)
-
-
-@pytest.mark.slow
-def test_disks_of_dead_drivers_go(terminal: Terminal) -> None:
-    """With no driver alive, as in a pause, the claims' disks stay behind; they are found by their tag."""
-    terminal.create()
-    terminal.cloud.kube.drivers_are_dead = True
-    terminal.delete()
-    assert "Removing: volumes" in terminal.lines
     assert_empty(terminal)
 
 
@@ -108,35 +92,6 @@ def test_load_balancers_go_before_the_network(terminal: Terminal) -> None:
     order = [line for line in terminal.lines if line.startswith("Removing")]
     assert order.index("Removing: load balancers") < order.index("Removing: control plane")
     assert order.index("Removing: security groups of load balancers") < order.index("Removing: control plane")
-    assert_empty(terminal)
-
-
-def test_logs_go(terminal: Terminal) -> None:
-    """CloudWatch would keep them for ever."""
-    terminal.cloud.client("logs").create_log_group(logGroupName="/aws/eks/demo/cluster")
-    terminal.cloud.client("logs").create_log_group(logGroupName="/aws/eks/demo-two/cluster")
-    terminal.delete()
-    assert_empty(terminal)
-    groups = terminal.cloud.client("logs").describe_log_groups()["logGroups"]
-    assert [group["logGroupName"] for group in groups] == ["/aws/eks/demo-two/cluster"]
-
-
-def test_a_cluster_whose_name_begins_alike_is_left_alone(terminal: Terminal) -> None:
-    """Stacks of demo-two begin with `eksctl-demo-` too."""
-    terminal.cloud.make_stack("eksctl-demo-two-cluster", "demo-two", {})
-    half_made(terminal, 0)
-    terminal.delete()
-    assert_empty(terminal)
-    assert list(terminal.cloud.stacks()) == ["eksctl-demo-two-cluster"]
-
-
-@pytest.mark.slow
-def test_stacks_that_eksctl_gave_up_on_are_deleted(terminal: Terminal) -> None:
-    """eksctl leaves stacks in DELETE_FAILED; they are deleted again, by themselves."""
-    terminal.create()
-    terminal.cloud.set_stack("eksctl-demo-nodegroup-spot", "DELETE_FAILED")
-    terminal.cloud.set_stack("eksctl-demo-cluster", "DELETE_FAILED")
-    terminal.delete()
     assert_empty(terminal)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cerebro.cloud.actions import pause, resume, status_lines
-from cerebro.cloud.preflight import Verdict, check
 from cerebro.errors import ProvisionError
 from tests.cloud.conftest import Terminal, new_terminal
 
@@ -96,40 +95,6 @@ def test_pause_and_resume(existing: Terminal) -> None:
     assert existing.shape() == before
 
 
-def test_creation_resumes_as_well(existing: Terminal) -> None:
-    """A user who forgot the pause is not left with pods that wait for nodes."""
-    before = existing.shape()
-    pause(existing.site())
-    existing.create()
-    assert existing.shape() == before
-
-
-def test_a_dry_run_pauses_nothing(existing: Terminal) -> None:
-    """It shows the three calls."""
-    before = nodes(existing)
-    existing.lines.clear()
-    pause(existing.site(is_dry=True))
-    assert existing.said.count("eks update-nodegroup-config") == 3
-    assert nodes(existing) == before
-
-
 def nodes(existing: Terminal) -> dict[str, int]:
     """By group."""
     return {name: group.desired for name, group in existing.shape()["groups"].items()}
-
-
-def test_a_dry_run_shows_what_would_go(existing: Terminal) -> None:
-    """Every command, no effect."""
-    before, num_changes = existing.shape(), len(existing.cloud.changes)
-    existing.delete(is_dry=True)
-    assert "$ eksctl delete cluster --name demo" in existing.said
-    assert "cloudformation delete-stack" in existing.said
-    assert len(existing.cloud.changes) == num_changes
-    assert existing.shape() == before
-
-
-def test_what_runs_already_is_not_asked_for_again(existing: Terminal) -> None:
-    """A cluster that stands needs no further quota for what it has."""
-    existing.cloud.quotas |= {"L-3819A6DF": 0, "L-DB2E81BA": 0, "L-1216C47A": 0}
-    found, _ = check(existing.site())
-    assert [finding for finding in found if finding.verdict is Verdict.FAIL] == []

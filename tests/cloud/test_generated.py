@@ -14,10 +14,7 @@ import yaml
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.manifests import (
     STACK,
-    chart_fingerprint,
     configuration,
-    fingerprint,
-    overlaid,
     releases,
     stack_parameters,
     storage_classes,
@@ -73,20 +70,6 @@ def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], 
     jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
 
 
-def test_the_schema_refuses_what_is_wrong(file: ClusterFile) -> None:
-    """The check above can fail."""
-    made = configuration(file, ZONES)
-    made["managedNodeGroups"][0]["instanceTyp"] = "m6i.large"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(made, json.loads(SCHEMA.read_text()))
-
-
-def test_all_nodes_stand_in_one_zone(file: ClusterFile) -> None:
-    """A worker's disk cannot leave its zone, so its node must come back there."""
-    groups = configuration(file, ZONES)["managedNodeGroups"]
-    assert [group["availabilityZones"] for group in groups] == [["us-east-1b"]] * 3
-
-
 def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFile) -> None:
     """Only what tolerates it runs on workers; only workers may be spot."""
     control, spot, firm = configuration(file, ZONES)["managedNodeGroups"]
@@ -118,32 +101,12 @@ def test_roles_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> Non
     ]
 
 
-def test_china_and_the_governments_regions_have_arns_of_their_own() -> None:
-    """Elsewhere the role would name buckets that do not exist."""
-    for region, partition in (
-        ("cn-north-1", "aws-cn"),
-        ("us-gov-west-1", "aws-us-gov"),
-        ("eu-west-1", "aws"),
-    ):
-        file = ClusterFile.model_validate({**FILE, "region": region})
-        assert stack_parameters(file, ZONES)["Listed"] == f"arn:{partition}:s3:::pictures"
-
-
 def test_cloudformation_takes_the_template() -> None:
     """By the linter of AWS, which knows every resource and property."""
     from cfnlint.api import lint_all as lint  # type: ignore[import-untyped]  # a second: not at each collection
 
     problems = [problem for problem in lint(STACK.read_text()) if problem.rule.severity != "informational"]
     assert [str(problem) for problem in problems] == []
-
-
-def test_everything_bears_the_tags(file: ClusterFile) -> None:
-    """The user's, for the bill; ours, to be found again."""
-    made = configuration(file, ZONES)
-    for tags in (made["metadata"]["tags"], *(group["tags"] for group in made["managedNodeGroups"])):
-        assert tags["cerebro/cluster"] == "demo"
-        assert tags["team"] == "vision"
-    assert made["metadata"]["tags"]["cerebro/zones"] == "us-east-1b us-east-1a"
 
 
 def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
@@ -199,12 +162,6 @@ def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile)
     assert other["metadata"]["annotations"] != shared["metadata"]["annotations"]
 
 
-def test_monitoring_stays_on_the_control_node(file: ClusterFile) -> None:
-    """Workers are for work."""
-    values = monitoring_values(file)
-    assert values["prometheus"]["prometheusSpec"]["nodeSelector"] == {"cerebro/role": "control"}
-
-
 def test_monitoring_finds_what_the_platform_brings(file: ClusterFile) -> None:
     """The platform's monitors, rules and dashboard are made where there is somebody to read them, and only there; they
     are in another namespace and release than who reads them."""
@@ -217,22 +174,3 @@ def test_monitoring_finds_what_the_platform_brings(file: ClusterFile) -> None:
     assert switches == {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")}
     without = file.model_copy(update={"install": file.install.model_copy(update={"monitoring": False})})
     assert "monitoring" not in platform_values(without)
-
-
-def test_fingerprints_tell_charts_apart(tmp_path: Path) -> None:
-    """By content and by name, not by time."""
-    (tmp_path / "templates").mkdir()
-    (tmp_path / "Chart.yaml").write_text("a")
-    first = chart_fingerprint(tmp_path)
-    (tmp_path / "Chart.yaml").write_text("a")
-    assert chart_fingerprint(tmp_path) == first
-    (tmp_path / "templates" / "b.yaml").write_text("b")
-    assert chart_fingerprint(tmp_path) != first
-    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
-
-
-def test_overlays_merge_mappings_and_replace_the_rest() -> None:
-    """As helm does."""
-    below = {"a": {"b": 1, "c": [1]}, "d": 1}
-    assert overlaid(below, {"a": {"c": [2]}, "d": {"e": 1}}) == {"a": {"b": 1, "c": [2]}, "d": {"e": 1}}
-    assert below == {"a": {"b": 1, "c": [1]}, "d": 1}

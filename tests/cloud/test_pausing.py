@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.cloud.actions import pause, resume, status_lines
+from cerebro.cloud.actions import status_lines
 from cerebro.errors import ProvisionError
 from tests.cloud.conftest import Terminal
-
-
-@pytest.mark.slow
-def test_a_paused_cluster_can_be_deleted(terminal: Terminal) -> None:
-    """Its drivers are not there to remove disks."""
-    terminal.create()
-    pause(terminal.site())
-    terminal.cloud.kube.drivers_are_dead = True
-    terminal.delete()
-    assert "Checked again: no billed resource of demo" in terminal.said
-
-
-def test_what_does_not_exist_cannot_be_paused(terminal: Terminal) -> None:
-    """It can be made."""
-    with pytest.raises(ProvisionError, match="create it with `cerebro cluster create`"):
-        pause(terminal.site())
-    with pytest.raises(ProvisionError, match="create it with `cerebro cluster create`"):
-        resume(terminal.site())
 
 
 def test_status_tells_states_nodes_and_costs(terminal: Terminal) -> None:

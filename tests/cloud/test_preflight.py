@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import jmespath
 import pytest
 
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.preflight import (
-    MACHINES,
     Finding,
     Verdict,
     check,
     check_machines,
-    class_of,
-    parse_version,
 )
 from tests.cloud.conftest import FILE, Terminal, no_credentials
 
@@ -64,12 +60,6 @@ def test_an_old_tool_is_refused(terminal: Terminal) -> None:
     assert "0.150.0 is too old: 0.200 or newer" in said(checked(terminal), "eksctl")
 
 
-def test_extended_support_is_warned_of(terminal: Terminal) -> None:
-    """It costs six times as much per hour."""
-    terminal.write(kubernetes="1.31")
-    assert verdicts(checked(terminal))["kubernetes"] is Verdict.WARN
-
-
 @pytest.mark.parametrize("version", ["1.30", "1.77"])
 def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, version: str) -> None:
     """Too old and unheard of alike; the answer lists what there is."""
@@ -77,14 +67,6 @@ def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, versio
     assert f"EKS does not offer {version} -> there are 1.31, 1.33, 1.34" in said(
         checked(terminal), "kubernetes"
     )
-
-
-def test_an_unknown_region_is_refused_without_asking_aws(terminal: Terminal) -> None:
-    """A typo would otherwise look like a network problem."""
-    terminal.write(region="us-eats-1")
-    found = checked(terminal)
-    assert "did you mean us-east-1?" in said(found, "region")
-    assert failed(found) == ["region"]
 
 
 def test_missing_credentials_are_said_and_the_rest_is_left_out(
@@ -166,29 +148,6 @@ def test_quotas_are_counted_for_the_largest_type_of_a_group(terminal: Terminal) 
     assert failed(found) == []
 
 
-def test_gpus_of_others_than_nvidia_do_not_count() -> None:
-    """CUDA needs NVIDIA's."""
-    described = {
-        "InstanceType": "g5.xlarge",
-        "VCpuInfo": {"DefaultVCpus": 4},
-        "MemoryInfo": {"SizeInMiB": 16384},
-        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
-    }
-    for cards, gpus in (
-        ({"Gpus": [{"Manufacturer": "AMD", "Count": 1}]}, 0),
-        ({"Gpus": [{"Manufacturer": "NVIDIA", "Count": 4}]}, 4),
-        (None, 0),
-    ):
-        (machine,) = jmespath.search(MACHINES, {"InstanceTypes": [{**described, "GpuInfo": cards}]})
-        assert machine["gpus"] == gpus
-
-
-def test_a_small_control_node_is_refused(terminal: Terminal) -> None:
-    """Its pods would stay pending, an hour later."""
-    terminal.write(controller={"instance_type": "t3.medium"})
-    assert "the control plane needs 8" in said(checked(terminal), "controller.instance_type")
-
-
 @pytest.mark.parametrize(
     ("code", "name"),
     [
@@ -212,38 +171,3 @@ def test_zones_that_do_not_offer_a_type_are_refused(terminal: Terminal) -> None:
     assert "us-east-1f does not offer all instance types -> zones that do: us-east-1" in said(
         checked(terminal), "zones"
     )
-
-
-def test_a_zone_without_eks_is_refused(terminal: Terminal) -> None:
-    """Creation would fail after minutes."""
-    terminal.write(zones=["us-east-1e", "us-east-1a"])
-    assert "us-east-1e cannot hold a control plane" in said(checked(terminal), "zones")
-
-
-def test_a_missing_chart_is_refused(terminal: Terminal) -> None:
-    """Before an hour is spent on what it would run on."""
-    terminal.write(install={"chart": {"path": "nowhere"}})
-    assert failed(checked(terminal)) == ["install.chart.path"]
-
-
-def test_versions_are_found_in_what_tools_say() -> None:
-    """Each says it in its own way."""
-    assert parse_version("Client Version: v1.34.1\nKustomize Version: v5.7.1") == (1, 34, 1)
-    assert parse_version("v3.18.4+gd80839c") == (3, 18, 4)
-    assert parse_version("aws-cli/2.27.0 Python/3.13.3") == (2, 27, 0)
-    assert parse_version("0.215.0-dev+abc") == (0, 215, 0)
-    assert parse_version("what?") == ()
-
-
-def test_quota_classes_are_those_of_aws() -> None:
-    """Letters before the generation decide."""
-    classes = {
-        "g5.xlarge": "G and VT",
-        "p4d.24xlarge": "P",
-        "inf2.xlarge": "Inf",
-        "trn1.2xlarge": "Trn",
-        "dl1.24xlarge": "DL",
-    }
-    assert {kind: class_of(kind) for kind in classes} == classes
-    assert str(class_of("m6i.large")).startswith("Standard")
-    assert class_of("u-6tb1.metal") is None

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.cloud.runner import NOT_RUN, CommandError, Runner
-from cerebro.errors import ProvisionError
+from cerebro.cloud.runner import CommandError, Runner
 from tests.waiting import HANG_S
 
 
@@ -52,28 +51,6 @@ def test_a_failure_keeps_status_and_last_lines(bench: Bench) -> None:
         bench.runner().change("tool")
     assert failure.value.status == 3
     assert failure.value.last_lines == tuple(f"line {index}" for index in range(25, 40))
-
-
-def test_a_dry_run_starts_nothing(bench: Bench) -> None:
-    """Not even what is missing."""
-    bench.runner(is_dry=True).change("missing", "-f", "x")
-    assert bench.lines == ["$ missing -f x"]
-    assert not bench.log.exists()
-
-
-def test_looking_keeps_streams_apart(bench: Bench) -> None:
-    """An answer is not mixed with warnings."""
-    bench.script("tool", "echo '{}'; echo warning >&2; exit 2")
-    answer = bench.runner().read("tool")
-    assert (answer.returncode, answer.stdout, answer.stderr) == (2, "{}\n", "warning\n")
-    assert bench.lines == []
-
-
-def test_what_is_not_on_path_is_said(bench: Bench) -> None:
-    """Looking answers so, changing raises."""
-    assert bench.runner().read("missing").returncode == NOT_RUN
-    with pytest.raises(ProvisionError, match="missing is not on PATH"):
-        bench.runner().change("missing")
 
 
 _INTERRUPTED = """

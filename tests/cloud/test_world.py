@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.world import Cluster, NodeGroup, World, conflicts, known_zones
+from cerebro.cloud.world import Cluster, NodeGroup, World, conflicts
 from tests.cloud.conftest import FILE
 
 DEMO = ClusterFile.model_validate(FILE)
@@ -62,16 +62,6 @@ def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
     assert conflicts(other, replace(whole(), groups=groups)) == []
 
 
-def test_a_group_that_failed_clashes_with_nothing() -> None:
-    """It is made anew, with whatever the file says now; one that is degraded stays as it is."""
-    other = changed(
-        workers=[{"name": "spot", "instance_type": "g6.xlarge", "count": 2, "spot": True, "gpus": 1}]
-    )
-    for status, num_clashes in (("CREATE_FAILED", 0), ("DELETE_FAILED", 0), ("DEGRADED", 1)):
-        groups = {"spot": whole().groups["spot"].model_copy(update={"status": status})}
-        assert len(conflicts(other, replace(whole(), groups=groups))) == num_clashes
-
-
 @pytest.mark.parametrize(
     ("status", "is_ready", "is_moving"),
     [
@@ -89,12 +79,3 @@ def test_stacks_are_ready_or_moving_or_broken(status: str, is_ready: bool, is_mo
     world = World(name="demo", stacks={"cerebro-demo": status})
     assert (world.is_stack_ready("cerebro-demo"), bool(world.moving_stacks)) == (is_ready, is_moving)
     assert not world.is_stack_ready("another")
-
-
-def test_zones_stay_where_the_cluster_is() -> None:
-    """Disks are there; the file's zones count only before."""
-    file = changed(zones=["us-east-1c", "us-east-1d"])
-    assert known_zones(file, World(name="demo")) == ("us-east-1c", "us-east-1d")
-    cluster = Cluster(status="ACTIVE", tags={"cerebro/zones": "us-east-1b us-east-1a"})
-    assert known_zones(file, World(name="demo", cluster=cluster)) == ("us-east-1b", "us-east-1a")
-    assert known_zones(DEMO, World(name="demo")) == ()

@@ -66,18 +66,6 @@ def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Check
     ]
 
 
-def test_flags_torch_and_base_reach_the_builder(checkout: Checkout) -> None:
-    """What was asked for is a build argument, what was not keeps the Dockerfile's default."""
-    checkout.build(DOCKER_BUILD_FLAGS="--network host", TORCH="cu130", KERAS="1", BASE="mine:1")
-    assert all(line.startswith("build --network host ") for line in checkout.builds())
-    assert all(
-        each in line for line in checkout.builds() for each in ("TORCH=cu130", "KERAS=1", "BASE=mine:1")
-    )
-    checkout.asked.unlink()
-    checkout.build()
-    assert not [line for line in checkout.builds() if "BASE" in line]
-
-
 def test_wheels_and_certificates_of_this_machine_go_into_the_context(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -92,14 +80,6 @@ def test_wheels_and_certificates_of_this_machine_go_into_the_context(
     assert (checkout.images / "wheels" / "torch-1-py3-none-any.whl").exists()
     assert (checkout.images / "certificates" / "pip-cert.crt").read_text() == "authority"
     assert all("PIP_FIND_LINKS=https://wheels.example " in line for line in checkout.builds())
-
-
-def test_podman_does_as_well(checkout: Checkout) -> None:
-    """DOCKER names the program."""
-    (checkout.bin / "docker").unlink()
-    checkout.install("podman")
-    assert checkout.build(DOCKER="podman").returncode == 0
-    assert len(checkout.builds()) == 3
 
 
 @pytest.mark.parametrize(
@@ -118,14 +98,3 @@ def test_what_is_missing_is_said_before_anything_is_built(
     assert done.returncode == 1
     assert said in done.stderr
     assert checkout.builds() == []
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_an_address_of_the_source_loses_its_password(checkout: Checkout) -> None:
-    """The label `source` is the remote's address; whoever pulls the image must not get a token with it."""
-    git = ["git", "-C", str(checkout.folder)]
-    subprocess.run([*git, "init", "--quiet"], check=True)
-    subprocess.run([*git, "remote", "add", "origin", "https://user:secret@code.example/cerebro"], check=True)
-    assert checkout.build().returncode == 0
-    assert all("SOURCE=https://code.example/cerebro" in line for line in checkout.builds())
-    assert "secret" not in checkout.asked.read_text()

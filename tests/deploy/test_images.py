@@ -71,11 +71,6 @@ def let_in() -> list[str]:
     return [rule[1:] for rule in rules if rule.startswith("!")]
 
 
-def test_builders_without_buildkit_can_build_it() -> None:
-    """No mount, no here-document, no syntax line: these need BuildKit."""
-    assert not re.search(r"^# *syntax=|^RUN --|<<-?['\"]?[A-Z]", DOCKERFILE, flags=re.MULTILINE)
-
-
 def test_whatever_is_copied_is_let_in_and_exists(let_in: list[str]) -> None:
     """Each path that COPY takes from the checkout is there, and .dockerignore lets it in."""
     copies = [line.split()[1:-1] for line in INSTRUCTIONS if re.match(r"COPY (?!--from)", line)]
@@ -253,22 +248,3 @@ def test_worker_images_can_draw_for_searches() -> None:
     """What samplers need is in them: SciPy too, which the control image does without."""
     assert {"cmaes", "optuna", "scipy"} <= required("worker")
     assert "scipy" not in required("control")
-
-
-def test_equal_libraries_become_one(tmp_path: Path) -> None:
-    """Copies under several names become links, others stay as they are."""
-    folder = tmp_path / "pyarrow"
-    folder.mkdir()
-    for name, content in (("libx.so", "x"), ("libx.so.1", "x"), ("liby.so", "y")):
-        (folder / name).write_text(content)
-    load("finish").link_copies(tmp_path)
-    assert [path.name for path in folder.iterdir() if path.is_symlink()] == ["libx.so.1"]
-    assert (folder / "libx.so.1").read_text() == "x"
-    assert (folder / "liby.so").read_text() == "y"
-
-
-def test_an_unknown_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that pyproject.toml does not have ends the build with its name and those there are."""
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit, match="no group 'contrl', only client, control"):
-        load("packages").main(["contrl"])

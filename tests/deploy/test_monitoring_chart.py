@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cerebro.runtime.logs import FIELDS
-from tests.deploy.chart.rendering import ROOT, HelmError, parse, run
+from tests.deploy.chart.rendering import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "monitoring"
-NAMES = ("kube-prometheus-stack", "loki", "alloy")
 
 
 def metadata() -> Any:
@@ -40,57 +38,7 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def rendered(chart: Path, *switches: str) -> dict[str, Any]:
-    """Dependency -> the values that reach it."""
-    options = [option for switch in switches for option in ("--set", switch)]
-    return {one["name"]: one["values"] for one in parse(run("template", "monitoring", str(chart), *options))}
-
-
-def test_each_part_can_be_left_out(chart: Path) -> None:
-    """All by default; any one by its value."""
-    assert rendered(chart).keys() == set(NAMES)
-    for name in NAMES:
-        assert rendered(chart, f"{name}.enabled=false").keys() == set(NAMES) - {name}
-
-
 def test_every_dependency_is_of_one_version() -> None:
     """What was tried is what is installed, today and in a year: no range."""
     for dependency in metadata()["dependencies"]:
         assert re.fullmatch(r"\d+\.\d+\.\d+", dependency["version"]), dependency["name"]
-
-
-def test_helm_insists_on_what_is_listed(tmp_path: Path) -> None:
-    """Also where all is switched off. That is why these are no dependencies of Cerebro's own chart; should Helm change
-    its mind, they can be."""
-    shutil.copytree(CHART, tmp_path / "monitoring")
-    off = [option for name in NAMES for option in ("--set", f"{name}.enabled=false")]
-    with pytest.raises(HelmError, match="missing in charts/ directory"):
-        run("template", "monitoring", str(tmp_path / "monitoring"), *off)
-    assert "dependencies" not in yaml.safe_load((ROOT / "deploy/helm/cerebro/Chart.yaml").read_text())
-
-
-def test_prometheus_and_grafana_look_into_every_namespace(chart: Path) -> None:
-    """Else they would not find what Cerebro's chart makes in its own."""
-    values = rendered(chart)["kube-prometheus-stack"]
-    found = values["prometheus"]["prometheusSpec"]
-    assert found["serviceMonitorSelectorNilUsesHelmValues"] is found["ruleSelectorNilUsesHelmValues"] is False
-    assert values["grafana"]["sidecar"]["dashboards"]["searchNamespace"] == "ALL"
-
-
-def test_labels_of_streams_are_few(chart: Path) -> None:
-    """What Loki makes a stream of is bounded by the program: no name of a user's."""
-    pipeline = rendered(chart)["alloy"]["alloy"]["configMap"]["content"]
-    (labels,) = re.findall(r"stage\.labels {\s*values = {(.*?)}", pipeline)
-    assert set(re.findall(r"(\w+) =", labels)) == {"service", "level"}
-    targets = set(re.findall(r'target_label  = "(\w+)"', pipeline))
-    assert targets == {"namespace", "pod", "container"}
-    assert not targets & set(FIELDS)
-    assert pipeline.count("{") == pipeline.count("}")
-
-
-def test_prometheus_is_the_version_that_clusters_on_aws_get() -> None:
-    """One version in the repository."""
-    releases = yaml.safe_load((ROOT / "cerebro" / "cloud" / "data" / "releases.yaml").read_text())
-    chart = releases["kube-prometheus-stack"]["chart"]
-    wanted = str(chart[chart.index("--version") + 1])
-    assert metadata()["dependencies"][0]["version"] == wanted

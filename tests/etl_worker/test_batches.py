@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro import ragged
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import RowError
 from cerebro.spec import ETLSpec, Mode
@@ -61,26 +58,6 @@ def test_cores_make_batches(tmp_path: Path) -> None:
     assert stored(job.output_folder) == {
         value: [value * 2, value] for value in range(97) if value not in {2, 50}
     }
-
-
-class Drawing(InBatches):
-    """Rows with random numbers, of tensors in a dict."""
-
-    def batch_preprocessor(self, batch: pa.RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
-        count = batch.num_rows
-        return {"a": torch.rand(count, 2), "b": np.random.rand(count)}, np.full(count, random.random() > 0.5)
-
-
-def test_draws_are_those_of_every_attempt(tmp_path: Path) -> None:
-    """Generators are seeded before each call."""
-    made = []
-    for attempt in ("first", "second"):
-        job = make_job(tmp_path / attempt, list(range(40)))
-        preprocess(job, lambda: Drawing(batch_rows=8), nothing)
-        made.append(stored(job.output_folder))
-    assert made[0] == made[1]
-    assert len({tuple(row[0]) for row in made[0].values()}) == 40
 
 
 @pytest.mark.parametrize(
@@ -130,37 +107,3 @@ def test_rows_of_missing_objects_are_left_out(tmp_path: Path, batch_rows: int) -
     preprocess(job, lambda: Sizes(batch_rows=batch_rows), nothing)
     assert stored(job.output_folder) == {number: [number] for number in (1, 2, 3, 4, 6)}
     assert [row.id for row in failed_rows(job.output_folder)] == [0, 5, 7]
-
-
-class Sentences(ETLSpec):
-    """A row's value in words of one letter each, and its length."""
-
-    def row_preprocessor(self, row: Any, mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
-        letters = np.frombuffer(b"x" * (row["value"] % 4), np.uint8)
-        return ragged(letters), len(letters)
-
-
-class SentencesInBatches(Sentences):
-    """The same, as Arrow computes it."""
-
-    batch_rows = 7
-
-    def batch_preprocessor(self, batch: pa.RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
-        counts = batch["value"].to_numpy() % 4
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        letters = pa.array(np.full(ends[-1], ord("x"), np.uint8))
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), letters), counts
-
-
-def test_ragged_rows_are_the_same_from_either_function(tmp_path: Path) -> None:
-    """Their files have one checksum."""
-    made = []
-    for spec in (Sentences(), SentencesInBatches()):
-        job = make_job(tmp_path / type(spec).__name__, list(range(40)))
-        made.append(preprocess(job, lambda spec=spec: spec, nothing))  # type: ignore[misc]
-    assert made[0].checksum == made[1].checksum
-    layout = made[0].layout
-    assert layout is not None
-    assert layout.is_ragged

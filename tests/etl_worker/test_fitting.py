@@ -15,7 +15,7 @@ import pytest
 from cerebro.contract.records import CodeRecord, Locator, Locators
 from cerebro.contract.tasks import EtlTask, FittedRef, FittingTask, TaskResult
 from cerebro.data.loader import PartitionLoader
-from cerebro.errors import DataError, SpecError
+from cerebro.errors import DataError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
@@ -126,14 +126,3 @@ def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Cont
     shutil.rmtree(volumes.partition("d", "train", 0))
     with pytest.raises(DataError, match=r"the result of ETLSpec\.fit"):
         make(context, Shifted(), "train", second.fitted)
-
-
-def test_a_spec_that_does_not_fit_is_left_alone(volumes: Volumes, context: Context) -> None:
-    """Where nobody had opened it before; and one that fits needs training rows."""
-    assert fit(context, Plain()).fitted is None
-    assert not list((volumes.shared / "datasets/d").glob("fitted/*"))
-    helped = type("Helped", (Plain,), {"fit": False})()
-    with pytest.raises(SpecError, match=r"Helped\.fit is a bool, expected the method fit"):
-        fit(context, helped)
-    with pytest.raises(SpecError, match="needs the rows of split 'train', but the locators lack it"):
-        fit(context, Shifted(), locators=Locators(valid=LOCATORS.valid))

@@ -173,30 +173,6 @@ def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> 
     assert stored(job.output_folder) == ALL
 
 
-class _Grandparent(Double):
-    """Starts a process that outlives it and holds its pipes, then dies."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-
-    def row_preprocessor(self, row, mode, object_dir):  # type: ignore[no-untyped-def]
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        self.log.write_text(str(child))
-        os._exit(7)
-
-
-def test_a_core_that_leaves_a_process_behind_is_missed_too(tmp_path: Path) -> None:
-    """The death is noticed although the pipe stays open in what the core has forked."""
-    job = make_job(tmp_path, [1], cores=2)
-    try:
-        with pytest.raises(CoreDiedError, match="exit status 7"):
-            preprocess(job, lambda: _Grandparent(tmp_path / "pid"), nothing)
-    finally:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-
 def test_a_job_that_fails_leaves_no_process(tmp_path: Path) -> None:
     """The next job starts with new processes."""
     bad = {3}

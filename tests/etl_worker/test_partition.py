@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,14 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.data.manifests import NAMED_ROWS, FailedRow
 from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
 from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
-from etl_worker.shard_counts import SEARCH_S, ShardCounts
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
 
 pytestmark = pytest.mark.processes
@@ -164,43 +161,6 @@ def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
     assert caught.value.user_traceback.rstrip().endswith("ValueError: value 0 is bad")
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int) -> None:
-    """All of a small partition; of a large one it ends once as many are known as are named."""
-    small = make_job(tmp_path / "small", list(range(60)), cores=cores)
-    with pytest.raises(TooManyFailedError) as caught:
-        preprocess(small, lambda: FailOn([3, 30, 59]), nothing)
-    assert ([row.id for row in caught.value.rows], caught.value.rows_failed) == ([3, 30, 59], 3)
-    large = make_job(tmp_path / "large", list(range(2000)), cores=cores)
-    with pytest.raises(TooManyFailedError) as caught:
-        preprocess(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)
-    assert len(caught.value.rows) >= NAMED_ROWS
-    assert str(caught.value).count("\n  row ") == NAMED_ROWS
-
-
-def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path) -> None:
-    """Rows may be slow: some seconds after the first one too many it ends with what is known."""
-    job, now = make_job(tmp_path, list(range(100))), [0.0]
-    shard_counts = ShardCounts(job, 100, (), nothing, clock=lambda: now[0])
-    shard_counts.update(1, 0)
-    now[0] = 50.0
-    shard_counts.add_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
-    shard_counts.update(8, 1)
-    now[0] += SEARCH_S - 0.1
-    shard_counts.update(9, 1)
-    now[0] += 0.1
-    with pytest.raises(TooManyFailedError, match=r"(?s)1 of the 100 rows .*row 7: ValueError: bad"):
-        shard_counts.update(10, 1)
-
-
-def test_as_many_failures_as_allowed_are_no_error(tmp_path: Path) -> None:
-    """The share itself is allowed, more is not."""
-    job = make_job(tmp_path, list(range(20)), max_failed_fraction=0.1)
-    assert preprocess(job, lambda: FailOn([4, 5]), nothing).rows_failed == 2
-    with pytest.raises(RowError):
-        preprocess(replace(job, fingerprint="spec-2"), lambda: FailOn([4, 5, 6]), nothing)
-
-
 class _Odd(Double):
     """Returns something else for one value."""
 
@@ -220,21 +180,6 @@ def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> N
         preprocess(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)
     for part in [f"'row-{at}'", "'input'", "(3, 4)", "(3, 5)", "Pad"]:
         assert part in str(caught.value)
-
-
-def test_a_first_row_that_is_odd_is_found_by_the_next_shard(tmp_path: Path) -> None:
-    """A shard of one odd row is consistent in itself; the partition is not."""
-    job = make_job(tmp_path, list(range(4)))
-    with pytest.raises(RowError, match=r"dtype float32, but the first row \(id 0\).*float64"):
-        preprocess(job, lambda: _Odd(0, (np.zeros((3, 4)), 1)), nothing)
-
-
-@pytest.mark.parametrize("value", [None, 5, (1, 2, 3), [1, 2]])
-def test_what_is_no_pair_is_an_error(tmp_path: Path, value: Any) -> None:
-    """A row function that forgets to return is told what is expected."""
-    job = make_job(tmp_path, list(range(4)), max_failed_fraction=1.0)
-    with pytest.raises(RowError, match=r"row 2: row_preprocessor returned a .*expected \(input, output\)"):
-        preprocess(job, lambda: _Odd(2, value), nothing)
 
 
 @pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3), AssertionError(), MemoryError()])
@@ -354,11 +299,3 @@ def test_metadata_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     job.metadata_path.unlink()
     with pytest.raises(LocatorError, match=str(job.metadata_path)):
         preprocess(job, Double, nothing)
-
-
-def test_dictionary_encoded_ids_keep_their_value_type(tmp_path: Path) -> None:
-    """Ids that the metadata stores by reference are stored by value."""
-    table = pa.table({"id": pa.array(["a", "b"]).dictionary_encode(), "value": [1, 2]})
-    job = _with_metadata(make_job(tmp_path, [1]), table)
-    preprocess(job, Double, nothing)
-    assert stored(job.output_folder) == {"a": [2, 1], "b": [4, 2]}

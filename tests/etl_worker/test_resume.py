@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.data.partitions import PARTITION_FILE, complete_shards, failed_rows, read_manifest
+from cerebro.data.partitions import PARTITION_FILE, complete_shards, read_manifest
 from cerebro.errors import RowError
 from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
@@ -74,14 +74,6 @@ def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
     assert reports[-1] == EtlProgress(rows_done=40, rows_failed=0, rows_total=40)
 
 
-def test_a_resumed_job_counts_what_was_there(tmp_path: Path) -> None:
-    """Progress starts at the rows of the complete shards."""
-    job = _interrupted(tmp_path)
-    reports: list[EtlProgress] = []
-    preprocess(job, Double, reports.append)
-    assert reports[0] == EtlProgress(rows_done=20, rows_failed=0, rows_total=40)
-
-
 @pytest.mark.parametrize("cores", [2, 3])
 def test_another_number_of_cores_goes_on_with_the_same_cut(tmp_path: Path, cores: int) -> None:
     """A worker that comes back with other resources keeps what is there."""
@@ -98,13 +90,6 @@ def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
         shard.written for shard in complete_shards(job.output_folder)
     }
     assert len(list(job.output_folder.glob("*.arrow"))) == len(read_manifest(job.output_folder).shards)
-
-
-def test_other_rows_make_all_again(tmp_path: Path) -> None:
-    """The same fingerprint over other metadata is another source."""
-    _interrupted(tmp_path)
-    job = make_job(tmp_path, list(range(100, 140)))
-    assert _rerun(job, tmp_path / "after") == list(range(100, 140))
 
 
 @pytest.mark.parametrize("damage", ["shard", "manifest", "partition", "plan"])
@@ -150,37 +135,6 @@ def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
         preprocess(job, lambda: FailOn([3, 15, 25]), nothing)
     assert _rerun(job, tmp_path / "after") == list(range(30))
     assert stored(job.output_folder) == ALL
-
-
-@pytest.mark.parametrize("at", [0, 10, 35])
-@pytest.mark.parametrize("cores", [1, 2])
-def test_an_unusual_shard_is_made_again_after_a_failed_job(tmp_path: Path, at: int, cores: int) -> None:
-    """The user mends the one object of another shape and runs the same again: its shard does not stand in the way."""
-
-    class Odd(Double):
-        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-            return (1.5 if row["value"] == at else row["value"] * 2), row["value"]
-
-    # Other rows of the odd one's shard fail, so that it is consistent in itself.
-    class OddShard(Odd):
-        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-            assert row["value"] // 10 != at // 10 or row["value"] == at
-            return super().row_preprocessor(row, mode, object_dir)
-
-    job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.5)
-    job = replace(job, cores=cores)
-    with pytest.raises(RowError, match="dtype"):
-        preprocess(job, OddShard, nothing)
-    preprocess(job, Double, nothing)
-    assert stored(job.output_folder) == ALL
-
-
-def test_tolerated_failures_stay_as_they_are(tmp_path: Path) -> None:
-    """A complete partition with some failed rows is complete: running again changes nothing."""
-    job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
-    preprocess(job, lambda: FailOn([3, 25]), nothing)
-    assert _rerun(job, tmp_path / "after") == []
-    assert [row.id for row in failed_rows(job.output_folder)] == [3, 25]
 
 
 def test_leftovers_are_cleared(tmp_path: Path) -> None:

@@ -55,17 +55,6 @@ def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Wi
         assert 1 <= sizing.number <= MOST_PER_CORE * cores
 
 
-@given(
-    cores=st.integers(1, 16), seen=st.lists(windows.filter(lambda w: w.busy >= 0.6 or w.machine_busy >= 0.7))
-)
-def test_who_computes_or_waits_for_a_processor_gets_no_company(cores: int, seen: list[Window]) -> None:
-    """More processes would only take turns."""
-    sizing = Sizing(cores)
-    for window in seen:
-        sizing.add(window)
-    assert sizing.number == cores
-
-
 @given(cores=st.integers(1, 64), shortages=st.integers(0, 5))
 def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortages: int) -> None:
     """The third attempt at 16 cores takes one process; what was learnt before, and is less, holds."""
@@ -196,14 +185,6 @@ def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Pa
     with closing(cores_of(Squeezed(folder, 99))) as cores:
         preprocess_partition(job, cores, nothing)
     assert stored(job.output_folder) == ALL
-
-
-def test_a_row_that_gets_no_memory_alone_has_failed(tmp_path: Path, folder: Path) -> None:
-    """As it does where its function raises anything else; beside others it is tried again."""
-    job = make_job(tmp_path, list(range(ROWS)), cores=4, max_failed_fraction=0.1)
-    with closing(cores_of(Refused(folder, 9, bad=33))) as cores:
-        manifest = preprocess_partition(job, cores, nothing)
-    assert (manifest.rows_out, manifest.rows_failed) == (ROWS - 1, 1)
 
 
 def test_where_rows_wait_more_processes_make_them(

@@ -135,17 +135,6 @@ class RegistryContract:
             "champion": f"{name}/1", "best": f"foreign {number}", "theirs": f"{name}/1",
         }  # fmt: skip
 
-    def test_a_version_that_was_deleted_there_stays_so(self, address: str, name: str) -> None:
-        """Who deleted it there did not want it; numbers are MLflow's then."""
-        push(address, model(name, 1, 2, champion=1))
-        server = MlflowServer(address, {})
-        number = versions(address, name)[f"{name}/2"]["version"]
-        server.call("DELETE", "model-versions/delete", {"name": name, "version": number})
-        assert push(address, model(name, 1, 2, 3, champion=3)) == 1
-        found = versions(address, name)
-        assert sorted(found) == [f"{name}/1", f"{name}/3"]
-        assert aliases(address, name) == {"champion": f"{name}/3"}
-
     def test_checkpoints_are_sent_when_asked_for(self, address: str, name: str, tmp_path: Path) -> None:
         """With a version, or later to one that is there; once."""
         (tmp_path / "model.pt").write_bytes(b"weights")

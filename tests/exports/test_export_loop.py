@@ -57,18 +57,6 @@ def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
     assert kept.settled == 1
 
 
-def test_nothing_new_tells_nothing() -> None:
-    """How pages stand is told once for each end of the log."""
-    kept, store = Kept(), LogStore(story().log[:20])
-    followed = ExperimentExport(store, record(), lambda _: kept)
-    for _ in range(3):
-        followed.catch_up()
-    assert kept.settled == 1
-    store.log = story().log
-    followed.catch_up()
-    assert kept.settled == 2
-
-
 def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
     """The error says which event it is."""
     log = story().log[:20]
@@ -140,15 +128,3 @@ def test_one_that_is_refused_stops_no_other(caplog: pytest.LogCaptureFixture) ->
     store.logs["bad"] = log[:12]
     follower.poll()
     assert caplog.text.count("the export of bad stopped") == 2
-
-
-def test_only_those_that_were_named_are_followed() -> None:
-    """If any were."""
-    made: list[str] = []
-
-    def export(projection: Projection) -> Kept:
-        made.append(projection.record.name)
-        return Kept()
-
-    ExportLoop(Several({"one": story().log, "two": ()}), export, ["one"]).poll()
-    assert made == ["one"]

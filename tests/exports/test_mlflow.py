@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from cerebro.exports.mlflow_server import MlflowServer
 from tests.exports.fake_mlflow import Answer, FakeMlflow, serving
 from tests.exports.logged import LogStore, record, story
 from tests.exports.reading import Shown
-from tests.exports.tracking_contract import TrackingContract, check_rows, export
+from tests.exports.tracking_contract import TrackingContract, check_rows
 
 OF = record()
 
@@ -148,13 +147,6 @@ def test_a_server_that_stays_away_is_named_and_the_next_export_goes_on(
     check_rows(address, OF, story().log)
 
 
-def test_nobody_there_is_told(address: str) -> None:
-    """With the address."""
-    server = MlflowServer("http://127.0.0.1:9", {}, patience_s=0)
-    with pytest.raises(TrackerUnavailableError, match=r"http://127.0.0.1:9 did not answer"):
-        attempt(server)
-
-
 def test_a_token_is_sent_and_a_missing_one_is_told(fake: FakeMlflow, address: str) -> None:
     """By the variables that MLflow's own client has."""
     fake.token = "secret"
@@ -169,24 +161,6 @@ def test_an_address_that_is_none_is_refused_before_anything_is_sent(url: str) ->
     """And says what was expected."""
     with pytest.raises(ExportError, match=r"expected one such as http://mlflow:5000, as --url"):
         MlflowServer(url, {})
-
-
-def test_an_experiment_that_was_deleted_there_is_named(fake: FakeMlflow, address: str) -> None:
-    """With what brings it back."""
-    export(address, OF, story().log)
-    fake.experiments["1"]["lifecycle_stage"] = "deleted"
-    with pytest.raises(ExportError, match=r"was deleted in MLflow: restore it .*--experiment-id 1"):
-        export(address, OF, story().log)
-
-
-def test_files_that_the_server_does_not_take_are_told(fake: FakeMlflow, address: str, tmp_path: Path) -> None:
-    """What it would need."""
-    fake.artifacts = "s3://bucket/{experiment}/{run}"
-    (tmp_path / "checkpoint.pt").write_bytes(b"weights")
-    with pytest.raises(
-        ExportError, match=r"s3://bucket/.* --serve-artifacts, or export without --checkpoints"
-    ):
-        export(address, OF, story().log, folder=tmp_path)
 
 
 def test_two_names_never_become_one() -> None:

@@ -16,12 +16,12 @@ from cerebro.errors import ExportError, TrackerUnavailableError
 from cerebro.exports.export_loop import ExportLoop
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.exports.registry_values import alias_changes, identity
+from cerebro.exports.registry_values import alias_changes
 from cerebro.runtime.kvs import KvsClient
 from tests.exports.fake_mlflow import Answer, serving
 from tests.exports.fake_registry import FakeRegistry
 from tests.exports.logged import LogStore, record
-from tests.exports.registry_contract import RegistryContract, aliases, model, push, version, versions
+from tests.exports.registry_contract import RegistryContract, aliases, model, version, versions
 from tests.exports.test_mlflow import Killed, Mortal, patient
 from tests.kvs_api.real import Service
 
@@ -114,16 +114,6 @@ def test_what_is_as_it_was_pushed_asks_nothing(
     assert aliases(address, "digits") == {"champion": "digits/1"}
 
 
-def test_a_server_without_files_of_its_own_is_named(fake: FakeRegistry, address: str, tmp_path: Path) -> None:
-    """Only where files are wanted."""
-    fake.artifacts = "s3://bucket/{experiment}/{run}/artifacts"
-    (tmp_path / "model.pt").write_bytes(b"weights")
-    with pytest.raises(ExportError, match="--serve-artifacts"):
-        push(address, model("digits", 1), tmp_path)
-    push(address, model("digits", 1))
-    assert versions(address, "digits")["digits/1"]["source"].endswith("/registered/digits/v1")
-
-
 @given(st.dictionaries(names, numbers), st.dictionaries(names, numbers), st.sets(names), st.sets(numbers))
 def test_aliases_come_to_rest_and_nobody_elses_is_touched(
     wanted: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
@@ -139,14 +129,6 @@ def test_aliases_come_to_rest_and_nobody_elses_is_touched(
         if alias not in ours and number not in versions:
             assert after[alias] == number
     assert all(after[alias] == number for alias, number in wanted.items() if alias not in changes.foreign)
-
-
-def test_a_version_of_another_cluster_is_another_one() -> None:
-    """Though name and number are the same."""
-    one = version("digits", 1)
-    assert identity(one) == identity(version("digits", 1))
-    later = one.model_copy(update={"created": one.created + 1})
-    assert len({identity(one), identity(later), identity(version("digits", 2))}) == 3
 
 
 def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(

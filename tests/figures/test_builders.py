@@ -9,10 +9,9 @@ from typing import Any, get_args
 import plotly.graph_objects as go
 import pytest
 
-from cerebro.figures import CONFIG, Figure, Theme, description, table
-from cerebro.figures.frame import MOST_ROWS, cut, duration, number, text
-from cerebro.figures.palette import THEME_COLORS
-from tests.figures.samples import NASTY, gallery
+from cerebro.figures import Figure, Theme, description, table
+from cerebro.figures.frame import MOST_ROWS
+from tests.figures.samples import gallery
 
 DRAWN = {theme: gallery(theme) for theme in get_args(Theme)}
 EVERY = [
@@ -66,50 +65,3 @@ def test_a_figure_has_words(figure: Figure) -> None:
     assert all(len(row) == len(columns) for row in rows)
     assert bool(rows) is bool(figure["data"])
     assert len(rows) <= MOST_ROWS
-
-
-@pytest.mark.parametrize("figure", EVERY)
-def test_nothing_of_a_figure_needs_webgl(figure: Figure) -> None:
-    """Such traces build functions from text, which the page's policy forbids."""
-    assert {trace["type"] for trace in figure["data"]} <= {"scatter", "bar", "heatmap"}
-
-
-@pytest.mark.parametrize("figure", EVERY)
-def test_no_figure_offers_to_be_uploaded(figure: Figure) -> None:
-    """The script's own button would send it to its maker."""
-    assert "sendChartToCloud" in figure["layout"]["modebar"]["remove"]
-    assert CONFIG["showSendToCloud"] is False
-
-
-def test_a_theme_is_seen_in_the_ground() -> None:
-    """The same figure twice."""
-    for theme, found in DRAWN.items():
-        assert {figure["layout"]["paper_bgcolor"] for figure in found.values()} == {
-            THEME_COLORS[theme].ground
-        }
-
-
-def test_the_samples_are_unkind() -> None:
-    """Otherwise the tests above prove nothing."""
-    found = [words for figure in DRAWN["light"].values() for words in drawn_texts(figure)]
-    assert sum(text(NASTY) in words for words in found) > 20
-
-
-def test_numbers_have_six_digits_and_what_is_none_has_a_name() -> None:
-    """Missing, infinite and not a number differ."""
-    given = [0.12345678, 1e-9, 12345678.0, None, float("nan"), float("inf"), float("-inf")]
-    words = ["0.123457", "1e-09", "1.23457e+07", "missing", "not a number", "infinite", "minus infinite"]
-    assert [number(value) for value in given] == words
-
-
-@pytest.mark.parametrize(("seconds", "name"), [(60, "s"), (1000, "min"), (50_000, "h"), (1e6, "d")])
-def test_time_has_a_sub_epoch_that_suits_it(seconds: float, name: str) -> None:
-    """Nobody reads 50,000 seconds."""
-    assert duration(seconds).name == name
-
-
-def test_a_long_table_says_what_was_cut() -> None:
-    """Instead of filling a page."""
-    assert cut([(i,) for i in range(MOST_ROWS)], ("n",)).note == ""
-    found = cut([(i,) for i in range(5000)], ("n",))
-    assert (len(found.rows), found.note) == (100, "the first 100 of 5,000 rows")

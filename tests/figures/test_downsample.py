@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,25 +36,3 @@ def test_points_stay_in_their_order_and_none_is_made_up(y: list[float], points: 
     x, values = downsample(places, y, points)
     assert list(x) == sorted(set(x))
     assert all(y[int(place)] == value for place, value in zip(x, values, strict=True))
-
-
-@given(st.integers(min_value=100, max_value=5000), st.integers(min_value=0, max_value=4999))
-def test_a_spike_survives(length: int, place: int) -> None:
-    """The one value among thousands that a random sample would lose."""
-    y = [0.0] * length
-    y[place % length] = 1e9
-    assert place % length in kept_indices(y, 10)
-
-
-def test_each_part_of_the_line_is_drawn() -> None:
-    """Points are spread over the whole of it, not bunched at the extremes."""
-    found = kept_indices([math.sin(i / 50) for i in range(10_000)], 100)
-    assert max(b - a for a, b in pairwise(found)) < 10_000 / 33 * 2
-
-
-def test_what_cannot_be_drawn_is_refused() -> None:
-    """With what to ask for instead."""
-    with pytest.raises(ValueError, match="ask for 4 or more"):
-        kept_indices([1.0, 2.0], 3)
-    with pytest.raises(ValueError, match="1 x values for 2 y values"):
-        downsample([1.0], [1.0, 2.0], 10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cerebro.contract.events import RunRequested, RunStarted, TaskRevoked
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
@@ -48,28 +46,11 @@ def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
     assert epoch_curves(story.run, "loss", axis="time")[0].x == expected
 
 
-def test_only_chosen_models_and_known_metrics_have_curves() -> None:
-    """No line without a value."""
-    run = fitted().run
-    assert [curve.model for curve in epoch_curves(run, "loss", models=["m01"])] == ["m01"]
-    assert epoch_curves(run, "accuracy") == []
-
-
 def test_a_curve_tells_where_its_metric_broke() -> None:
     """A sub-epoch that met a value that is not finite commits nothing, so the failure tells of it."""
     story = fitted()
     story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.NON_FINITE)
     assert epoch_curves(story.run, "loss")[1].broke_at == 2.0
-
-
-def test_validation_is_shown_where_models_are_ranked_by_it() -> None:
-    """Unless training is asked for."""
-    story = Story()
-    run = story.fit(models=1, validated=True)
-    story.epoch(1, loss=1.0)
-    story.validate(1, loss=7.0)
-    assert epoch_curves(run, "loss")[0].y == (7.0,)
-    assert epoch_curves(run, "loss", split="train")[0].y == (1.0,)
 
 
 # --- spans -------------------------------------------------------------------------------------------
@@ -97,12 +78,6 @@ def test_every_attempt_that_ran_is_a_span() -> None:
     assert found[0].start_s == 0.0
     assert found[-1].end_s == story.time + 10 - run.origin
     assert all(span.start_s < span.end_s for span in found)
-
-
-def test_a_run_without_a_sub_epoch_has_no_spans() -> None:
-    """Nothing is drawn before the first one starts."""
-    story = Story()
-    assert spans(story.fit(), 1e9) == []
 
 
 # --- scores ------------------------------------------------------------------------------------------
@@ -136,15 +111,3 @@ def test_rows_of_a_split_are_kept_failed_under_way_or_to_do() -> None:
     assert (split.rows, split.kept, split.failed, split.done) == (20, 8, 2, 13)
     (split,) = etl_progress(dataset, run, {str(keys[1]): 99})
     assert split.done == 20
-
-
-def test_partitions_that_were_there_before_count_as_done() -> None:
-    """The second ETL run of a data set makes none of them again."""
-    story = Story()
-    story.etl(splits={"train": 10})
-    story.tell(
-        RunRequested(run="etl-2", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
-        RunStarted(run="etl-2", plan=etl_plan(2, {"train": 10})),
-    )
-    (split,) = etl_progress(story.state.datasets[DATASET], story.state.runs["etl-2"])
-    assert split.kept == split.done == split.rows == pytest.approx(20)

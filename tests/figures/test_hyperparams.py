@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from cerebro.figures.hyperparams import scale, varying, word
+from cerebro.figures.hyperparams import scale, varying
 from tests.figures.samples import row
 
 
@@ -33,21 +33,6 @@ def test_the_axis_suits_the_values(values: list[JsonValue], kind: str) -> None:
     assert scale("x", values).kind == kind
 
 
-def test_categories_are_in_order() -> None:
-    """Numbers by size, words by alphabet, absence last."""
-    found = scale("x", [None, "b", 10, 9, "a", [1, 2], True])
-    assert found.categories == ("9", "10", "[1, 2]", "a", "b", "true", "(absent)")
-
-
-def test_what_is_the_same_for_all_does_not_vary() -> None:
-    """A hyper-parameter that only some models have does."""
-    rows = [
-        row(0, 1.0, {"a": 1, "b": [1], "c": 1}),
-        row(1, 1.0, {"a": 1, "b": [2], "c": 1, "d": 1}),
-    ]
-    assert varying(rows) == ("b", "d")
-
-
 def test_values_are_compared_and_not_their_words() -> None:
     """Six digits are the same of both seeds; 1 and "1" differ, 1 and 1.0 do not; no number is too large."""
     rows = [
@@ -72,11 +57,3 @@ def test_no_two_categories_read_alike() -> None:
     }  # fmt: skip
     assert found.position(1) == found.position(1.0) == found.categories.index("1.0")
     assert [found.categories[found.position(value)] for value in ("1", True)] == ['"1"', "true"]
-
-
-def test_values_are_words_of_six_digits() -> None:
-    """Enough to tell them apart, not more."""
-    values: list[JsonValue] = [0.123456789, 1e-5, True, None, "x", {"a": 1}]
-    assert [word(value) for value in values] == [
-        "0.123457", "1e-05", "true", "(absent)", "x", '{"a": 1}',
-    ]  # fmt: skip

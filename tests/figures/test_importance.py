@@ -38,17 +38,6 @@ def test_on_a_grid_only_what_decides_matters() -> None:
     assert sum(shares(found).values()) == pytest.approx(1.0)
 
 
-def test_the_direction_decides_what_is_good() -> None:
-    """One hyper-parameter makes models good, another makes them bad: each question has its own answer."""
-    given: list[tuple[Hyperparameters, float]] = []
-    for rate, crash, _ in product(range(4), range(4), range(2)):
-        value = (10.0 if rate == 3 else 0.0) - (10.0 if crash == 0 else 0.0)
-        given.append(({"makes_good": rate, "makes_bad": crash}, value))
-    best, worst = (shares(importance(models(given), mode=mode)) for mode in ("max", "min"))
-    assert best["makes_good"] > best["makes_bad"]
-    assert worst["makes_bad"] > worst["makes_good"]
-
-
 def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
     """A hyper-parameter with many values does not look important because of that."""
     random = Random(5)
@@ -111,25 +100,6 @@ def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
 def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, quantile: float) -> None:
     """To 3 %; the approximation is worst for one degree of freedom."""
     assert _chi_squared(freedom, probability) == pytest.approx(quantile, rel=0.03)
-
-
-def test_a_logarithm_of_a_hyperparameter_has_the_same_importance() -> None:
-    """Bins of equal counts do not see a scale."""
-    random = Random(6)
-    exponents = [random.uniform(-5, -1) for _ in range(80)]
-    linear = models([({"lr": 10**e, "other": i % 3}, abs(e + 3)) for i, e in enumerate(exponents)])
-    log = models([({"lr": e, "other": i % 3}, abs(e + 3)) for i, e in enumerate(exponents)])
-    assert shares(importance(linear, mode="min")) == shares(importance(log, mode="min"))
-
-
-def test_failed_models_are_left_out_and_the_sample_is_named() -> None:
-    """They have no value that could be compared fairly."""
-    given = models([({"lr": lr, "width": w}, lr) for lr, w, _ in grid()])
-    broken = [row(90 + i, 0.0, {"lr": 5.0, "width": 16}, is_failed=True) for i in range(20)]
-    found = importance([*given, *broken], mode="min")
-    assert shares(found) == shares(importance(given, mode="min"))
-    assert found.sample.startswith("27 of 47 models, without failed models and models without a value")
-    assert "PED-ANOVA" in found.method
 
 
 @pytest.mark.parametrize(

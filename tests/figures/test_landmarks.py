@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro import figures
 from cerebro.client.reporting import Drawings
 from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested
 from cerebro.figures import description, landmarks, spans, table
@@ -96,17 +95,3 @@ def test_who_went_while_the_run_had_ended_is_absent_once_it_goes_on() -> None:
         ("worker-1", gone, None),
         ("worker-2", 0.0, story.time - origin),
     }
-
-
-def test_without_a_sub_epoch_there_are_none() -> None:
-    """A run that has just been planned."""
-    story = Story()
-    story.fit()
-    assert landmarks(story.state, story.run, story.time).now_s == 0.0
-
-
-def test_workers_are_in_the_order_of_their_numbers() -> None:
-    """Those that idle as well."""
-    story = Story(workers=11)
-    rows = list(figures.worker_rows(story.state, []))
-    assert (rows[:3], rows[-1]) == (["worker-0", "worker-1", "worker-2"], "worker-10")

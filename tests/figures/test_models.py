@@ -11,12 +11,10 @@ from pydantic import JsonValue
 from cerebro import figures
 from cerebro.contract.records import Hyperparameters
 from cerebro.figures import Curve, Figure, description, table
-from cerebro.figures import importance_of as importance
-from cerebro.figures.curves import MOST_LINES, smoothed
-from cerebro.figures.frame import text
+from cerebro.figures.curves import MOST_LINES
 from cerebro.figures.parallel import MOST_LINES as MOST_PARALLEL
 from cerebro.figures.parallel_axes import hyperparameter_axis, objective_axis
-from tests.figures.samples import NASTY, curve, row, rows
+from tests.figures.samples import curve, row
 
 
 def title(figure: Figure) -> str:
@@ -42,42 +40,11 @@ def test_a_hundred_curves_are_drawn_and_the_cut_is_said() -> None:
     assert title(found) == "loss: 100 of 10,000 models"
 
 
-def test_a_smoothed_curve_stays_faint_as_it_was() -> None:
-    """Two lines of a model: values as reported, and their moving average."""
-    given = curve(0)
-    raw, smooth = lines(figures.curves([given], metric="loss", mode="min", smoothing=0.9))
-    assert raw["y"] == list(given.y)
-    assert raw["line"]["color"].startswith("rgba")
-    assert smooth["y"] == smoothed(given.y, 0.9) != raw["y"]
-
-
-def test_smoothing_starts_at_the_first_value_and_keeps_a_constant() -> None:
-    """No pull towards zero at the beginning."""
-    assert smoothed([3.0, 3.0, 3.0], 0.99) == pytest.approx([3.0, 3.0, 3.0])
-    assert smoothed([1.0, 5.0], 0.5) == pytest.approx([1.0, (0.25 + 2.5) / 0.75])
-
-
 @pytest.mark.parametrize("weight", [1.0, -0.1])
 def test_smoothing_beyond_its_range_is_refused(weight: float) -> None:
     """A weight of one would never move."""
     with pytest.raises(ValueError, match="expected 0"):
         figures.curves([curve(0)], metric="loss", mode="min", smoothing=weight)
-
-
-def test_a_diamond_marks_each_best_epoch() -> None:
-    """With the model and epoch that a click opens."""
-    given = [curve(0), curve(1)]
-    (best,) = traces(figures.curves(given, metric="loss", mode="min"), "best")
-    assert best["marker"]["symbol"] == "diamond"
-    assert best["customdata"] == [[c.model, c.x[c.best_at or 0]] for c in given]
-
-
-def test_a_cross_marks_where_a_metric_was_not_finite() -> None:
-    """Even of a model that has no value at all."""
-    given = [curve(0, 5, broke_at=6.0), curve(1, 0, broke_at=1.0)]
-    (broke,) = traces(figures.curves(given, metric="loss", mode="min"), "broke")
-    assert (broke["x"], broke["customdata"]) == ([6.0, 1.0], [["m00", 6.0], ["m01", 1.0]])
-    assert broke["y"][0] == given[0].y[-1]
 
 
 def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
@@ -117,58 +84,7 @@ def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "m
         assert "The best value is 0.5, of m10." in description(said)
 
 
-def test_axes_are_named_and_scaled() -> None:
-    """Epochs are whole; time is in the sub-epoch that suits it."""
-    epochs = figures.curves([curve(0)], metric="loss", mode="min", is_log=True)["layout"]
-    assert (epochs["yaxis"]["type"], epochs["xaxis"]["dtick"]) == ("log", 1)
-    given = curve(0, 200)
-    over_time = figures.curves([given], metric="loss", mode="min", axis="time")
-    assert "time since the first sub-epoch, min" in over_time["layout"]["xaxis"]["title"]["text"]
-    assert lines(over_time)[0]["x"][-1] == pytest.approx(200 / 60)
-
-
-def test_one_curve_is_called_by_its_model() -> None:
-    """On a model's own page the number of the others is of no interest."""
-    found = figures.curves([curve(3, 3)], metric="loss", mode="min", split="train", total=8)
-    assert title(found) == f"loss (training) of {curve(3, 3).model}"
-
-
-def test_without_a_value_a_figure_says_when_to_expect_one() -> None:
-    """Instead of an empty box."""
-    found = figures.curves([], metric="loss", mode="min", total=3)
-    assert found["data"] == []
-    assert "first epoch" in found["layout"]["meta"]["empty"]
-
-
 # --- parallel coordinates ----------------------------------------------------------------------------
-
-
-def test_the_best_model_ends_on_top_whichever_direction_is_better() -> None:
-    """And its line has the strongest colour, drawn last."""
-    given = [row(i, float(i), {"lr": 0.1 * (i + 1)}) for i in range(5)]
-    for mode, best in (("min", "m00"), ("max", "m04")):
-        found = figures.parallel(given, metric="loss", mode=mode)  # type: ignore[arg-type]
-        top = traces(found, "scored")[-1]
-        place = top["customdata"].index([best])
-        assert top["y"][place + 1] == 1.0
-        assert best in description(found)
-
-
-def test_axes_tell_a_script_what_lies_where() -> None:
-    """Numbers, factors and words; the metric last."""
-    found = figures.parallel(rows(), metric="loss", mode="min")
-    axes = found["layout"]["meta"]["axes"]
-    assert [(axis["name"], axis["kind"]) for axis in axes] == [
-        ("lr", "log"), ("width", "log"), ("activation", "category"), ("loss", "linear"),
-    ]  # fmt: skip
-    assert axes[-1]["is_reversed"] is True
-
-
-def test_failed_models_end_before_the_metric() -> None:
-    """Dashed, and named in the legend."""
-    (failed,) = traces(figures.parallel(rows(), metric="loss", mode="min"), "failed")
-    assert failed["line"]["dash"] == "dash"
-    assert max(place for place in failed["x"] if place is not None) == 2
 
 
 def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None:
@@ -240,15 +156,6 @@ def test_values_that_look_alike_have_places_of_their_own() -> None:
 # --- scatter, heat map, importance -------------------------------------------------------------------
 
 
-def test_a_panel_per_hyperparameter_shares_the_objective() -> None:
-    """Those that vary; each with the axis that suits it."""
-    found = figures.scatter(rows(), metric="loss", mode="min")
-    layout = found["layout"]
-    assert [trace["xaxis"] for trace in found["data"]] == ["x", "x2", "x3"]
-    assert (layout["xaxis"]["type"], layout["xaxis3"]["ticktext"][0]) == ("log", text(NASTY))
-    assert layout["yaxis2"]["matches"] == "y"
-
-
 def test_all_figures_choose_the_same_axis_for_a_hyperparameter() -> None:
     """By all values that were tried, though a figure shows only those that came to something."""
     scored = [row(i, float(i), {"lr": lr}) for i, lr in enumerate([0.04, 0.05, 0.1])]
@@ -258,20 +165,6 @@ def test_all_figures_choose_the_same_axis_for_a_hyperparameter() -> None:
         scatter = figures.scatter(given, metric="loss", mode="min")["layout"]["xaxis"]["type"]
         parallel = figures.parallel(given, metric="loss", mode="min")["layout"]["meta"]["axes"][0]["kind"]
         assert (scatter, parallel) == ("log", "log")
-
-
-def test_ten_panels_at_most() -> None:
-    """The title says how many there would be."""
-    given = [row(i, float(i), {f"h{n:02}": i * n for n in range(1, 15)}) for i in range(4)]
-    found = figures.scatter(given, metric="loss", mode="min")
-    assert (len(found["data"]), title(found)) == (10, "loss over hyper-parameters: 10 of 14")
-
-
-def test_values_of_one_epoch_replace_the_best() -> None:
-    """Models that have none there are left out."""
-    given = [row(0, 1.0), row(1, 2.0)]
-    found = figures.scatter(given, metric="loss", mode="min", values={"m01": 9.0})
-    assert found["data"][0]["y"] == [9.0]
 
 
 def test_a_cell_has_the_best_of_its_models() -> None:
@@ -292,20 +185,3 @@ def test_a_cell_has_the_best_of_its_models() -> None:
     best = figures.heatmap(given, metric="loss", mode="max", x="a", y="b")
     assert best["data"][0]["z"][0][0] == 3.0
     assert best["data"][0]["colorscale"] != found["data"][0]["colorscale"]
-
-
-def test_many_numbers_are_put_into_intervals() -> None:
-    """Even ones on the axis that suits them."""
-    found = figures.heatmap(rows(60), metric="loss", mode="min", x="lr", y="width")
-    assert len(found["layout"]["xaxis"]["ticktext"]) == 12
-    assert len(found["layout"]["yaxis"]["ticktext"]) == 5
-
-
-def test_importance_names_its_method_or_says_why_it_is_silent() -> None:
-    """No bars without a reason to believe them."""
-    found = figures.importance(importance(rows(60), mode="min"))
-    assert "PED-ANOVA" in description(found)
-    assert sum(found["data"][0]["x"]) == pytest.approx(1.0)
-    silent = figures.importance(importance(rows(8), mode="min"))
-    assert silent["data"] == []
-    assert "importance needs 16" in silent["layout"]["meta"]["empty"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import get_args
 
 import pytest
@@ -16,8 +15,6 @@ from cerebro.figures.palette import (
     colour,
     colour_scale,
     dash,
-    faint,
-    shade,
 )
 
 THEMES = get_args(Theme)
@@ -64,24 +61,3 @@ def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
     looks = [(colour(index, theme), dash(index)) for index in range(4 * LOOKS)]
     for first in range(3 * LOOKS):
         assert len(set(looks[first : first + LOOKS])) == LOOKS == HUES * len(DASHES)
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_hues_differ(theme: Theme) -> None:
-    """In some channel by a tenth at least."""
-    for one, other in combinations([colour(index, theme) for index in range(HUES)], 2):
-        assert max(abs(a - b) for a, b in zip(channels(one), channels(other), strict=True)) > 0.1
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_best_value_stands_out_most(theme: Theme) -> None:
-    """In both themes the scale gains contrast from the worst value to the best."""
-    steps = [contrast(str(tint), THEME_COLORS[theme].ground) for _, tint in colour_scale(theme)]
-    assert steps == sorted(steps)
-    assert shade(0.0, theme) == colour_scale(theme)[0][1]
-    assert shade(1.0, theme) == colour_scale(theme)[-1][1]
-
-
-def test_a_colour_can_let_through_what_is_behind() -> None:
-    """The same colour with an opacity."""
-    assert faint("#0072B2", 0.25) == "rgba(0,114,178,0.25)"

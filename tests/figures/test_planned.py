@@ -69,14 +69,6 @@ def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
     assert [(each.device, each.start_s, each.end_s) for each in found] == [(0, 0, 4), (1, 0, 4), (0, 4, 8)]
 
 
-def test_a_run_that_is_late_has_all_of_it_before_itself() -> None:
-    """Nothing is planned for what is past; the pause before the last sub-epoch is used up."""
-    made = story()
-    found = planned(made.run, made.time + 7.0)
-    assert told(found)[0] == ("worker-0", "m00", 0.0, 3.0)
-    assert told(found)[-1] == ("worker-1", "m01", 6.0, 8.0)
-
-
 def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
     """Times count from the first sub-epoch then; the one that runs occupies its worker and its model."""
     made = story()
@@ -93,16 +85,6 @@ def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
     assert found[0].start_s == begun + 3.0 - made.run.origin
 
 
-def test_a_sub_epoch_is_no_longer_than_its_models_longest_so_far() -> None:
-    """A pause in the plan is not drawn as training."""
-    made = story()
-    made.epoch(1, model="m01")
-    longest = max(visit.seconds for visit in made.run.models["m01"].visits)
-    assert longest < 2.0
-    (last,) = (each for each in planned(made.run, made.time) if each.model == "m01")
-    assert last.end_s - last.start_s == longest
-
-
 def test_what_nobody_follows_is_not_shown() -> None:
     """No plan, a plan that ended, models that stopped, a run that has ended."""
     without = Story()
@@ -115,12 +97,6 @@ def test_what_nobody_follows_is_not_shown() -> None:
     made.tell(RunStopRequested(run="fit-1"))
     made.tell(RunFinished(run="fit-1", outcome="stopped"))
     assert planned(made.run, made.time) == []
-
-
-def test_of_a_long_plan_the_next_sub_epochs_are_shown() -> None:
-    """As many as are asked for."""
-    made = story()
-    assert told(planned(made.run, made.time, most=3)) == told(planned(made.run, made.time))[:3]
 
 
 @given(st.floats(0.0, 50.0), st.integers(0, 4))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro import figures
-from cerebro.figures import Absence, Figure, Landmarks, PlannedSpan, Span, SplitProgress, description, table
+from cerebro.figures import Absence, Figure, Landmarks, PlannedSpan, Span, description, table
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.drawing import MOST_BARS
 from cerebro.figures.schedule.spans import TakenBar
@@ -32,19 +32,6 @@ def bars(figure: Figure, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_each_outcome_has_its_look() -> None:
-    """Plain, outlined, crossed, hatched; and the colour of its model."""
-    sub_epochs = spans()
-    figure = drawn(sub_epochs, 4)
-    assert "pattern" not in bars(figure, "committed")["marker"]
-    assert bars(figure, "failed")["marker"]["pattern"]["shape"] == "x"
-    assert bars(figure, "revoked")["marker"]["pattern"]["shape"] == "/"
-    assert all(tint.startswith("rgba") for tint in bars(figure, "running")["marker"]["color"])
-    assert bars(figure, "committed")["marker"]["color"][0] == figures.colour(0, "light")
-    shown = sum(len(bars(figure, name)["x"]) for name in ("committed", "running", "failed", "revoked"))
-    assert shown == len(sub_epochs)
-
-
 def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
     """Model, epoch, partition, attempt and task; and why an attempt failed."""
     failed = bars(drawn(spans(), 4), "failed")
@@ -52,33 +39,6 @@ def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
     assert task == f"fit-1/train/{model}/e{epoch}/p{partition}"
     assert attempt == 1
     assert "crash" in failed["hovertext"][0]
-
-
-def test_loading_and_saving_are_shaded() -> None:
-    """At both ends of a bar."""
-    (sub_epoch,) = spans(1, 1, 1, last_runs=False)
-    shaded = bars(drawn([sub_epoch], 1), "loading, saving")
-    assert shaded["x"] == [sub_epoch.load_s, sub_epoch.save_s]
-    assert shaded["base"] == [sub_epoch.start_s, sub_epoch.end_s - sub_epoch.save_s]
-
-
-def test_the_start_of_a_process_is_shaded_and_told() -> None:
-    """At the very beginning of the bar; loading comes after it."""
-    (warm,) = spans(1, 1, 1, last_runs=False)
-    cold = replace(warm, process_s=0.3)
-    figure = drawn([cold], 1)
-    shaded = bars(figure, "start of the process")
-    assert (shaded["base"], shaded["x"]) == ([cold.start_s], [0.3])
-    assert bars(figure, "loading, saving")["base"][0] == cold.start_s + 0.3
-    assert "of these 0.30 s to start its process" in bars(figure, "committed")["hovertext"][0]
-    assert not [t for t in drawn([warm], 1)["data"] if t["name"] == "start of the process"]
-
-
-def test_workers_that_idled_have_a_row_too() -> None:
-    """From top to bottom as they were given."""
-    axis = drawn(spans(2, 3, 1), 5)["layout"]["yaxis"]
-    assert axis["ticktext"] == [f"worker-{i}" for i in range(5)]
-    assert axis["range"] == [4.5, -0.5]
 
 
 def test_each_device_has_a_row() -> None:
@@ -197,23 +157,6 @@ def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
     assert "worker lost" not in [trace["name"] for trace in drawn(found, 2)["data"]]
 
 
-def test_a_chosen_model_stands_out() -> None:
-    """All others are dimmed."""
-    committed = bars(drawn(spans(), 4, highlight="m02"), "committed")
-    for identity, opacity in zip(committed["customdata"], committed["marker"]["opacity"], strict=True):
-        assert (opacity == 1.0) is (identity[0] == "m02")
-
-
-def test_bound_and_epochs_are_lines() -> None:
-    """The bound is dashed."""
-    layout = drawn(spans(), 4, lower_bound_s=19.0, bound_at_s=20.0, epochs=((1, 14.0),))["layout"]
-    assert [(line["x0"], line["line"]["dash"]) for line in layout["shapes"]] == [
-        (14.0, "dot"),
-        (20.0, "dash"),
-    ]
-    assert [note["text"] for note in layout["annotations"]] == ["epoch 1", "lower bound"]
-
-
 def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
     """The run had ended then: no worker could have trained. A break after the last sub-epoch is not drawn."""
     found = spans(last_runs=False)
@@ -241,16 +184,6 @@ def test_what_other_runs_had_is_hatched_and_not_idle() -> None:
     assert (*first[3:6], first[7]) == (0, 10.0, 100.0, 0)
     assert (*second[3:6], second[7]) == (2.0, 2.0, 50.0, 6.0)
     assert "Other runs had 6.00 s" in description(figure)
-
-
-def test_the_table_adds_up() -> None:
-    """Busy and idle are all of the time, for each worker."""
-    found = spans(last_runs=False)
-    end = max(span.end_s for span in found)
-    for line in table(drawn(found, 4)).rows:
-        busy, idle = float(line[3] or 0), float(line[4] or 0)
-        assert busy + idle == pytest.approx(end, abs=0.02)
-    assert "2 attempts failed or were taken back" in description(drawn(found, 4))
 
 
 # --- many sub-epochs --------------------------------------------------------------------------------------
@@ -314,25 +247,6 @@ def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, fl
 
 
 # --- ETL ---------------------------------------------------------------------------------------------
-
-
-def test_etl_is_told_as_an_equation() -> None:
-    """In = out + failed + to do; the bars of a split are a hundred percent."""
-    splits = [SplitProgress(split="train", rows=1000, kept=500, failed=20, done=700)]
-    figure = figures.etl(splits)
-    assert description(figure) == "train: 1,000 in = 500 out + 20 failed + 480 to do."
-    assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
-
-
-@pytest.mark.parametrize("ends", [[90.0 + i / 10 for i in range(80)], [1.0, 2.0, 98.0, 99.0], [50.0]])
-def test_names_of_epochs_do_not_lie_over_each_other(ends: list[float]) -> None:
-    """Short epochs have a line each, but not all a name; the newest has one."""
-    figure = drawn(spans(), 4, now_s=100.0, epochs=tuple(enumerate(ends, start=1)))
-    named = [note for note in figure["layout"]["annotations"] if note["text"].startswith("epoch ")]
-    places = [note["x"] for note in named]
-    width = figure["layout"]["xaxis"]["range"][1]
-    assert named[-1]["text"] == f"epoch {len(ends)}"
-    assert all(later - earlier > width / 10 for earlier, later in pairwise(places))
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
-from cerebro.figures import OTHER_TASK_KINDS, other_tasks, rows_with, spans, spans_of
+from cerebro.figures import OTHER_TASK_KINDS, other_tasks, spans, spans_of
 from cerebro.state import TaskState
 from cerebro.state.timeline import tries
 from tests.dispatcher.stories import Story
@@ -68,12 +68,3 @@ def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
     story.start(stories.sub_epoch(1, 1), 1)
     beside = spans_of(tries(story.run), story.run.origin, story.time, OTHER_TASK_KINDS)
     assert beside == other_tasks(story.run, story.time)
-
-
-def test_workers_that_have_gone_have_rows_in_the_order_of_their_numbers() -> None:
-    """Of a stretch long ago: not in that of their sub-epochs, and worker-10 comes last."""
-    made = History(Random(2), validated=False, epochs=1, workers=3)
-    while len({span.worker for span in spans(made.run, made.time)}) < 3:
-        made.step()
-    found = sorted(spans(made.run, made.time), key=lambda span: span.worker, reverse=True)
-    assert list(rows_with({"worker-10": 2}, found)) == ["worker-0", "worker-1", "worker-2", "worker-10"]

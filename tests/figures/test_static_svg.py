@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cerebro.figures import THEME_COLORS, Axis, Curve, curves, static_svg
-from tests.figures.samples import curve, gallery
+from cerebro.figures import Axis, Curve, curves, static_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 HARMLESS = {f"{SVG}{name}" for name in ("svg", "rect", "text", "tspan", "line", "path", "circle")}
@@ -87,46 +86,3 @@ def test_an_axis_has_numbers_of_which_no_two_are_the_same(y: list[float], is_log
     root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=is_log)))
     numbers = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "end"]
     assert len(numbers) == len(set(numbers)) >= 2
-
-
-def test_long_names_take_rows_that_are_inside() -> None:
-    """What there is no room for is left out, and three dots say so."""
-    height = 200
-    drawn = curves(
-        [curve(n, model=f"a-model-of-a-long-name-{n}") for n in range(12)], metric="loss", mode="min"
-    )
-    root = ElementTree.fromstring(static_svg(drawn, height=height))
-    assert all(float(each.get("y", "0")) <= height for each in root.iter(f"{SVG}text"))
-    said = "".join(root.itertext())
-    assert "long-name-0" in said
-    assert "long-name-11" not in said
-    assert said.endswith("\N{HORIZONTAL ELLIPSIS}")
-
-
-def test_a_cross_is_named() -> None:
-    """What it means is not to be guessed."""
-    said = static_svg(curves([curve(0, broke_at=5.0)], metric="loss", mode="min"))
-    assert "not finite" in "".join(ElementTree.fromstring(said).itertext())
-
-
-def test_lines_are_named_in_their_colours_and_kinds() -> None:
-    """Two models of one hue differ by their dashes, in the legend too."""
-    drawn = curves([curve(0), curve(8)], metric="loss", mode="min", theme="dark")
-    root = ElementTree.fromstring(static_svg(drawn, theme="dark"))
-    assert root.find(f"{SVG}rect").get("fill") == THEME_COLORS["dark"].ground  # type: ignore[union-attr]
-    signs = [(each.get("fill"), (each.text or "").strip()) for each in root.iter(f"{SVG}tspan")]
-    assert len(signs) == len(set(signs)) == 2
-    assert {"m00", "m08"} <= {
-        word for text in root.iter(f"{SVG}text") for word in "".join(text.itertext()).split()
-    }
-
-
-def test_without_lines_it_says_why() -> None:
-    said = static_svg(curves([], metric="a&lt;b", mode="min"))
-    assert "no value of a&lt;b: " in "".join(ElementTree.fromstring(said).itertext())
-
-
-def test_what_is_not_made_of_lines_is_refused() -> None:
-    """Rather than drawn as something else."""
-    with pytest.raises(ValueError, match="lines and points, not bar"):
-        static_svg(gallery("light")["schedule"])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cerebro.contract.events import ModelStopRequested
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.models import summaries, summary
 from cerebro.state import Run, models
@@ -37,21 +36,6 @@ def test_models_come_in_the_order_of_the_plan() -> None:
     assert list(summaries(story.state.runs["etl-1"])) == []
 
 
-def test_before_its_first_sub_epoch_a_model_has_no_values() -> None:
-    """Unknown is not 0."""
-    story = Story()
-    story.fit()
-    row = summary(story.run, story.model(), 0)
-    assert (row.state, row.latest, row.latest_epoch, row.best, row.best_epoch) == (
-        "queued",
-        None,
-        None,
-        None,
-        None,
-    )
-    assert (row.metrics, row.worker, row.started, row.ended, row.failure) == ({}, "", 0.0, 0.0, None)
-
-
 @pytest.mark.parametrize("validated", [False, True])
 def test_best_and_latest_differ(validated: bool) -> None:
     """The best epoch, whose metrics are told, and the newest that is known."""
@@ -65,16 +49,6 @@ def test_best_and_latest_differ(validated: bool) -> None:
     assert (row.best, row.best_epoch, row.latest, row.latest_epoch) == (1.0, 2, 2.0, 3)
     assert row.metrics == {"aux": 2.0, "loss": 1.0}
     assert row.state == "finished"
-
-
-def test_values_that_are_no_numbers_are_neither_best_nor_latest() -> None:
-    """The newest epoch that has the objective counts."""
-    story = Story()
-    story.fit(epochs=2)
-    story.epoch(1, loss=2.0)
-    story.epoch(2, loss=float("nan"))
-    row = summary(story.run, story.model(), 0)
-    assert (row.best_epoch, row.latest_epoch, row.latest) == (1, 1, 2.0)
 
 
 def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
@@ -101,24 +75,6 @@ def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
     failure = summary(story.run, story.model(), 0).failure
     assert failure is not None
     assert failure.message == "shape mismatch"
-
-
-def test_a_model_that_a_user_stops_says_so() -> None:
-    """Stopping until its sub-epoch has been taken back."""
-    story = Story()
-    story.fit()
-    story.start(sub_epoch(1, 0), 0)
-    story.tell(ModelStopRequested(run="fit-1", model="m00"), ModelStopRequested(run="fit-1", model="m01"))
-    assert [row.state for row in summaries(story.run)] == ["stopping", "stopped"]
-
-
-def test_its_times_are_those_of_its_sub_epochs() -> None:
-    """From the first start to the newest commit; seconds in user code."""
-    story = Story()
-    story.fit()
-    story.epoch(1)
-    row, visits = summary(story.run, story.model(), 0), story.model().visits
-    assert (row.started, row.ended, row.compute_s) == (visits[0].started, visits[1].ended, 4.0)
 
 
 def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:

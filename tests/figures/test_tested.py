@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,22 +55,6 @@ def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
     assert figures.averaged(found) == ""
 
 
-@given(SIZES, st.data())
-def test_means_over_parts_are_always_said_to_be_means(sizes: list[int], data: st.DataObject) -> None:
-    """Of runs in logs of older versions, from the first part that is committed on; one part is the whole split."""
-    story = Story()
-    run = planned(story, sizes, is_whole=False)
-    accuracies = data.draw(st.lists(st.floats(0, 1), min_size=len(sizes), max_size=len(sizes)))
-    for partition, (rows, accuracy) in enumerate(zip(sizes, accuracies, strict=True)):
-        key = run.find(f"test-1/test/m00/p{partition}").key
-        story.do(key, 0, TaskResult(rows=rows, metrics={"accuracy": accuracy}))
-        assert bool(figures.averaged(figures.tested(run))) == (len(sizes) > 1)
-    first = figures.tested(run)[0]
-    expected = sum(r * a for r, a in zip(sizes, accuracies, strict=True)) / sum(sizes)
-    assert first.metrics["accuracy"] == pytest.approx(expected)
-    assert (first.parts, first.done, first.rows) == (len(sizes), len(sizes), sum(sizes))
-
-
 def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
     """Nothing is said to be a mean of what is none; of what is, its name."""
     story = Story()
@@ -86,21 +69,3 @@ def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
     assert figures.averaged([first]) == ""
     assert second.metrics == {"f1": 0.5, "loss": (3 * 0.5 + 4 * 1.0) / 7}
     assert "weighted by rows (loss; the others are of all rows)" in figures.averaged([first, second])
-
-
-def test_a_plan_of_an_older_version_goes_on_in_parts() -> None:
-    """Its event lacks the field; its tasks, committed or in flight, keep their names."""
-    plan = EvaluatePlan.model_validate_json(
-        '{"kind": "test", "dataset": "one-d", "fit": "fit-1", "models": {"m00": 1}, "partitions": {"0": 3, "1": 4}}'
-    )
-    story = Story()
-    story.tell(
-        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
-        RunStarted(run="test-1", plan=plan),
-    )
-    run = story.state.runs["test-1"]
-    assert list(run.tasks) == ["test-1/test/m00/p0", "test-1/test/m00/p1"]
-    story.do(run.find("test-1/test/m00/p1").key, 1, TaskResult(rows=4, metrics={"auc": 0.5}))
-    (found,) = figures.tested(run)
-    assert (found.done, found.parts, found.metrics) == (1, 2, {"auc": 0.5})
-    assert "means over 2 parts of the split" in figures.averaged([found])

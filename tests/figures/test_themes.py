@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cerebro.figures import THEME_COLORS, Theme, in_dark
-from cerebro.figures.palette import faint
+from cerebro.figures import Theme, in_dark
 from tests.figures.samples import gallery
 
 DRAWN = {theme: gallery(theme) for theme in get_args(Theme)}
@@ -31,10 +30,3 @@ def test_a_figure_differs_between_themes_in_colours_alone(name: str) -> None:
     """Each colour of the light theme has one place in the dark one."""
     assert tinted(DRAWN["light"][name]) == DRAWN["dark"][name]
     assert DRAWN["light"][name] != DRAWN["dark"][name]
-
-
-def test_what_shines_through_keeps_its_opacity() -> None:
-    """And a colour of no theme stays what it is."""
-    assert in_dark(faint(THEME_COLORS["light"].ink, 0.35)) == faint(THEME_COLORS["dark"].ink, 0.35)
-    assert in_dark("rgba(0,0,0,0)") == "rgba(0,0,0,0)"
-    assert in_dark("red") == "red"

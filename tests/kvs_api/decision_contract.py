@@ -148,14 +148,6 @@ class DecisionContract:
         assert bench.types() == ["TaskAssigned", "TaskRevoked", "TaskAssigned"]
         assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True), (OTHER, 1, False)]
 
-    def test_a_decision_answers_with_the_log_after_the_cursor(self, bench: Bench) -> None:
-        """The controller sees what it just wrote, and what came before it."""
-        bench.run_until("running")
-        request = api.DecideRequest(term=bench.term, after=1, steps=(note(PAUSED),))
-        answer = bench.store.decide("one", request)
-        assert answer.events == bench.log()[1:]
-        assert [event.type for event in answer.events] == ["TaskStarted", "RunPaused"]
-
     def test_a_decision_made_without_the_newest_event_is_refused(self, bench: Bench) -> None:
         """A client's command or another decision may have come between."""
         bench.store.register(worker("a"))
@@ -251,10 +243,3 @@ class DecisionContract:
         before = bench.log(), bench.inbox()
         assert bench.ask() == "refused"
         assert (bench.log(), bench.inbox()) == before
-
-    def test_a_process_that_was_replaced_is_not_asked(self, bench: Bench) -> None:
-        """Its successor has nothing to give back."""
-        bench.run_until("running")
-        bench.store.register(worker("b"))
-        assert bench.ask() == "refused"
-        assert bench.inbox("b") == []

@@ -11,7 +11,7 @@ from cerebro.contract.events import DeletionRequested
 from cerebro.contract.history import History, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.trials import DeviceKind
-from cerebro.errors import ConflictError, NotFoundError
+from cerebro.errors import ConflictError
 from tests.kvs_api.bench import LOCATORS, Bench
 
 GPU = DeviceKind(kind="gpu", name="Tesla T4")
@@ -32,11 +32,6 @@ def told(term: int, after: int, upto: int, *numbers: int, experiment: str = "one
 class HistoryContract:
     """The tests; `bench` is made anew for each."""
 
-    def test_a_store_without_a_history_has_none(self, bench: Bench) -> None:
-        """As every store of before."""
-        assert bench.store.history() == History()
-        assert bench.store.forget_history() == 0
-
     def test_what_events_have_shown_is_counted_once(self, bench: Bench) -> None:
         """However often they are told, and by which controller: the log's cursor says which are in it."""
         store, term = bench.store, bench.term
@@ -52,12 +47,6 @@ class HistoryContract:
         """Its successor does."""
         with pytest.raises(ConflictError, match="term"):
             bench.store.count_history(told(bench.term - 1, 0, 5, 1))
-        assert bench.store.history() == History()
-
-    def test_of_an_experiment_that_is_not_there_nothing_is_counted(self, bench: Bench) -> None:
-        """It was deleted."""
-        with pytest.raises(NotFoundError, match="no experiment 'two'"):
-            bench.store.count_history(told(bench.term, 0, 5, 1, experiment="two"))
         assert bench.store.history() == History()
 
     def test_an_experiment_of_the_same_name_is_counted_from_its_beginning(self, bench: Bench) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStopRequested
+from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LOCATORS, PAUSED, Bench, note, requested
@@ -101,15 +101,3 @@ class LogContract:
         assert bench.decide(note(PAUSED), after=0) == ["done"]
         assert bench.decide(note(PAUSED), after=0) == ["already"]
         assert bench.types() == ["RunPaused"]
-
-    def test_a_note_may_be_written_again_by_who_has_read_it(self, bench: Bench) -> None:
-        """The same worker may be lost and join again: that is news, not a repetition."""
-        resumed = RunResumed(run="etl-1")
-        for step in (note(PAUSED), note(resumed), note(PAUSED), note(resumed)):
-            assert bench.decide(step) == ["done"]
-        assert bench.types() == ["RunPaused", "RunResumed"] * 2
-
-    def test_a_run_that_was_never_queued_may_end(self, bench: Bench) -> None:
-        """The end of a run is only a fact; taking it off the queue needs no entry there."""
-        assert bench.decide(note(RunFinished(run="etl-9", outcome="failed"))) == ["done"]
-        assert bench.store.queue() == ()

@@ -146,13 +146,6 @@ class MachineContract:
         bench.store.ask_check("worker-1", CheckRequest(reason="once more"))
         assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
 
-    def test_a_worker_that_trains_no_models_is_not_asked_to_check(self, bench: Bench) -> None:
-        """Its machine has a worker that trains, which checks it."""
-        crowd(bench, 1, kinds=("etl",))
-        with pytest.raises(ConflictError, match="worker-0 trains no models, so it cannot check its machine"):
-            bench.store.ask_check("worker-0", CheckRequest(reason="why not"))
-        assert bench.store.inbox("worker-0", "a", 0, wait_s=0) == ()
-
     def test_a_controller_that_leads_no_more_is_refused(self, bench: Bench) -> None:
         """Whatever it wants done."""
         crowd(bench, 2)

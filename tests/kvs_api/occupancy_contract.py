@@ -86,12 +86,6 @@ class OccupancyContract:
         assert bench.assign(task=A, devices=(0, 1)) == "refused"
         assert bench.types() == ["TaskAssigned"] * (3 * QUEUE_DEPTH)
 
-    def test_a_worker_that_registered_no_devices_has_one(self, bench: Bench) -> None:
-        """Its tasks can name the first device only."""
-        bench.store.register(worker("a"))
-        assert bench.assign(task=A, devices=(1,)) == "refused"
-        assert bench.assign(task=A, devices=(0,)) == "done"
-
     def test_an_attempt_starts_when_it_is_first_on_all_of_its_devices(self, bench: Bench) -> None:
         """However its devices overlap with those of older ones."""
         bench.store.register(worker("a", devices=2))
@@ -138,13 +132,6 @@ class OccupancyContract:
         bench.store.register(worker("c", devices=1))
         assert bench.assign(task=D, incarnation="c") == "done"
         assert bench.step("start", task=D, incarnation="c") == "done"
-
-    def test_registering_twice_frees_nothing(self, bench: Bench) -> None:
-        """The registration came twice, the worker did not."""
-        bench.store.register(worker("a"))
-        assert bench.assign(task=A) == bench.assign(task=B) == "done"
-        bench.store.register(worker("a"))
-        assert bench.assign(task=C) == "refused"
 
     def test_devices_are_shared_by_all_experiments(self, bench: Bench) -> None:
         """Two that know nothing of each other cannot have the same place."""

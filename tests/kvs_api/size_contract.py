@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskRevoked
-from cerebro.contract.records import AUTOSCALER, PodRef, SizeRequest, Troubles
+from cerebro.contract.records import AUTOSCALER, SizeRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import TASK, Bench, requested, worker
@@ -19,13 +19,6 @@ class SizeContract:
     """The tests; `bench` is made anew for each."""
 
     # --- workers that are gone for good ----------------------------------------------------------
-
-    def test_a_registration_names_volume_and_pod(self, bench: Bench) -> None:
-        """They come back as they were registered."""
-        pod = PodRef(name="cerebro-worker-0", uid="1-2-3", container="etl")
-        record = worker("a").model_copy(update={"volume": "cerebro-worker-0", "pod": pod})
-        bench.store.register(record)
-        assert [status.record for status in bench.store.workers()] == [record]
 
     def test_a_removed_worker_is_forgotten(self, bench: Bench) -> None:
         """It is not listed, gets nothing, and its process is told that it is not the one any more."""
@@ -101,13 +94,6 @@ class SizeContract:
         assert bench.store.size_request() == SizeRequest(workers=4, problem="quota")
         bench.store.request_size(SizeRequest(workers=4))
         assert bench.store.size_request() == SizeRequest(workers=4)
-
-    def test_troubles_are_as_last_told(self, bench: Bench) -> None:
-        """None at first."""
-        assert bench.store.troubles() == Troubles()
-        for troubles in (Troubles(pods={"cerebro-worker-1": "no node has 4 GPUs"}), Troubles()):
-            bench.store.set_troubles(troubles)
-            assert bench.store.troubles() == troubles
 
     def test_none_are_asked_for_only_while_no_run_is_open(self, bench: Bench) -> None:
         """Who would stand still is named, with what to do; runs are paused first where that is said. Zero is a number

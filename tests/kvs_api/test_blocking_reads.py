@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 from cerebro.contract.api import MAX_WAIT_S
@@ -62,22 +61,6 @@ def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: 
     wait_until_blocked(service)
     kvs.register(worker("a", "worker-1"))
     assert reader.result().events == {}
-
-
-def test_a_blocking_read_ends_when_its_wait_runs_out(kvs: KvsClient) -> None:
-    """With an empty answer, and not at once."""
-    Bench(store=kvs, pass_a_moment=lambda: None)
-    kvs.register(worker("a"))
-    reads: list[Any] = [
-        lambda: kvs.events("one", 0, wait_s=0.2),
-        lambda: kvs.live("one", 0, wait_s=0.2),
-        lambda: kvs.inbox("worker-0", "a", 0, wait_s=0.2),
-        lambda: kvs.watch({"one": 0}, kvs.watch({}, 0, 0).cluster, 0.2).events or (),  # the newest by then
-    ]
-    for read in reads:
-        began = time.monotonic()
-        assert read() == ()
-        assert time.monotonic() - began > 0.15
 
 
 def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from kvs_api.clock import Clock
 from tests.kvs_api.bench import JOINED, OTHER
 from tests.kvs_api.clocks import HOUR_S, LEASE_S, Machines
 from tests.kvs_api.cluster_log_contract import LOST
@@ -56,18 +55,6 @@ def test_time_without_kvs_api_ends_no_lease(machines: Machines) -> None:
     assert machines.revoke() == "refused"
     machines.go_on(4.5)
     assert machines.revoke() == "done"
-
-
-def test_machines_that_count_from_elsewhere_agree(machines: Machines) -> None:
-    """A lease that one process gave ends in time for the other one."""
-    machines.lead(at=1)
-    machines.begin(at=0)
-    machines.go_on(LEASE_S - 0.5)
-    assert machines.silent_s(at=1) == pytest.approx(LEASE_S - 0.5, abs=0.01)
-    assert machines.lead("controller-1", at=1) > 0
-    assert machines.revoke(at=1) == "refused"
-    machines.go_on(1.0)
-    assert machines.revoke(at=1) == "done"
 
 
 @pytest.mark.processes
@@ -165,22 +152,3 @@ def test_leases_end_by_elapsed_time_alone(
             if machines.elapsed - began > LEASE_S + slack_s:
                 assert machines.revoke("worker-1", OTHER, at=at) in ("done", "already")
         machines.close()
-
-
-def test_a_process_that_cannot_join_tries_again() -> None:
-    """The store was away; the next call joins, once."""
-    answers = iter([None, 5_000])
-    elapsed = 100.0
-
-    def join() -> int:
-        answer = next(answers)
-        if answer is None:
-            raise OSError("away")
-        return answer
-
-    clock = Clock(join, lambda: elapsed)
-    with pytest.raises(OSError, match="away"):
-        clock.now()
-    assert clock.now() == 5_000
-    elapsed += 2.0
-    assert clock.now() == 7_000

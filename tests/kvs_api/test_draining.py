@@ -53,15 +53,3 @@ def test_a_request_in_flight_is_finished(replica: Replica) -> None:
         connection.sendall(b"body")
         assert b"200 OK" in connection.recv(1 << 16)
     assert process.wait(LIMIT_S) == 0
-
-
-def test_live_asks_for_no_store_and_no_token(replica: Replica) -> None:
-    """A database that is away is no reason to start this process anew; readiness says that it is away."""
-    replica.start()
-    replica.database.kill()
-    with urllib3.PoolManager() as http:
-        found = [
-            http.request("GET", f"http://127.0.0.1:{replica.port}{path}").status
-            for path in ("/live", "/health")
-        ]
-    assert found == [200, 503]

@@ -10,7 +10,7 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.health import PaceRequest
 from cerebro.contract.records import SizeRequest, Troubles
-from cerebro.errors import BadRequestError, ConflictError
+from cerebro.errors import ConflictError
 from cerebro.runtime.kvs import KvsClient
 from controller.loop.leadership import fence
 from tests.kvs_api.bench import LONG_S, PAUSED, Bench, note, worker
@@ -72,25 +72,9 @@ def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, servic
     assert bench.log() == ()
 
 
-def test_the_leading_term_may_write(bench: Bench, service: Service) -> None:
-    """So may a client that names none."""
-    with contextlib.closing(
-        KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term + 1))
-    ) as leads:
-        leads.set_troubles(Troubles(note="told"))
-    assert bench.store.troubles().note == "told"
-
-
 def test_an_earlier_controller_may_ask_to_lead_again(bench: Bench, service: Service) -> None:
     """The header of a term that has ended does not keep it from standing by."""
     with contextlib.closing(
         KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
     ) as former:
         assert former.lead("controller-0", LONG_S).term == 0
-
-
-def test_a_malformed_term_is_refused(service: Service) -> None:
-    """It is no term."""
-    kvs = service.client()
-    with contextlib.closing(kvs), pytest.raises(BadRequestError, match="whole number"):
-        kvs.send("POST", "/v1/leader", b"{}", 0.0, {api.TERM: "one"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 
@@ -11,9 +10,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.history import FADES, History, SubEpochHistory, SubEpochKey
+from cerebro.contract.history import FADES, SubEpochHistory, SubEpochKey
 from cerebro.contract.trials import DeviceKind
-from cerebro.errors import BadRequestError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import history as store_part
 from kvs_api import keys
@@ -56,15 +54,6 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
         assert (set(found.sub_epochs), found.unreadable) == ({key(number) for number in range(1, 6)}, 2)
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 67, key(1).upper(), key(1) + "\n", key(1)[:-1] + "/"])
-def test_a_key_that_is_none_is_refused(kvs: KvsClient, bench: Bench, name: str) -> None:
-    """No text but hashes comes in."""
-    content = told(bench.term, 0, 1).model_dump() | {"sub_epochs": {name: {"sub_epochs": 1, "log_rate": 0}}}
-    with pytest.raises(BadRequestError, match="sub_epochs"):
-        kvs.send("POST", "/v1/history", json.dumps(content).encode(), 0.0)
-    assert kvs.history() == History()
-
-
 def test_keys_say_nothing_of_what_they_are_made_of() -> None:
     """And are the same for the same, in whatever order hyper-parameters stand."""
 
@@ -103,14 +92,3 @@ def test_rows_put_together_are_what_all_their_sub_epochs_are(rates: list[float],
     assert math.isclose(found.variance, statistics.pvariance(rates), abs_tol=1e-6)
     assert math.isclose(found.fixed_s, statistics.fmean(map(abs, rates)), abs_tol=1e-9)
     assert found.peak_bytes == int(max(map(abs, rates)))
-
-
-def test_old_sub_epochs_fade() -> None:
-    """A machine that became twice as slow is known as that after some hundred sub-epochs."""
-    row = SubEpochHistory(sub_epochs=1, log_rate=0.0)
-    for _ in range(5000):
-        row = row.with_more(SubEpochHistory(sub_epochs=1, log_rate=0.0))
-    for _ in range(3 * FADES):
-        row = row.with_more(SubEpochHistory(sub_epochs=1, log_rate=math.log(2)))
-    assert row.sub_epochs <= FADES + 1
-    assert math.exp(row.log_rate) > 1.9

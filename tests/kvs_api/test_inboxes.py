@@ -84,18 +84,6 @@ def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, d
     assert held(database) == 20
 
 
-def test_a_predecessor_removes_nothing(bench: Bench, database: redis.Redis) -> None:
-    """Its cursor is of an inbox that is gone; nor does one that was never registered."""
-    bench.store.register(worker("b", devices=3))
-    for number in range(3):
-        task = f"etl-1/etl/train/p{number}"
-        assert bench.assign(task=task, incarnation="b", devices=(number,)) == "done"
-    for incarnation in ("a", "c"):
-        assert bench.store.inbox("worker-0", incarnation, 500, wait_s=0) == ()
-    assert held(database) == 3
-    assert bench.store.inbox("worker-0", "b", 0, wait_s=0)[-1].seq == 3
-
-
 def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.Redis) -> None:
     """Also if what it had is taken back only then."""
     assign(bench, 40)

@@ -115,14 +115,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == "kvs_api.news"]
 
 
-def test_a_connection_that_answers_is_kept() -> None:
-    """Each look asks it for a sign of life."""
-    world = World()
-    with pytest.raises(EndOfTestError):
-        world.news()._attend()
-    assert world.looked_at == [5.0 * look for look in range(1, 61)]
-
-
 def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """After the third look without an answer; the log says so once, however often it happens."""
     world = World(answers=False)
@@ -252,15 +244,3 @@ def test_what_cannot_be_understood_stops_no_news(
         client.publish(keys.NEWS, b"\xff")
     until(lambda: [each for each in caplog.records if each.exc_info], "the message is recorded")
     tell(store, 1)
-
-
-def test_a_closed_store_listens_no_more(service: Service, stores: Callable[[str], Store]) -> None:
-    """Its thread ends, though no message comes; closing twice is safe."""
-    with redis.Redis.from_url(service.database.url) as client:
-        before = listeners(client)
-        store = stores(service.database.url)
-        tell(store, 0)
-        until(lambda: listeners(client) > before, "the store listens")
-        store.close()
-        until(lambda: listeners(client) <= before, "Redis has noticed")
-        store.close()

@@ -131,17 +131,6 @@ def _file_size(database: redis.Redis) -> int:
     return int(database.info("persistence")["aof_current_size"])
 
 
-def test_what_is_to_stay_stays(bench: Bench, kvs: KvsClient) -> None:
-    """The newest entries, those that the controller has not read, and what is too little to move."""
-    sub_epochs(bench, 3)
-    assert kvs.cut("one", request(bench, keep=8, least=5)).moved is None
-    moved = kvs.cut("one", request(bench, keep=4)).moved
-    assert moved is not None
-    assert moved.entries == 6
-    assert kvs.cut("one", request(bench, until=moved.last + 2)).left == 2
-    assert kvs.cut("one", request(bench, until=moved.last)).moved is None
-
-
 def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
@@ -275,15 +264,6 @@ def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
             poor.events("one")
 
 
-def test_only_who_leads_cuts(bench: Bench, kvs: KvsClient) -> None:
-    """And only what there is."""
-    sub_epochs(bench, 1)
-    with pytest.raises(ConflictError, match="has ended"):
-        kvs.cut("one", request(bench).model_copy(update={"term": bench.term + 1}))
-    with pytest.raises(NotFoundError):
-        kvs.cut("none", request(bench))
-
-
 def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
     """The newest of a format; of older ones one is left. A damaged one counts as none, and so does one of another
     format."""
@@ -302,13 +282,6 @@ def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service:
     assert kvs.snapshot("one", "a") is None
     with pytest.raises(ConflictError):
         kvs.keep_snapshot("one", 4, "a", bench.term + 1, b"stale", created=bench.created())
-
-
-def test_the_clusters_fold_is_kept_too(bench: Bench, kvs: KvsClient) -> None:
-    """By the same rules."""
-    kvs.keep_snapshot("", 1, "a", bench.term, b"cluster")
-    assert kvs.snapshot("", "a") == b"cluster"
-    assert kvs.snapshot("one", "a") is None
 
 
 def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,26 +262,6 @@ def test_no_interleaving_gives_a_device_twice_in_the_real_store(service: Service
         check(begin, max_examples=25, stateful_step_count=50)
 
 
-def test_a_refusal_says_what_is_wrong(service: Service) -> None:
-    """It names the device and the worker, and what there is in place of it."""
-    service.database.empty()
-    with contextlib.closing(service.client()) as client:
-        bench = Bench(store=client, pass_a_moment=pass_a_moment)
-        client.register(worker("a", devices=2))
-        step = api.Assign(
-            task=TASKS[0], attempt=1, worker="worker-0", incarnation="a", devices=(2,), body=body(TASKS[0])
-        )
-        assert reason(bench, step) == "worker-0 has no device 2: it has 2, numbered from 0"
-        for task in TASKS[1:3]:
-            assert bench.assign(task=task, devices=(1,)) == "done"
-        full = step.model_copy(update={"devices": (0, 1)})
-        assert reason(bench, full) == "device 1 of worker-0 has 2 open attempts already"
-        (outcome,) = bench.report(worker_step("start", 1, task=TASKS[2])).outcomes
-        assert outcome.reason == f"{TASKS[1]} of one was given device 1 before it and has not ended"
-        with pytest.raises(ValueError, match="name each once, in ascending order"):
-            api.Assign.model_validate(step.model_dump() | {"devices": (1, 0)})
-
-
 def reason(bench: Bench, step: api.Assign) -> str:
     """Why a step is refused."""
     request = api.DecideRequest(term=bench.term, after=len(bench.log()), steps=(step,))

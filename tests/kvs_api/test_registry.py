@@ -87,13 +87,6 @@ def test_copying_ends_once(one: KvsClient) -> None:
     assert one.registry(copying=True) == ()
 
 
-def test_only_what_is_to_be_copied_is_listed_for_whoever_copies(one: KvsClient) -> None:
-    """However many there are."""
-    ready(one)
-    waiting = one.register_model("digits", ASKED)
-    assert [model.versions for model in one.registry(copying=True)] == [(waiting,)]
-
-
 def test_an_alias_moves_and_goes(one: KvsClient) -> None:
     """To a version that is ready."""
     ready(one)
@@ -121,13 +114,6 @@ def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -
         NotFoundError, match=r"digits has no version 2: it has version 1, and of aliases none"
     ):
         one.move_alias("digits", AliasRequest(alias="champion", version=2))
-
-
-def test_an_experiment_that_is_not_there_is_named(one: KvsClient) -> None:
-    """And nothing is made."""
-    with pytest.raises(NotFoundError, match="no experiment 'two'"):
-        one.register_model("digits", ASKED.model_copy(update={"experiment": "two"}))
-    assert one.registry() == ()
 
 
 @pytest.mark.parametrize("name", ["Digits", "a/b", "-a", "a" * 51])

@@ -152,11 +152,6 @@ class WorkerContract:
         assert bench.inbox() == [(TASK, 1, False)]
         assert bench.step("start") == "done"
 
-    def test_a_worker_nobody_knows_is_not_current(self, bench: Bench) -> None:
-        """It must register; it has no inbox."""
-        assert bench.report(name="worker-9") == api.ReportAnswer(current=False)
-        assert bench.inbox(name="worker-9") == []
-
     def test_workers_are_listed_by_name_with_their_latest_report(self, bench: Bench) -> None:
         """Registration says what a worker is, reports say how it is."""
         for name in ("worker-1", "worker-0"):
@@ -222,13 +217,6 @@ class WorkerContract:
         assert bench.step("start", 2) == "done"
         bench.report(live=[live_point(1), live_point(2), live_point(3)])
         assert [point.attempt for point in bench.store.live("one")] == [2]
-
-    def test_points_that_come_with_the_commit_still_count(self, bench: Bench) -> None:
-        """A report's points belong before its steps."""
-        bench.run_until("running")
-        answer = bench.report(worker_step("commit", 1), live=[live_point()])
-        assert [outcome.outcome for outcome in answer.outcomes] == ["done"]
-        assert len(bench.store.live("one")) == 1
 
     def test_a_report_sent_twice_leaves_its_points_once(self, bench: Bench) -> None:
         """A worker that got no answer sends the same again, perhaps after a later report of another thread."""

@@ -31,17 +31,6 @@ def listed(folder: Path, **chosen: Any) -> tuple[dict[str, Service], Mapping[str
     return {one.name: one for one in services(options, home, ports, home.socket, SHELL)}, ports
 
 
-def test_jupyterlab_runs_only_where_it_is_chosen(tmp_path: Path) -> None:
-    """Without it there is neither a process nor a port nor a link."""
-    found, ports = listed(tmp_path)
-    assert "notebook" not in found
-    assert "notebook" not in ports
-    assert "CEREBRO_LINK_NOTEBOOK" not in found["dispatcher"].environment
-    found, ports = listed(tmp_path, notebook=True)
-    assert found["dispatcher"].environment["CEREBRO_LINK_NOTEBOOK"] == f"http://127.0.0.1:{ports['notebook']}"
-    assert not found["notebook"].required
-
-
 def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
     """By its home, whatever the shell that started the cluster says; with what user code needs."""
     environment = listed(tmp_path, notebook=True)[0]["notebook"].environment

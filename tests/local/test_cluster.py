@@ -10,16 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from cerebro.errors import ClusterError
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
-from cerebro.local.processes import ProcessId
 from cerebro.runtime.usage import cores
-from cerebro.runtime.usage.gpus import Gpu
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
 
@@ -78,15 +75,6 @@ def test_a_start_while_the_cluster_stops_waits_for_it(
     assert not processes.is_alive(first.supervisor)
 
 
-def test_stopping_twice_is_harmless(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    """`stop` says whether there was anything to end, also where there never was a cluster."""
-    fake = make_cluster(Fake(name="one"))
-    fake.start()
-    assert fake.stop()
-    assert not fake.stop()
-    assert not cluster.stop(tmp_path / "never")
-
-
 def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) -> None:
     """`stop` ends a frozen supervisor, and its services with it."""
     fake = make_cluster(Fake(name="one"))
@@ -123,14 +111,6 @@ def test_a_cluster_of_another_version_is_not_joined(
         cluster.join(fake.home.path)
 
 
-def test_another_python_of_the_same_series_is_joined(make_cluster: MakeCluster) -> None:
-    """Where the cluster's Python lies does not matter, and neither does its last number."""
-    fake = make_cluster(Fake(name="one"))
-    info = fake.start()
-    _alter(fake.home, info, python="/elsewhere/python", python_version=f"{_series()}.99")
-    assert fake.start().supervisor == info.supervisor
-
-
 def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> None:
     """A running cluster has the workers it has; not asking for a number joins it."""
     fake = make_cluster(Fake(name="one"))
@@ -139,25 +119,6 @@ def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> Non
         fake.start(workers=2)
     assert fake.start().workers == 3
     assert fake.start(workers=3).workers == 3
-
-
-def test_no_worker_is_an_error(make_cluster: MakeCluster) -> None:
-    """A cluster without workers could do nothing."""
-    with pytest.raises(ClusterError, match="workers is 0, expected at least 1"):
-        make_cluster(Fake(name="one")).start(workers=0)
-
-
-def test_a_cluster_keeps_its_devices(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it keeps its workers: not asking for a number joins it. What the environment says is for the start."""
-    monkeypatch.setattr(cores, "available", lambda: 4)
-    monkeypatch.setenv("CEREBRO_DEVICES", "2")
-    fake = make_cluster(Fake(name="one"))
-    assert fake.start().devices == 2
-    assert fake.start(devices=2).devices == 2
-    with pytest.raises(
-        ClusterError, match=r"runs with 2 device\(s\) for each worker, not 3: join it without"
-    ):
-        fake.start(devices=3)
 
 
 @pytest.mark.parametrize(
@@ -181,25 +142,6 @@ def test_devices_that_cannot_be_are_an_error(
     assert fake.home.read() is None
 
 
-def test_devices_on_a_machine_with_gpus_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its workers share them."""
-    gpu = Gpu(name="A100", uuid="GPU-a", memory_bytes=None)
-    monkeypatch.setattr(cluster, "Gpus", lambda visible: SimpleNamespace(found=(gpu,) * 4))
-    monkeypatch.setattr(cores, "available", lambda: 1)
-    assert cluster.worker_options(2, 2) == ["--workers", "2", "--devices", "2"]
-    with pytest.raises(ClusterError, match=r"has 4 GPU\(s\) for 2 worker\(s\): a worker may have at most 2"):
-        cluster.worker_options(2, 3)
-
-
-def test_failure_rules_that_workers_would_refuse_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the place, and not in the log of a worker that is started again and again."""
-    monkeypatch.setenv("CEREBRO_FAILURE_RULES", '[{"name": "x", "pattern": "a("}]')
-    with pytest.raises(
-        ClusterError, match=r"CEREBRO_FAILURE_RULES\[0\] \('x'\): the pattern .* at position 1"
-    ):
-        cluster.worker_options(None, None)
-
-
 def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,17 +153,6 @@ def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
     assert fake.home.read() is None
 
 
-def test_a_recycled_pid_is_not_taken_for_the_supervisor(make_cluster: MakeCluster) -> None:
-    """A record whose pid now belongs to another program is stale: a start replaces it."""
-    fake = make_cluster(Fake(name="one"))
-    info = fake.start()
-    fake.stop()
-    _alter(fake.home, info, supervisor=ProcessId(os.getpid(), "another boot/1"))
-    assert find_running(fake.home) is None
-    assert not fake.stop()
-    assert fake.start().supervisor.pid != os.getpid()
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"home": 3}', '{"services": [1], "supervisor": {}}'])
 def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: str) -> None:
     """A file cut short by a power failure does not keep a cluster from starting."""
@@ -230,20 +161,6 @@ def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: s
     fake.home.record.write_text(text)
     assert fake.home.read() is None
     assert fake.start().state == "ready"
-
-
-def test_a_supervisor_that_dies_at_once_is_reported(make_cluster: MakeCluster) -> None:
-    """The error carries what it wrote."""
-    fake = make_cluster()
-    with pytest.raises(ClusterError, match=r"(?s)did not start: it ended at once.*out of luck"):
-        cluster.start(fake.home.path, supervisor=("-c", "raise SystemExit('out of luck')"))
-
-
-def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """The error says which folder, and how to choose another."""
-    (tmp_path / "file").touch()
-    with pytest.raises(ClusterError, match=r"home .*/file/home cannot be used .*--home or CEREBRO_HOME"):
-        cluster.start(tmp_path / "file" / "home")
 
 
 def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -> None:
@@ -264,19 +181,6 @@ def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -
     assert processes.marked(fake.home.path) == ()
 
 
-def test_a_start_needs_no_terminal_folder(
-    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cluster does not stay in the folder in which it was started, and finds relative search paths."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", "modules")
-    fake = make_cluster(Fake(name="one"))
-    supervisor = fake.start().supervisor
-    assert Path(f"/proc/{supervisor.pid}/cwd").readlink() == fake.home.path
-    environment = Path(f"/proc/{supervisor.pid}/environ").read_bytes().split(b"\0")
-    assert f"PYTHONPATH={tmp_path}/modules".encode() in environment
-
-
 def test_a_start_leaves_no_descriptor_and_no_child(make_cluster: MakeCluster) -> None:
     """The cluster belongs to nobody: the process that started it owes it nothing."""
     fake = make_cluster(Fake(name="one"))
@@ -289,12 +193,6 @@ def test_a_start_leaves_no_descriptor_and_no_child(make_cluster: MakeCluster) ->
 def _alter(home: ClusterHome, info: ClusterInfo, **change: object) -> None:
     write: Callable[[ClusterInfo], None] = home.write
     write(replace(info, **change))  # type: ignore[arg-type]
-
-
-def _series() -> str:
-    import platform
-
-    return platform.python_version().rpartition(".")[0]
 
 
 def _parent_of(pid: int) -> int:

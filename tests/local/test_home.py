@@ -13,25 +13,6 @@ from cerebro.errors import ClusterError
 from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterHome
 
 
-def test_the_default_home_is_the_environments_or_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CEREBRO_HOME comes before ~/.cerebro, and an argument before both."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("CEREBRO_HOME", raising=False)
-    assert ClusterHome().path == tmp_path / ".cerebro"
-    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "other"))
-    assert ClusterHome().path == tmp_path / "other"
-    assert ClusterHome("~/third").path == tmp_path / "third"
-
-
-def test_two_names_of_a_folder_are_one_home(tmp_path: Path) -> None:
-    """A link to a home is that home: its cluster is found through both."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert ClusterHome(tmp_path / "link").key == ClusterHome(tmp_path / "real").key
-
-
 def test_a_home_is_private(tmp_path: Path) -> None:
     """Other users can neither read the token nor reach the database, nor see the data."""
     home = ClusterHome(tmp_path / "home")
@@ -109,11 +90,6 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.Mon
         assert home.prepare_socket() == socket
     finally:
         socket.parent.rmdir()
-
-
-def test_a_short_path_keeps_its_socket_at_home() -> None:
-    """Nothing lies in the system's temporary folder without need."""
-    assert ClusterHome("/srv/cerebro").socket == Path("/srv/cerebro/run/redis.sock")
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "file"])

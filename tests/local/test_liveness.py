@@ -74,21 +74,6 @@ def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
     assert [process.look() for _ in range(LOOKS + 2)] == [False] * LOOKS + [True, True]
 
 
-def test_one_that_says_that_it_is_not_well_is_hung_as_well(process: Process) -> None:
-    """As on Kubernetes: /live says whether starting it anew could help."""
-    found = [process.look()]
-    for _ in range(LOOKS):
-        process.answer(BAD)
-        found.append(process.look())
-    assert found == [False] * LOOKS + [True]
-
-
-def test_one_that_takes_no_question_is_hung_as_well(process: Process) -> None:
-    """Nobody listens where it should."""
-    process.close()
-    assert [process.look() for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
-
-
 def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: Process) -> None:
     """A laptop that slept for an hour: the silence of that hour counts for nothing, nor what was before it."""
     process.look()
@@ -97,22 +82,6 @@ def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: 
         assert not process.look(3600.0)
     process.answer(GOOD)  # to a question of before, which nobody waits for
     assert [process.look() for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
-
-
-def test_a_database_that_answers_anything_lives(tmp_path: Path) -> None:
-    """Also that it is busy."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
-        listener.listen()
-        watch, now = Watch(liveness.redis(tmp_path / "socket")), 0.0
-        for _ in range(2 * LOOKS):
-            assert not watch.look(now)
-            connection, _ = listener.accept()
-            with connection:
-                assert connection.recv(64) == b"PING\r\n"
-                connection.sendall(b"-BUSY Redis is busy running a script\r\n")
-            now += EVERY_S
-        watch.close()
 
 
 SERVER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
-from cerebro.local import database, environment, logs, ports, readiness, tensorboard
+from cerebro.local import database, environment, ports, tensorboard
 from cerebro.local.home import ClusterHome
 from cerebro.local.services import Service, ServiceOptions, services
 from cerebro.runtime import tickets
@@ -50,66 +49,6 @@ def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dic
             "page": pytest.approx(first["page"], abs=20),
             "store": first["store"],
         }
-
-
-def test_reserved_ports_are_not_given_twice(reserve: Callable[..., dict[str, int]]) -> None:
-    """Another cluster with the same seed looks further while the services of the first are away."""
-    assert not set(reserve("page", "store").values()) & set(reserve("page", "store").values())
-
-
-def test_a_service_can_listen_on_its_reserved_port(reserve: Callable[..., dict[str, int]]) -> None:
-    """The reservation is in nobody's way but that of clients looking for a source port."""
-    port = reserve("page")["page"]
-    with _listening(port), socket.create_connection((ports.HOST, port), timeout=5) as client:
-        assert client.getpeername()[1] == port
-
-
-@pytest.mark.processes
-def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
-    """The last lines come without reading the whole file; asking for a missing log gives none."""
-    log = tmp_path / "one.log"
-    log.write_text("".join(f"line {number} {'x' * 90}\n" for number in range(5_000)) + "end")
-    assert [line.split("x")[0] for line in logs.tail(log, 3)] == ["line 4998 ", "line 4999 ", "end"]
-    assert len(logs.tail(log, 10_000)) == 5_001
-    assert logs.tail(tmp_path / "none.log", 3) == []
-    assert logs.tail(log, 0) == []
-
-
-@pytest.mark.processes
-def test_a_log_can_be_cut_at_the_last_start(tmp_path: Path) -> None:
-    """What an earlier process wrote is no part of why this one failed."""
-    log = tmp_path / "one.log"
-    for number in range(2):
-        descriptor = logs.open_log(log)
-        os.write(descriptor, f"words of process {number}\n".encode())
-        os.close(descriptor)
-    assert logs.tail(log, 10, last_start=True) == ["words of process 1"]
-    assert len(logs.tail(log, 10)) == 4
-
-
-def test_a_log_that_grew_is_put_aside(tmp_path: Path) -> None:
-    """A service's output keeps one older file and no more."""
-    log = tmp_path / "one.log"
-    with log.open("w") as file:
-        file.truncate(20_000_000)
-    os.close(logs.open_log(log))
-    assert log.stat().st_size < 100
-    assert (tmp_path / "one.log.1").stat().st_size == 20_000_000
-
-
-def test_a_server_on_path_comes_first(tmp_path: Path) -> None:
-    """What the system provides is preferred to what the package carries."""
-    program = tmp_path / "redis-server"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    assert database.find_server(str(tmp_path)) == program
-
-
-def test_the_carried_server_is_found_without_its_wrapper(tmp_path: Path) -> None:
-    """Without one on PATH the program inside the package is used."""
-    found = database.find_server(str(tmp_path))
-    assert found is not None
-    assert found.name == "valkey-server"
 
 
 def test_no_server_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +156,6 @@ def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch
     assert two["worker-0"].environment == three["worker-0"].environment
 
 
-def test_workers_that_stay_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer workers are no reason to start the others anew in a run."""
-    monkeypatch.setattr(cores, "available", lambda: 4)
-    assert ServiceOptions(workers=1, tensorboard=False).cores == 4
-    assert ServiceOptions(workers=1, tensorboard=False, share=2).cores == 2
-    assert ServiceOptions(workers=4, tensorboard=False, share=2).cores == 1
-
-
 def test_each_device_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where that is more than a worker's share, and after others have joined. Workers are told how many devices
     they have if a user said so."""
@@ -298,13 +229,6 @@ def server() -> Iterator[int]:
         yield found.server_address[1]
         found.shutdown()
         thread.join()
-
-
-def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
-    """Status 200 is ready; anything else, and silence, is not."""
-    assert readiness.http(server)()
-    assert not readiness.http(server, "/v1/workers")()
-    assert not readiness.http(1)()
 
 
 @pytest.mark.processes

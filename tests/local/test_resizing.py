@@ -47,17 +47,6 @@ def test_a_worker_that_does_not_end_is_killed(
     assert not processes.is_alive(process)
 
 
-def test_a_worker_that_cannot_start_is_named(make_cluster: MakeCluster) -> None:
-    """What was asked for is not there in time: the message says which one is not, and the rest goes on."""
-    one, never = Fake(name="worker-0"), Fake(name="worker-1", ready=False)
-    fake = make_cluster(one)
-    fake.start(workers=1)
-    fake.will_run(one, never)
-    with pytest.raises(ClusterError, match=r"2 workers after 0\.5 s .*worker-1 is starting"):
-        cluster.scale(fake.home.path, 2, timeout_s=0.5)
-    assert processes.is_alive(fake.process("worker-0"))
-
-
 LINKED = "import os, signal; print('beside', os.environ['FAKE_LINKS'], flush=True); signal.pause()"
 
 
@@ -82,20 +71,6 @@ def test_a_notebook_is_added_to_a_cluster_that_runs(
     assert not processes.is_alive(before[1])
     assert fake.service("page").restarts == 1
     assert (fake.home.notebooks / "quickstart.ipynb").is_file()
-
-
-def test_requests_to_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) -> None:
-    """A number of workers, or a notebook, that was asked for before the cluster was ended and started again."""
-    one, two = Fake(name="worker-0"), Fake(name="worker-1")
-    fake = make_cluster(one)
-    fake.home.create()
-    fake.home.size.write_text("2")
-    fake.home.notebook_request.touch()
-    fake.start(workers=1)
-    assert not fake.home.size.exists()
-    assert not fake.home.notebook_request.exists()
-    fake.will_run(one, two)
-    assert cluster.scale(fake.home.path, 2, timeout_s=LIMIT_S).notebook is None
 
 
 def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import cluster, logs, processes
+from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId, identify
 from cerebro.local.services import Service
@@ -26,17 +26,6 @@ runaway = subprocess.Popen([sys.executable, '-c', {STEADY!r}], start_new_session
 pathlib.Path(os.environ['FAKE_HOME'], 'runaway').write_text(str(runaway.pid))
 {STEADY}
 """
-
-
-def test_services_start_in_the_order_of_their_stages(make_cluster: MakeCluster) -> None:
-    """A service of a later stage is started after all required ones of earlier stages were ready."""
-    fake = make_cluster(Fake(name="late", stage=2), Fake(name="first"), Fake(name="middle", stage=1))
-    info = fake.start()
-    assert [service.name for service in sorted(info.services, key=lambda one: one.since)] == [
-        "first",
-        "middle",
-        "late",
-    ]
 
 
 def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
@@ -56,16 +45,6 @@ def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
         line for line in log.splitlines() if f"service one starting pid={after.process.pid}" in line
     ]
     assert "SIGKILL" not in started
-
-
-def test_a_service_can_be_killed_again_and_again(make_cluster: MakeCluster) -> None:
-    """The backoff grows, but the service always comes back, and the cluster is ready again."""
-    fake = make_cluster(Fake(name="one"))
-    fake.start()
-    for _ in range(4):
-        fake.restarted("one", fake.kill("one"))
-    assert fake.service("one").restarts == 4
-    assert fake.info().state == ClusterState.READY
 
 
 def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> None:
@@ -107,20 +86,6 @@ def test_a_service_that_ignores_sigterm_is_killed(
     assert not processes.is_alive(mule)
 
 
-def test_a_second_signal_shortens_the_grace(
-    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C twice does not wait for services that take their time."""
-    monkeypatch.setenv("FAKE_GRACE_S", "600")
-    fake = make_cluster(Fake(name="mule", program=STUBBORN))
-    supervisor = fake.start().supervisor
-    fake.wrote("mule", "deaf")
-    processes.send(supervisor, signal.SIGINT)
-    fake.eventually(lambda: fake.info().state == ClusterState.STOPPING or None)
-    processes.send(supervisor, signal.SIGINT)
-    assert processes.wait_gone(supervisor, HANG_S)
-
-
 def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> None:
     """kill -9 of the supervisor takes its services with it, the stubborn ones too."""
     fake = make_cluster(Fake(name="one"), Fake(name="mule", program=STUBBORN))
@@ -154,15 +119,6 @@ def test_a_service_that_cannot_start_fails_the_cluster(make_cluster: MakeCluster
         fake.start()
     assert find_running(fake.home) is None
     assert processes.marked(fake.home.path) == ()
-
-
-def test_an_optional_service_that_cannot_start_fails_nothing(make_cluster: MakeCluster) -> None:
-    """The cluster is ready without it, goes on trying, and its record says what is wrong."""
-    fake = make_cluster(Fake(name="one"), Fake(name="extra", program=BROKEN, ready=False, required=False))
-    fake.start()
-    problem = fake.eventually(lambda: fake.service("extra").problem or None)
-    assert "exit status 3 before it was ready" in problem
-    assert fake.info().state == ClusterState.READY
 
 
 @pytest.mark.slow
@@ -218,18 +174,6 @@ def test_a_full_disk_does_not_end_a_cluster(
     assert supervisor.run() is ClusterState.STOPPED
     assert home.refusals == 0
     assert states[-1] == "stopped"
-
-
-@pytest.mark.processes
-def test_a_program_that_does_not_exist_is_a_failure_to_start(
-    tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
-) -> None:
-    """The log of the service names the program."""
-    home = ClusterHome(tmp_path)
-    home.create()
-    service = Service(name="one", command=("/nowhere/at/all",), environment={}, stage=0, ready=lambda: False)
-    assert Supervisor(home, [service], some_info(home)).run() is ClusterState.FAILED
-    assert any("cannot execute /nowhere/at/all" in line for line in logs.tail(home.log("one"), 10))
 
 
 @pytest.fixture

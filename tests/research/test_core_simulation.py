@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.validator import validate
 from research.core_simulation import run
 from research.scenarios import find, narrow, paper
@@ -109,16 +108,6 @@ def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
     assert found.makespan >= Reality(problem, conditions, 0).bound() * (1 - 1e-9)
 
 
-def test_a_long_run_has_all_of_its_sub_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those among them that a fold archives."""
-    problem = open_shop([[2.0, 3.0], [3.0, 2.0]], [[0], [1]], epochs=6)
-    expected = run(problem, "lrptw", 0, CALM)
-    monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 4)
-    found = run(problem, "lrptw", 0, CALM)
-    assert len(found.sub_epochs) == 2 * 2 * 6
-    assert found == expected
-
-
 def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
     """While a worker is away for good, the other one that holds its partition serves all models."""
     problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])
@@ -126,30 +115,3 @@ def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
     found = run(problem, "lrptw", 0, gone)
     validate(problem, found, actual=True).check()
     assert all(sub_epoch.worker == 1 for sub_epoch in found.sub_epochs if sub_epoch.end > 15.0)
-
-
-def test_the_same_seed_gives_the_same_run() -> None:
-    """A study can be repeated."""
-    first, second = (run(narrow(6, 4), "random", 3, CALM, leases=_LEASES) for _ in range(2))
-    assert first == second
-
-
-_PLAIN = open_shop([[1.0, 1.0]] * 2)
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "a sub-epoch on one GPU"),
-        (replace(_PLAIN, left=(1, 3)), "nothing done"),
-        (replace(_PLAIN, gpu_ready=((1.0,), (0.0,))), "everybody free"),
-        (
-            replace(_PLAIN, holders=((0,), (0, 1)), strategies=(((Strategy(seconds=1.0),), ()),) * 2),
-            "a time on each worker",
-        ),
-    ],
-)
-def test_what_no_cluster_can_run_is_refused(problem: Problem, message: str) -> None:
-    """The error says what live workers do."""
-    with pytest.raises(InstanceError, match=message):
-        run(problem, "lrptw", 0, CALM)

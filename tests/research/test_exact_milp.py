@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
-from research.rearrangement import rearrange
 from research.scenarios import thesis as thesis_problem
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 
 ENOUGH_S = 60.0
 
-GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
-"""The first of Taillard's 4 x 4 instances: no schedule meets its bound."""
 
 has_gurobi = find_spec("gurobipy") is not None
 needs_gurobi = pytest.mark.skipif(
@@ -44,14 +41,6 @@ def check(problem: Problem) -> None:
 def test_open_shops_equal_brute_force(problem: Problem) -> None:
     """The compact form agrees with exhaustive search."""
     check(problem)
-
-
-@needs_gurobi
-@settings(deadline=None, max_examples=8)
-@given(st.lists(st.lists(st.integers(1, 9), min_size=4, max_size=4), min_size=4, max_size=4))
-def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> None:
-    """Open shops of 4 x 4, by the compact form."""
-    check(open_shop(times))
 
 
 @pytest.mark.slow
@@ -99,16 +88,6 @@ def test_the_compact_form_fits_the_licence_on_the_thesis_instances(
 
 
 @needs_gurobi
-def test_a_hint_is_never_lost() -> None:
-    """The programme starts from the hint: without time to search it is the answer."""
-    problem = open_shop([[3.0, 9.0, 2.0, 7.0], [8.0, 3.0, 7.0, 2.0], [4.0, 4.0, 6.0, 6.0]])
-    hint = rearrange(problem)
-    result = compact.solve(problem, time_limit_s=0.0, hint=hint)
-    assert result.schedule is not None
-    assert result.schedule.makespan <= hint.makespan
-
-
-@needs_gurobi
 def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gurobi's refusal becomes an error that says what to do."""
     import gurobipy
@@ -128,23 +107,6 @@ def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "gurobipy", None)
     with pytest.raises(SolverUnavailableError, match=r"Gurobi is not installed.*cp-sat"):
         solve_exact(open_shop([[1.0, 2.0], [2.0, 1.5]]), time_limit_s=1.0, solver="gurobi")
-
-
-@needs_gurobi
-def test_without_ortools_gurobi_stands_in_and_the_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ "auto" takes what there is."""
-    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
-    result = solve_exact(GAPPED, time_limit_s=ENOUGH_S)
-    assert result.solver == "gurobi"
-    assert result.is_optimal
-    assert "OR-Tools" in result.note
-
-
-@needs_gurobi
-def test_gurobi_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither its log nor the banner of its licence gets into the output of a command."""
-    check(open_shop([[1.0, 2.0], [2.0, 1.5]]))
-    assert capfd.readouterr() == ("", "")
 
 
 @settings(deadline=None, max_examples=10)

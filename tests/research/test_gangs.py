@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.errors import InstanceError
-from cerebro.scheduling.exact import solve_exact
-from cerebro.scheduling.problem import multi_gpu, open_shop
+from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from research.gangs import Training, sub_clusters, with_gangs
 
@@ -54,15 +52,3 @@ def test_the_network_limits_what_a_gang_gains() -> None:
     assert 1 < SLOW.speed_up(2) < SLOW.speed_up(4) < 4
     slower = replace(SLOW, bytes_per_s=1e7)
     assert slower.speed_up(2) < 1
-
-
-def test_a_choice_of_strategies_is_refused() -> None:
-    """It would not be known which of them a gang runs by."""
-    with pytest.raises(InstanceError, match="give one"):
-        with_gangs(multi_gpu([2, 2], {"m": {0: {1: 2.0, 2: 1.0}, 1: {1: 2.0}}}), FREE)
-
-
-def test_exact_solvers_prove_nothing_of_gangs() -> None:
-    """They choose none, so an optimum of theirs is no optimum."""
-    with pytest.raises(InstanceError, match="choose no gangs"):
-        solve_exact(with_gangs(open_shop([[1.0, 1.0]]), FREE), time_limit_s=1.0)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import multi_gpu, open_shop
+from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from research import rearrangement
 from research.rearrangement import balanced_order, is_surely_optimal, rearrange
@@ -89,14 +88,3 @@ def test_prefix_loads_stay_balanced(times: Times, is_greedy_barred: bool) -> Non
     columns = [list(accumulate(times[row][j] for row in order)) for j in range(len(times[0]))]
     spread = max(max(sums) - min(sums) for sums in zip(*columns, strict=True))
     assert spread <= (len(times[0]) - 1) * longest * (1 + 1e-6) + 1e-9
-
-
-def test_identical_models_need_no_more_than_their_load() -> None:
-    """The homogeneous case with as many models as the condition asks for is scheduled without idle time."""
-    assert rearrange(open_shop([[6.0] * 4] * 19)).makespan == 114
-
-
-def test_a_problem_with_several_gpus_is_refused() -> None:
-    """The method is tied to the open shop; the error says so instead of giving a schedule without a guarantee."""
-    with pytest.raises(InstanceError, match="open shop"):
-        rearrange(multi_gpu([2], {"m": {0: {1: 4.0, 2: 2.0}}}))

@@ -10,8 +10,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
-from research.assumed import saturn
-from research.replanning import rest, worth
+from research.replanning import rest
 from tests.scheduling.instances import problems
 
 
@@ -37,10 +36,3 @@ def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem
         for u in later.sub_epochs
     ]
     validate(problem, Schedule.of([*begun, *moved])).check()
-
-
-def test_without_errors_planning_again_changes_nothing_for_the_worse() -> None:
-    """What is followed is changed only for what is expected to be better, and expectations are true."""
-    problem = saturn("img", "8+4", is_hopping=True)
-    found = worth(problem, sigma=0.0, times=3, seed=0, steps=0.05)
-    assert found.again <= found.once * 1.01

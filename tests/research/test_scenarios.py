@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from statistics import fmean, pstdev
+from statistics import fmean
 
 import pytest
 
-from cerebro.errors import InstanceError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem
 from research.scenarios import (
-    _NETWORKS,
     SCENARIOS,
     SUBLINEAR,
-    balanced,
     find,
-    narrow,
-    paper,
     thesis,
     thesis_full_nodes,
     thesis_per_gpu,
 )
-
-
-def _times(problem: Problem) -> list[list[float]]:
-    return [[parallel_plans[0].seconds for parallel_plans in row] for row in problem.strategies]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -46,13 +36,6 @@ def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
     )
     if scenario.conditions:
         assert scenario.conditions(problem) != Conditions()
-
-
-@pytest.mark.parametrize("make", [paper, narrow, balanced])
-def test_seeds_give_different_problems(make: object) -> None:
-    """Random problems differ from seed to seed."""
-    assert callable(make)
-    assert make(6, 4, 0) != make(6, 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -84,36 +67,3 @@ def test_a_sub_epoch_of_the_thesis_follows_equation_4_15() -> None:
         for parallel_plan in thesis("4.2", SUBLINEAR).strategies[0][0]
     }
     assert slower == {1: 4 * shard, 2: round(4 * shard / 1.8), 4: round(4 * shard / 3.2)}
-
-
-def test_networks_have_the_printed_mean_and_deviation() -> None:
-    """Section 5.4 prints 35 networks from 360 to 21000, mean 5939 and standard deviation 5671."""
-    assert (len(_NETWORKS), min(_NETWORKS), max(_NETWORKS)) == (35, 360, 21000)
-    assert fmean(_NETWORKS) == pytest.approx(5939, rel=0.001)
-    assert pstdev(_NETWORKS) == pytest.approx(5671, rel=0.001)
-
-
-def test_homogeneous_means_equal() -> None:
-    """All sub-epoch times of the homogeneous problem are the same."""
-    assert len({seconds for row in _times(paper(16, 8, heterogeneous=False)) for seconds in row}) == 1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_balanced_means_equal_sums(seed: int) -> None:
-    """All rows sum up to the same, and all columns, although the times differ."""
-    times = _times(balanced(20, 16, seed))
-    assert {sum(row) for row in times} == {1600.0}
-    assert {sum(column) for column in zip(*times, strict=True)} == {2000.0}
-    assert len({seconds for row in times for seconds in row}) > 50
-
-
-def test_narrow_means_nearly_equal() -> None:
-    """Sub-epochs differ by the model's 15 % and the worker's 5 % at most."""
-    seconds = [value for row in _times(narrow(16, 16)) for value in row]
-    assert 0.85 * 0.95 * 1000 <= min(seconds) < max(seconds) <= 1.15 * 1.05 * 1000
-
-
-def test_an_unknown_scenario_is_named() -> None:
-    """The error says what to do."""
-    with pytest.raises(InstanceError, match=r"'thesis-5'.*--list"):
-        find("thesis-5")

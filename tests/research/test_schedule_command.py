@@ -11,7 +11,6 @@ import pytest
 from research import command
 
 TIMES = '{"times": [[1, 2], [2, 1]]}'
-RUNTIMES = '{"nodes": [2, 1], "runtimes": {"a": {"0": {"2": 2}, "1": {"1": 3}}, "b": {"0": {"1": 1}, "1": {"1": 1}}}}'
 
 
 @pytest.fixture
@@ -43,17 +42,6 @@ def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) 
     }
 
 
-def test_an_instance_may_come_on_standard_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``-``; here of the multi-GPU form, whose models have names."""
-    give(monkeypatch, RUNTIMES.encode())
-    assert command.main(["schedule", "-", "--json", "--policy", "lrptw"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["policy"] == "lrptw"
-    assert {sub_epoch["model"] for sub_epoch in found["sub_epochs"]} == {"a", "b"}
-
-
 def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
     instance: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,24 +51,6 @@ def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
     assert heading.split() == ["start", "end", "node", "devices", "model", "partition", "epoch"]
     assert [row.split()[:2] for row in rows] == [["0", "1"], ["0", "1"], ["1", "3"], ["1", "3"]]
     assert summary.startswith("makespan 3 s, lower bound 3 s (optimal), by fifo in ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--policy", "best"], "there is no policy 'best': choose one of auto, "),
-        (["--time-limit", "0"], "the time limit is 0.0 s, expected a finite number above 0"),
-        (["--time-limit", "-1"], "the time limit is -1.0 s, expected a finite number above 0"),
-        (["--time-limit", "nan"], "the time limit is nan s, expected a finite number above 0"),
-        (["--time-limit", "inf"], "the time limit is inf s, expected a finite number above 0"),
-    ],
-)
-def test_a_mistaken_argument_is_one_line(
-    instance: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And exit status 2."""
-    assert command.main(["schedule", str(instance), *arguments]) == 2
-    assert_one_line(capsys, said)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +71,6 @@ def test_a_mistaken_instance_is_one_line(
     give(monkeypatch, data)
     assert command.main(["schedule", "-"]) == 2
     assert_one_line(capsys, said)
-
-
-@pytest.mark.parametrize("name", ["missing.json", "."])
-def test_a_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And exit status 2."""
-    assert command.main(["schedule", str(tmp_path / name)]) == 2
-    assert_one_line(capsys, f"cannot read {tmp_path / name}: ")
-
-
-def test_no_instance_at_all_is_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """As for every command whose arguments are incomplete."""
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["schedule"])
-    assert "INSTANCE.json" in capsys.readouterr().err
 
 
 def assert_one_line(capsys: pytest.CaptureFixture[str], said: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -13,31 +11,10 @@ from cerebro.scheduling.validator import validate
 from research import command
 from research.comparison import compare, schedulers
 from research.hermes.comparison import AT_SUB_EPOCHS
-from research.hermes.comparison import SCENARIOS as HERMES
 from research.scenarios import SCENARIOS, find
-from research.searches import SCENARIOS as SEARCHES
 from research.solve import PLANNER
 
 _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
-
-
-def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--list`` names each, on a line of its own."""
-    assert command.main(["simulate", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        *SCENARIOS,
-        *HERMES,
-        *SEARCHES,
-    ]
-
-
-def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the order in which they were named."""
-    assert command.main(["simulate", *_SMALL]) == 0
-    heading, _, *rows, blank = capsys.readouterr().out.splitlines()
-    assert heading.startswith("hard-narrow-8x8: ")
-    assert [row.split()[0] for row in rows] == ["lrptw", "random"]
-    assert not blank
 
 
 def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,16 +25,6 @@ def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]
     for row in (row for each in found for row in each["rows"]):
         assert 1 <= row["ratio"]["min"] <= row["ratio"]["mean"] <= row["ratio"]["max"]
         assert row["makespan"]["mean"] >= row["lower_bound"] * (1 - 1e-9)
-
-
-def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A well-formed SVG per scenario and scheduler, in a folder that is made."""
-    assert command.main(["simulate", *_SMALL, "--svg", str(tmp_path / "new")]) == 0
-    files = sorted(path.name for path in (tmp_path / "new").iterdir())
-    assert files == ["hard-narrow-8x8-lrptw.svg", "hard-narrow-8x8-random.svg"]
-    for name in files:
-        ElementTree.parse(tmp_path / "new" / name)
-    capsys.readouterr()
 
 
 @pytest.mark.slow
@@ -89,21 +56,6 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.C
     assert says in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--sigma", "much"], "invalid float value: 'much'"), (["--seeds", "0"], "not '0'")],
-)
-def test_a_number_that_is_none_is_one_line(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As for every command."""
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["simulate", "few-4x8", *arguments])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("python -m research simulate: ")
-    assert says in line
-
-
 def test_the_thesis_is_compared_with_its_own_schedulers() -> None:
     """One model per GPU wastes what the others do not; ours meets the bound, and so is proven optimal."""
     scenario = find("thesis-4.2")
@@ -130,14 +82,6 @@ def test_a_rival_alone_is_measured_against_the_whole_problem() -> None:
     (row,) = compare(find("thesis-4.2"), ["Multi-GPU MOP"])
     assert row.lower_bound == 5252.0
     assert row.ratio.min > 1.4
-
-
-def test_noise_can_be_asked_for() -> None:
-    """With sigma the makespan is another, and still above the bound that knows the noise."""
-    scenario = find("hard-narrow-8x8")
-    (calm,), (noisy,) = (compare(scenario, ["lrptw"], sigma=sigma) for sigma in (0.0, 0.2))
-    assert calm.makespan != noisy.makespan
-    assert noisy.ratio.min >= 1
 
 
 def test_every_dispatch_policy_is_compared_somewhere() -> None:

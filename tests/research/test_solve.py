@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 
-from cerebro.errors import InstanceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.validator import validate
-from research import solve as subject
 from research.solve import METHODS, solve
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
@@ -63,26 +59,3 @@ def test_a_time_limit_keeps_the_best_and_says_so() -> None:
     assert validate(NEARLY_EQUAL, found.schedule).violations == ()
     assert found.note == "the time limit was reached: the remaining decisions are critical first's"
     assert found.is_optimal == (found.schedule.makespan <= found.lower_bound * (1 + 1e-9))
-
-
-def test_a_plan_that_meets_the_bound_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing left to prove."""
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("an exact solver was asked")
-
-    monkeypatch.setattr(subject, "solve_exact", never)
-    assert solve(open_shop([[1.0] * 4] * 8)).is_optimal
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
-def test_a_time_limit_that_is_none_is_an_error(limit: float) -> None:
-    """Only a finite number of seconds above 0 is."""
-    with pytest.raises(InstanceError, match=r"the time limit is .* s, expected a finite number above 0"):
-        solve(NEARLY_EQUAL, time_limit_s=limit)
-
-
-def test_an_unknown_policy_is_an_error_that_names_those_there_are() -> None:
-    """By the names of `run_fit`, and the planner and solvers."""
-    with pytest.raises(InstanceError, match=r"no policy 'best': choose one of auto, random, .*, gurobi"):
-        solve(NEARLY_EQUAL, policy="best")

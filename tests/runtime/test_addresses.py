@@ -13,10 +13,7 @@ import pytest
 
 from cerebro.runtime import addresses, health
 from cerebro.runtime.serving import Threads, WebServer
-from cerebro.runtime.transport import Transport
 from cerebro.runtime.wsgi import WsgiOnAsgi
-from dispatcher.settings import Settings as PageSettings
-from kvs_api.settings import Settings as StoreSettings
 from tests.dispatcher.serving import running
 
 BOTH = ("127.0.0.1", "::1")
@@ -82,16 +79,6 @@ def test_urls_of_variables_of_the_kubelet_get_brackets(given: str, url: str) -> 
     assert addresses.bracketed(given) == url
 
 
-def test_settings_take_addresses_of_ipv6() -> None:
-    """Of the store, the page and their callers."""
-    common = {"CEREBRO_TOKEN": "x" * 40, "CEREBRO_BIND": "[::]:7070"}
-    store = StoreSettings.from_environment(common | {"CEREBRO_REDIS_URL": "redis://:p@fd00::1:6379/0"})
-    assert (store.host, store.port, store.redis_url) == ("::", 7070, "redis://:p@[fd00::1]:6379/0")
-    page = PageSettings.from_environment(common | {"CEREBRO_SERVER": "http://fd00::7:7070"})
-    assert (page.host, page.port, page.server) == ("::", 7070, "http://[fd00::7]:7070")
-    assert Transport("http://fd00::7:7070/", "x").address == "http://[fd00::7]:7070"
-
-
 @needs_ipv6
 def test_probes_are_answered_on_both_families() -> None:
     """By one server."""
@@ -134,9 +121,3 @@ def who(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
     """Tell the caller's address."""
     start("200 OK", [("Content-Type", "text/plain")])
     return [environ["REMOTE_ADDR"].encode()]
-
-
-def test_a_container_asks_itself_by_a_name_of_both_families() -> None:
-    """`localhost` stands for all addresses."""
-    assert health.own_url({"CEREBRO_BIND": "[::]:7070"}) == "http://localhost:7070/health"
-    assert health.own_url({"CEREBRO_BIND": "[fd00::7]:7070"}) == "http://[fd00::7]:7070/health"

@@ -92,22 +92,3 @@ def test_a_container_has_the_cores_of_its_limit(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert cores.available(proc=tmp_path / "proc", groups=tmp_path / "groups") == expected
-
-
-X86 = "processor : 0\nmodel name : Xeon(R) 8275\nflags : fpu avx2 {flags}\ncpu MHz : {mhz}\n\nprocessor : 1\n"
-
-
-def test_processors_that_compute_alike_have_the_same_name(tmp_path: Path) -> None:
-    """Model and instructions count, in whatever order; what changes from moment to moment does not."""
-
-    def told(text: str) -> str:
-        (tmp_path / "cpuinfo").write_text(text)
-        return cores.arithmetic(proc=tmp_path)
-
-    first = told(X86.format(flags="avx512f fma", mhz="2999.9"))
-    assert len(first) == 12
-    assert told(X86.format(flags="fma avx512f", mhz="1200.0")) == first
-    assert told(X86.format(flags="fma", mhz="2999.9")) != first
-    assert told(X86.format(flags="avx512f fma", mhz="2999.9").replace("8275", "8375")) != first
-    assert told("nothing that is known : 1\n") == ""
-    assert cores.arithmetic(proc=tmp_path / "none") == ""

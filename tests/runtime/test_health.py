@@ -63,23 +63,6 @@ def test_ready_and_live_are_told_apart(served: Served) -> None:
     assert served.get("/")[0] == 404
 
 
-def test_metrics_are_told_beside(served: Served) -> None:
-    """However well the process is: that it is not is one of the things to be told."""
-    served.unready = served.unwell = "dying"
-    assert served.get("/metrics") == (200, "answers 42\n")
-
-
-def test_asking_says_what_is_wrong(served: Served) -> None:
-    """Nothing if nothing is; the answer's line, or that nobody answers."""
-    url = f"{served.address}/health"
-    assert health.ask(url) == ""
-    served.unready = "not registered yet"
-    assert health.ask(url) == f"{url} answers 503: not registered yet"
-    served.close()
-    assert "does not answer" in health.ask(url)
-    assert "does not answer" in health.ask("nonsense")
-
-
 def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too many connections the oldest is closed, and each after its time, even if a byte comes now and then."""
     monkeypatch.setattr(health, "_MOST_QUESTIONS", 4)
@@ -97,14 +80,6 @@ def test_a_wrong_address_is_one_sentence(bind: str) -> None:
     """It names the variable and what it should be."""
     with pytest.raises(ClusterError, match=r"CEREBRO_HEALTH_BIND is .*expected a free host:port"):
         health.serve(bind, ready=str, live=str)
-
-
-def test_a_container_finds_its_own_service() -> None:
-    """The health server if there is one, else the service's address; where it listens everywhere, by loopback."""
-    both = {"CEREBRO_HEALTH_BIND": "0.0.0.0:7072", "CEREBRO_BIND": "0.0.0.0:7070"}
-    assert health.own_url(both) == "http://127.0.0.1:7072/health"
-    assert health.own_url({"CEREBRO_BIND": "10.1.2.3:7080"}) == "http://10.1.2.3:7080/health"
-    assert health.own_url({}) == ""
 
 
 @pytest.mark.processes

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cerebro.runtime import landlock
-from cerebro.runtime.landlock import Access, known_to
 
 pytestmark = pytest.mark.processes
 
@@ -139,14 +138,3 @@ def test_why_it_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, error: int
     assert named in landlock.why_unavailable()
     assert landlock.why_not_enforced() == landlock.why_unavailable()
     assert landlock.abi_version() == 0
-
-
-def test_older_kernels_are_not_asked_for_what_they_do_not_know() -> None:
-    """The kernel refuses a ruleset with an unknown right."""
-    assert Access.REFER not in known_to(1)
-    assert Access.REFER in known_to(2)
-    assert Access.TRUNCATE not in known_to(2)
-    assert all(Access.TRUNCATE in known_to(abi) for abi in (3, 7, 12))
-    assert all(
-        {Access.WRITE_FILE, Access.READ_FILE, Access.MAKE_REG} <= set(known_to(abi)) for abi in (1, 2, 3)
-    )

@@ -7,13 +7,11 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from cerebro.errors import ClusterError
 from cerebro.runtime import logs
 
 SECRET = 'a"token\\with-what-JSON-escapes'
@@ -65,29 +63,6 @@ def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
     assert not {"model", "size"} & inner.keys()
     assert (outer["attempt"], outer["worker"]) == (1, "worker-9")
     assert after.keys() == {"time", "level", "service", "logger", "message", "worker"}
-
-
-def test_threads_have_their_own_fields(stream: io.StringIO) -> None:
-    """What the main thread does is not what the reporting thread does."""
-    log = set_up(stream)
-    with logs.about(experiment="e"):
-        other = threading.Thread(target=log.info, args=("from elsewhere",))
-        other.start()
-        other.join()
-    assert "experiment" not in lines(stream)[0]
-
-
-def test_an_exception_is_one_field(stream: io.StringIO) -> None:
-    """With its traceback, in the same line."""
-    log = set_up(stream)
-    try:
-        raise ValueError(f"bad header: {SECRET}")
-    except ValueError:
-        log.exception("it failed")
-    (line,) = lines(stream)
-    assert line["message"] == "it failed"
-    assert line["exception"].startswith("Traceback")
-    assert line["exception"].endswith("ValueError: bad header: [hidden]")
 
 
 @pytest.mark.parametrize("form", logs.FORMATS)
@@ -142,20 +117,6 @@ def test_a_secret_that_holds_another_is_hidden_whole(stream: io.StringIO) -> Non
     logs.set_up("worker", {"A_TOKEN": "abcdefghij", "B_TOKEN": "abcdefgh"}, stream=stream)
     logging.getLogger("x").info("abcdefghij")
     assert stream.getvalue().endswith(" [hidden]\n")
-
-
-def test_text_is_for_people(stream: io.StringIO) -> None:
-    """A line with the fields behind; what is the same in the whole file is left out."""
-    log = set_up(stream, "text", worker="worker-0")
-    with logs.about(experiment="e", attempt=2):
-        log.info("attempt started")
-    assert stream.getvalue().endswith(" INFO cerebro.somewhere attempt started experiment=e attempt=2\n")
-
-
-def test_another_format_is_refused() -> None:
-    """The variable is named, and what it may be."""
-    with pytest.raises(ClusterError, match="CEREBRO_LOG_FORMAT is 'xml', expected text or json"):
-        logs.set_up("worker", {"CEREBRO_LOG_FORMAT": "xml"})
 
 
 _STARTED = """

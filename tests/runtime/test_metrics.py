@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -28,14 +26,11 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, Position, TaskResult, TrainTask
 from cerebro.state import epoch_report
 from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
-from cerebro.worker.agent.metrics import _Idle
 from controller.decisions.core import Core
 from controller.loop import event_logging
-from controller.loop.event_logging import fields
 from controller.loop.open_runs import Overview
-from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
-from controller.scaling.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.scaling.cluster_snapshot import ClusterSnapshot
 from kvs_api.app import App
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.settings import Settings as StoreSettings
@@ -43,7 +38,6 @@ from kvs_api.store import Store
 from tests.kvs_api.in_process import InThisThread, ask
 from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, sub_epoch
-from tests.waiting import HANG_S
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
 SUB_EPOCHS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
@@ -180,15 +174,6 @@ def test_a_call_that_changed_nothing_is_no_write(
     assert (written > 0) == is_write
 
 
-def test_steps_are_counted_by_outcome() -> None:
-    """What was done, done already, or refused."""
-    metrics = KvsMetrics()
-    start = api.Start(experiment="e", task="fit-1/train/m0/e1/p0", attempt=1)
-    metrics.stepped([start, start], ["done", "refused"])
-    assert value(metrics, "cerebro_kvs_api_steps_total", step="start", outcome="done") == 1
-    assert value(metrics, "cerebro_kvs_api_steps_total", step="start", outcome="refused") == 1
-
-
 # --- controller ----------------------------------------------------------------------------------
 
 
@@ -204,35 +189,6 @@ def told() -> tuple[Story, ControllerMetrics]:
     for event in story.log[seen:]:
         metrics.happened(event)
     return story, metrics
-
-
-def test_attempts_and_rows_are_counted_as_they_end() -> None:
-    """By kind and outcome; rows of ETL that were read, made and failed add up."""
-    _, metrics = told()
-    ended = "cerebro_controller_attempts_ended_total"
-    assert value(metrics, ended, kind="train", outcome="committed") == 2
-    assert value(metrics, ended, kind="train", outcome="failed") == 1
-    assert value(metrics, ended, kind="etl", outcome="committed") == 4
-    rows = {r: value(metrics, "cerebro_controller_etl_rows_total", result=r) for r in ("in", "out", "failed")}
-    assert rows == {"in": 28, "out": 28, "failed": 0}
-
-
-def test_workers_are_counted_by_state() -> None:
-    """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
-    _, metrics = told()
-    seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "replicas": ()}
-    quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
-    metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
-    name = "cerebro_controller_workers"
-    assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
-        "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0, "quarantined": 0,
-    }  # fmt: skip
-    seen |= {"devices": 2}
-    metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
-    assert value(metrics, "cerebro_controller_devices", state="idle") == 2
-    metrics.stood_by()
-    assert value(metrics, name, state="idle") is None
-    assert value(metrics, "cerebro_controller_devices", state="idle") is None
 
 
 def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> None:
@@ -256,23 +212,6 @@ def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> No
             ending.tell(RunFinished(run="fit-1", outcome="finished"))
             metrics.happened(ending.log[-1])
     assert seen == pytest.approx([0.5, 0.2, 0.0])
-
-
-def test_events_say_what_they_are_about() -> None:
-    """For the log: experiment, run, model, sub-epoch, worker and attempt, where they apply."""
-    story, _ = told()
-    started = next(
-        event for event in story.log if event.type == "TaskStarted" and event.task.startswith("fit-1")
-    )
-    assert fields(story.state, started) == {
-        "experiment": "one",
-        "run": "fit-1",
-        "model": "m00",
-        "sub_epoch": "fit-1/train/m00/e1/p0",
-        "worker": "worker-0",
-        "attempt": 1,
-    }
-    assert fields(story.state, story.log[0]) == {"experiment": "one", "worker": "worker-0"}
 
 
 def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
@@ -329,41 +268,3 @@ def test_a_worker_counts_attempts_idle_time_and_use() -> None:
     share = value(metrics, "cerebro_worker_gpu_used_ratio", gpu="0")
     assert share != share
     assert value(metrics, "cerebro_worker_gpu_memory_size_bytes", gpu="0") == 2
-
-
-def test_idle_time_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for in the midst of a wait's end: the wait is counted once."""
-    told, askers = list[float](), list[threading.Thread]()
-
-    class Asked(_Idle):
-        def __setattr__(self, name: str, content: Any) -> None:
-            super().__setattr__(name, content)
-            if name == "_before" and content:
-                askers.append(threading.Thread(target=ask))
-                askers[-1].start()
-                askers[-1].join(0.2)
-
-    def ask() -> None:
-        told.extend(sample.value for metric in idle.collect() for sample in metric.samples)
-
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    idle = Asked()
-    clock[0] += 5.0
-    idle.end()
-    (asker,) = askers
-    asker.join(HANG_S)
-    ask()
-    assert told == [5.0, 5.0]
-
-
-def test_of_a_gpu_that_is_gone_nothing_is_told() -> None:
-    """What was measured of it before is not what it does now."""
-    metrics = WorkerMetrics({})
-    gpus = tuple(GpuUsage(name="g", used_share=0.5, memory_bytes=n, memory_total_bytes=9) for n in (1, 2))
-    metrics.use(WorkerUsage(cores=1, gpus=gpus))
-    assert value(metrics, "cerebro_worker_gpu_memory_bytes", gpu="1") == 2
-    metrics.use(WorkerUsage(cores=1, gpus=gpus[:1]))
-    for name in ("used_ratio", "memory_bytes", "memory_size_bytes"):
-        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="0") is not None
-        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="1") is None

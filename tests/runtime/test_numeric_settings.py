@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
 from cerebro.runtime.numeric_settings import (
-    OPEN_RUNS,
     SETTINGS,
     NumericSetting,
     check,
@@ -47,12 +46,6 @@ def test_what_is_unset_or_empty_is_the_default(setting: NumericSetting) -> None:
         assert (real(setting, environment, 1.5), whole(setting, environment, 3)) == (1.5, 3)
 
 
-def test_a_refused_number_of_runs_says_what_it_would_mean() -> None:
-    """As somebody wrote who wanted runs to wait for each other."""
-    with pytest.raises(ClusterError, match=r"CEREBRO_OPEN_RUNS is '0', expected .*with 1 they wait"):
-        check({OPEN_RUNS.name: "0"})
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [("", None), ("1024", 1024), ("512MiB", 512 << 20), ("1.5GiB", 1536 << 20), ("2 KiB", 2048)],
@@ -60,11 +53,3 @@ def test_a_refused_number_of_runs_says_what_it_would_mean() -> None:
 def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
     """With a sub-epoch or without."""
     assert device_memory({"CEREBRO_DEVICE_MEMORY": text}) == size
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5 GB", "1.5Gi", "much", "0.1"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    """With the setting's name, and what is expected; before a service starts, too."""
-    for asked in (device_memory, check):
-        with pytest.raises(ClusterError, match=r"CEREBRO_DEVICE_MEMORY is .* expected a size such as 512MiB"):
-            asked({"CEREBRO_DEVICE_MEMORY": text})

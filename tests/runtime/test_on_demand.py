@@ -127,15 +127,6 @@ def test_it_ends_by_the_signal_that_killed_the_server(on_demand: OnDemand) -> No
     assert on_demand.process.wait(HANG_S) == 128 + signal.SIGKILL
 
 
-def test_a_server_that_does_not_start_is_reported() -> None:
-    """By the exit status of the command; the caller's connection ends."""
-    broken = OnDemand(sys.executable, "-c", "raise SystemExit(4)")
-    with pytest.raises((http.client.HTTPException, OSError)):
-        broken.ask()
-    assert b"has ended with status 4" in broken.process.communicate(timeout=HANG_S)[1]
-    assert broken.process.returncode == 4
-
-
 def test_a_server_that_never_listens_is_ended() -> None:
     """After `start_s`: no probe fails until then."""
 

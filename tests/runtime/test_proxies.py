@@ -21,13 +21,6 @@ def test_outside_addresses_go_through_the_proxy(variable: str) -> None:
     assert proxies.proxy_of("https://mlflow.example.org", {variable: ""}) == ""
 
 
-def test_each_scheme_has_its_own_variable() -> None:
-    """A proxy without a scheme speaks HTTP."""
-    environment = {"HTTP_PROXY": "one:1", "HTTPS_PROXY": "https://two:2"}
-    assert proxies.proxy_of("http://example.org", environment) == "http://one:1"
-    assert proxies.proxy_of("https://example.org", environment) == "https://two:2"
-
-
 @pytest.mark.parametrize(
     "host",
     [

@@ -181,28 +181,6 @@ def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
     assert time.monotonic() - began > 0.4
 
 
-def test_a_long_answer_is_waited_for(serve: Serve) -> None:
-    """No limit is for requests that have arrived whole, not even when all connections are taken."""
-    served = serve(connections=2, head_s=0.1, idle_s=0.1)
-    served.may_answer.clear()
-    with served.connect(WHOLE) as reader, ExitStack() as stack:
-        assert served.asked.acquire(timeout=LIMIT_S)
-        half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
-        assert all(is_closed(each) for each in half)
-        served.may_answer.set()
-        assert answered(reader)
-
-
-def test_the_body_of_an_answer_is_not_delayed(serve: Serve) -> None:
-    """It is sent after the headers, without Nagle's algorithm."""
-    served = serve()
-    with served.connect(WHOLE) as caller:
-        assert answered(caller)
-        (connection,) = served.connections
-        accepted = connection.transport.get_extra_info("socket")
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 def test_headers_without_end_are_refused(serve: Serve) -> None:
     """Nobody may fill the memory with one request."""
     served = serve()
@@ -222,18 +200,6 @@ def test_who_waited_longest_makes_room(serve: Serve) -> None:
         assert is_closed(half[0])
         half[-1].sendall(b"\r\n\r\n")
         assert answered(half[-1])
-
-
-def test_a_kept_connection_begins_anew_with_each_answer(serve: Serve) -> None:
-    """Between requests it may rest for longer than a request may take."""
-    served = serve(head_s=0.1, idle_s=LIMIT_S)
-    with served.connect(WHOLE) as kept:
-        assert answered(kept)
-        threading.Event().wait(0.4)
-        kept.sendall(WHOLE)
-        assert answered(kept)
-        kept.sendall(HALF)
-        assert is_closed(kept)
 
 
 def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,17 +266,6 @@ def taken(reader: socket.socket) -> int:
     return size
 
 
-def test_an_answer_that_is_still_taken_makes_no_room(serve: Serve) -> None:
-    """Its thread is done with it, and its connection is the oldest: halves of requests go first."""
-    served = serve(connections=4, head_s=LIMIT_S)
-    with served.connect_slowly(BIG % (14 * MIB)) as slow, ExitStack() as stack:
-        assert served.asked.acquire(timeout=LIMIT_S)
-        until(lambda: not served.threads._pending, "all threads rest")
-        half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
-        assert is_closed(half[0])
-        assert taken(slow) == 14 * MIB
-
-
 @pytest.mark.parametrize("size", [14 * MIB, 40 * MIB], ids=["buffered", "held by threads"])
 def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> None:
     """Else such readers would hold all threads, or all connections."""
@@ -349,24 +304,6 @@ def test_a_clock_that_is_set_forward_cuts_no_answer_off(
             with served.connect(WHOLE) as caller:
                 assert answered(caller)
         assert taken(slow) == 14 * MIB
-
-
-def test_all_addresses_of_a_name_share_the_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`localhost` has two on many machines; the process has its open files once."""
-    addresses = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.1", "127.0.0.2")
-    ]
-    with monkeypatch.context() as names:
-        names.setattr("socket.getaddrinfo", lambda *_, **__: addresses)
-        served = serve("two.example", connections=4, head_s=LIMIT_S)
-    first, second = (each.getsockname() for each in served.server.sockets)
-    with ExitStack() as stack:
-        half = [stack.enter_context(served.connect(HALF, first)) for _ in range(3)]
-        caller = stack.enter_context(served.connect(WHOLE, second))
-        assert answered(caller)
-        half += [stack.enter_context(served.connect(HALF, second)) for _ in range(2)]
-        half[0].settimeout(HANG_S)
-        assert is_closed(half[0])
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 200))
@@ -476,11 +413,3 @@ def test_a_peer_that_the_application_keeps_waiting_is_not_slow(serve: Serve, sta
             connection.flow.read_paused = is_held and state == "paused"
             assert connection.is_waiting is not is_held
             assert connection.is_overdue(time.monotonic() + 1000.0) is not is_held
-
-
-def test_all_threads_start_with_the_server() -> None:
-    """Memory and threads of a service don't grow with its first requests."""
-    before = threading.active_count()
-    threads = Threads(3)
-    assert threading.active_count() == before + 3
-    threads.close()

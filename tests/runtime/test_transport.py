@@ -11,7 +11,7 @@ import urllib3
 from cerebro.contract import api
 from cerebro.contract.events import RunStopRequested
 from cerebro.contract.registry import Registration
-from cerebro.errors import BadRequestError, ServerError, StoreUnavailableError
+from cerebro.errors import ServerError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
@@ -122,18 +122,3 @@ def test_an_answer_of_something_else_is_an_error_to_retry(client: Made, call: st
     kvs, _ = client((200, {}, body), retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match="proxy"):
         CALLS[call](kvs)
-
-
-def test_a_refusal_is_not_asked_again(client: Made) -> None:
-    """It would be refused again."""
-    kvs, service = client((400, JSON, b'{"error": "BadRequestError", "message": "no"}'))
-    with pytest.raises(BadRequestError, match="no"):
-        kvs.lead("c", 5.0)
-    assert service.asked == 1
-
-
-def test_an_answer_without_content_is_no_page(client: Made) -> None:
-    """The dispatcher hands on the 204 of kvs_api, to which Flask adds the type of HTML."""
-    kvs, service = client((204, HTML, b""), retry_for_s=0.0)
-    kvs.send("POST", "/v1/cluster/health", b"{}", 0.0)
-    assert service.asked == 1

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cerebro.runtime import trash as module
 from cerebro.runtime.trash import Removal, empty, move_aside
-from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -55,19 +52,6 @@ def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
     assert not (tmp_path / "one").exists()
 
 
-def test_a_folder_that_another_process_has_moved_is_nobodys_error(
-    tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is gone, as was asked."""
-
-    def late(path: Path, target: Path) -> Path:
-        shutil.rmtree(path)
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(Path, "rename", late)
-    assert not move_aside(made(tmp_path / "one"), trash)
-
-
 def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,16 +68,6 @@ def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
     empty(trash)
     assert not left
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_and_a_link_go_and_what_the_link_names_stays(tmp_path: Path, trash: Path) -> None:
-    """Nobody moves them there; but a trash that is never empty would be looked at for ever."""
-    move_aside(made(tmp_path / "one"), trash)
-    (trash / "file").touch()
-    (trash / "link").symlink_to(made(tmp_path / "other"))
-    empty(trash)
-    assert not trash.exists()
-    assert (tmp_path / "other" / "deep" / "file").exists()
 
 
 def test_a_removal_goes_on_with_the_rest_and_rests_itself(
@@ -124,17 +98,3 @@ def test_a_removal_goes_on_with_the_rest_and_rests_itself(
     assert not removal.sweep(trashes)
     removal.thread.join()
     assert removal.sweep(trashes)
-
-
-def test_one_thread_removes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is looked whether there is anything."""
-    trash, may_end = tmp_path / ".trash", threading.Event()
-    move_aside(made(tmp_path / "one"), trash)
-    monkeypatch.setattr(module, "empty", lambda trash: may_end.wait(HANG_S))
-    removal = Removal()
-    removal.sweep([trash])
-    first = removal.thread
-    removal.sweep([trash])
-    assert removal.thread is first
-    may_end.set()
-    first.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from cerebro.scheduling.allotment import (
-    NOT_HERE,
     allotments,
     allowed,
     alternatives,
@@ -13,7 +12,7 @@ from cerebro.scheduling.allotment import (
     of_schedule,
 )
 from cerebro.scheduling.planner import plan
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop, undominated
+from cerebro.scheduling.problem import Problem, multi_gpu, undominated
 from tests.scheduling.instances import problems
 from tests.scheduling.ticking import Ticking
 
@@ -49,18 +48,6 @@ def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> No
     assert has_choice(problem) or not some
 
 
-def test_the_same_table_is_given_once() -> None:
-    """With one strategy each there is one allotment."""
-    assert list(allotments(open_shop([[1.0, 2.0]]))) == ["full node"]
-
-
-def test_fixed_allotments_are_the_ones_of_the_thesis() -> None:
-    """All GPUs of a node, and one GPU each."""
-    problem = multi_gpu([4, 2], {"a": {0: {1: 10.0, 2: 6.0, 4: 3.0}, 1: {1: 10.0, 2: 6.0}}})
-    assert gpus(problem, "full node") == [[4, 2]]
-    assert gpus(problem, "one GPU each") == [[1, 1]]
-
-
 def test_only_the_longest_models_are_widened() -> None:
     """One long model among many short ones gets more GPUs, because it alone sets the bound."""
     parallel_plans = {1: 1.0, 2: 0.6}
@@ -69,15 +56,6 @@ def test_only_the_longest_models_are_widened() -> None:
         for name, seconds in (("long", 10.0), *((f"short{i}", 2.0) for i in range(8)))
     }
     assert gpus(multi_gpu([2, 2], runtimes), "mixed") == [[2, 2], *[[1, 1]] * 8]
-
-
-def test_all_of_several_that_are_longest_are_widened() -> None:
-    """To widen one of two twins does not shorten the run; to widen both does."""
-    runtimes = {
-        name: {node: {1: seconds, 4: seconds * 0.3} for node in range(2)}
-        for name, seconds in (("one", 10.0), ("other", 10.0), ("short", 1.0))
-    }
-    assert gpus(multi_gpu([4, 4], runtimes), "mixed") == [[4, 4], [4, 4], [1, 1]]
 
 
 def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
@@ -105,14 +83,6 @@ def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -
                     and o.fixed <= parallel_plan.fixed
                     for o in rest
                 )
-
-
-def test_a_replica_may_be_left_out_but_not_the_last() -> None:
-    """Of two holders either may be kept off a model, not both."""
-    problem = open_shop([[1.0, 2.0]], [[0, 1]])
-    assert alternatives(problem, [[0, 0]], 0, 0) == [NOT_HERE]
-    assert alternatives(problem, [[0, NOT_HERE]], 0, 0) == []
-    assert alternatives(problem, [[0, NOT_HERE]], 0, 1) == [0]
 
 
 @settings(deadline=None, max_examples=20)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 
@@ -48,59 +46,10 @@ def test_cutting_branches_off_loses_no_schedule(problem: Problem) -> None:
         assert optimal_makespan(problem) == min(all_makespans(problem))
 
 
-def test_sub_epochs_that_need_more_than_half_exclude_each_other() -> None:
-    """Three models that want 3 of 4 GPUs for 2 s run one after the other, although their area is 4.5 s."""
-    problem = multi_gpu([4], {name: {0: {3: 2.0}} for name in "abc"})
-    assert lower_bound(problem) == 6
-
-
 def test_a_partition_with_replicas_is_shared_by_its_holders() -> None:
     """Eight models of 1 s on a partition that two workers hold take 4 s; a third worker is no help."""
     problem = open_shop([[1.0] * 3] * 8, available=[[0, 1]])
     assert lower_bound(problem) == pytest.approx(4)
-
-
-def test_holders_are_weighed_by_their_speed() -> None:
-    """30 models, one holder twice as fast as the other: 20 sub-epochs on the one and 10 on the other take 20 s."""
-    problem = open_shop([[1.0, 2.0]] * 30, available=[[0, 1]])
-    assert lower_bound(problem) == pytest.approx(20, rel=1e-3)
-    assert lower_bound(problem) <= 20
-
-
-def test_a_holder_that_is_ready_late_counts_from_then() -> None:
-    """4 s of work on two holders, one of them ready at 3: 3 s on one and half a second on both."""
-    problem = open_shop([[1.0, 1.0]] * 4, available=[[0, 1]])
-    late = Problem(
-        models=problem.models,
-        workers=problem.workers,
-        gpus=problem.gpus,
-        strategies=problem.strategies,
-        holders=problem.holders,
-        gpu_ready=((0.0,), (3.0,)),
-    )
-    assert lower_bound(late) == pytest.approx(3.5)
-
-
-def test_each_gpu_counts_from_when_it_is_ready() -> None:
-    """Six sub-epochs of 1 s on two GPUs, one ready at 4: 5 s on the one and 1 s on the other. Ready at 9, it is no
-    help."""
-    problem = replace(open_shop([[1.0]] * 6), gpus=(2,), gpu_ready=((4.0, 0.0),))
-    assert lower_bound(problem) == 5
-    assert lower_bound(replace(problem, gpu_ready=((0.0, 9.0),))) == 6
-
-
-def test_a_worker_ready_after_the_end_is_no_bound() -> None:
-    """A replica that comes back in a year does not lengthen the epoch."""
-    strategies = (((Strategy(seconds=1.0),), (Strategy(seconds=1.0),)),)
-    problem = Problem(
-        models=("m",),
-        workers=("here", "away"),
-        gpus=(1, 1),
-        strategies=strategies,
-        holders=((0, 1), (0, 1)),
-        gpu_ready=((0.0,), (1e7,)),
-    )
-    assert lower_bound(problem) == pytest.approx(2)
 
 
 def test_rows_and_columns_are_weighed_against_each_other() -> None:
@@ -127,17 +76,3 @@ def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
         sizes=(0.5, 0.5),
     )
     assert lower_bound(problem) == 10
-
-
-def test_a_model_with_nothing_left_takes_no_time() -> None:
-    """It may be occupied for an hour: there is nothing to wait for."""
-    problem = Problem(
-        models=("done", "other"),
-        workers=("w",),
-        gpus=(1,),
-        strategies=(((Strategy(seconds=1.0),),),) * 2,
-        holders=((0,),),
-        left=(0, 1),
-        model_ready=(3600.0, 0.0),
-    )
-    assert lower_bound(problem) == 1

@@ -18,11 +18,6 @@ NAMES = [name for name in POLICIES if is_by_priority_score(name)]
 RNG = random.Random(0)
 
 
-def test_which_policies_go_by_priority_score() -> None:
-    assert NAMES == ["promising", "hermes", "slaq"]
-    assert not is_by_priority_score("of a later version")
-
-
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None)
 @given(problem=problems(max_models=5, is_begun=False), data=st.data())
@@ -57,13 +52,3 @@ def test_the_best_model_is_trained_to_its_end() -> None:
     second = POLICIES["promising"].choose(state, [1 - first.worker], RNG)
     assert second is not None
     assert second.model == 2
-
-
-def test_in_turn_no_model_is_two_visits_ahead() -> None:
-    """Of models that are as long as each other, on as many workers as they have sub-epochs."""
-    schedule = dispatch(open_shop([[1.0] * 3] * 6), POLICIES["rr"])
-    for sub_epoch in schedule.sub_epochs:
-        begun = [
-            sum(u.model == m and u.start <= sub_epoch.start for u in schedule.sub_epochs) for m in range(6)
-        ]
-        assert max(begun) - min(begun) <= 2

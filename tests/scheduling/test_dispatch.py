@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.schedule import SubEpoch
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
@@ -90,17 +88,6 @@ def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
     assert len(set(taken[0].values())) == len(taken[0])
 
 
-def test_noise_has_mean_one() -> None:
-    """Noise makes sub-epochs neither longer nor shorter on average."""
-    problem = open_shop([[1.0] * 20] * 200)
-    reality = Reality(problem, Conditions(sigma=0.3), 0)
-    works = [reality.work(m, p, p, 1) for m in range(200) for p in range(20)]
-    assert sum(works) / len(works) == pytest.approx(1.0, abs=0.02)
-    spread = [math.log(work) for work in works]
-    mean = sum(spread) / len(spread)
-    assert math.sqrt(sum((each - mean) ** 2 for each in spread) / len(spread)) == pytest.approx(0.3, abs=0.02)
-
-
 def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
     """A sub-epoch goes back from Q' to Q when its worker goes, and another holder takes it over (paper, section
     5.6)."""
@@ -125,12 +112,6 @@ def test_a_run_that_can_never_end_says_why() -> None:
         dispatch(SQUARE, LRPTW, conditions=gone)
 
 
-def test_a_sub_epoch_that_ends_as_its_worker_goes_has_ended() -> None:
-    """What is committed at that very moment is not made again."""
-    outage = Conditions(outages=(Outage(worker=0, start=10.0, seconds=5.0),))
-    assert dispatch(open_shop([[10.0]]), LRPTW, conditions=outage).makespan == 10.0
-
-
 def test_a_worker_that_joins_is_used_at_once() -> None:
     """With its own copy of the data it halves what is left."""
     problem = open_shop([[10.0, 10.0]] * 8, available=[[0, 1]])
@@ -139,40 +120,10 @@ def test_a_worker_that_joins_is_used_at_once() -> None:
     assert min(sub_epoch.start for sub_epoch in schedule.sub_epochs if sub_epoch.worker == 1) == 20.0
 
 
-def test_a_straggler_is_slow_only_while_it_lasts() -> None:
-    """Half the speed from 5 s to 15 s: 5 s of a sub-epoch's 10 are done before, 5 within."""
-    slow = Conditions(stragglers=(Straggler(worker=0, factor=2.0, start=5.0, seconds=10.0),))
-    schedule = dispatch(open_shop([[10.0], [10.0]]), LRPTW, conditions=slow)
-    assert [sub_epoch.end for sub_epoch in schedule.sub_epochs] == [15.0, 25.0]
-
-
-def test_sub_epochs_share_the_gpus_of_a_node() -> None:
-    """Two one-GPU sub-epochs run side by side on a node of two, a two-GPU sub-epoch alone."""
-    problem = multi_gpu([2], {"a": {0: {1: 10.0}}, "b": {0: {1: 10.0}}, "c": {0: {2: 4.0}}})
-    schedule = dispatch(problem, LRPTW)
-    assert schedule.makespan == 14.0
-    assert sorted(
-        (sub_epoch.model, sub_epoch.start, sub_epoch.gpus) for sub_epoch in schedule.sub_epochs
-    ) == [
-        (0, 0.0, 1),
-        (1, 0.0, 1),
-        (2, 10.0, 2),
-    ]
-
-
 def test_noise_free_times_do_not_drift_apart() -> None:
     """Sums of 0.1 that differ in the last bit are one moment: the Latin square is kept, at its bound."""
     problem = open_shop([[0.1] * 7] * 7)
     assert dispatch(problem, LRPTW).makespan == pytest.approx(0.7, abs=1e-9)
-
-
-def test_equal_estimates_hide_the_times_from_the_policy() -> None:
-    """At a cold start critical first does not know which model is long; with estimates it begins with that one."""
-    problem = open_shop([[1.0], [9.0]])
-    known = dispatch(problem, LRPTW)
-    blind = dispatch(problem, LRPTW, conditions=Conditions(estimates="equal"))
-    assert [sub_epoch.model for sub_epoch in known.sub_epochs] == [1, 0]
-    assert [sub_epoch.model for sub_epoch in blind.sub_epochs] == [0, 1]
 
 
 def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
@@ -183,48 +134,3 @@ def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
     )
     assert Reality(SQUARE, conditions, 0).bound() == 30.0
     assert Reality(SQUARE, Conditions(), 0).bound() == 20.0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: Conditions(sigma=-0.1),
-        lambda: Conditions(sigma=math.nan),
-        lambda: Conditions(stragglers=(Straggler(worker=0, factor=0.0),)),
-        lambda: Conditions(outages=(Outage(worker=0, start=-1.0),)),
-        lambda: Conditions(outages=(Outage(worker=0, start=1.0, seconds=0.0),)),
-        lambda: Conditions(joins=(Join(worker=0, at=math.inf),)),
-    ],
-)
-def test_conditions_that_make_no_sense_are_refused(wrong: type[Conditions]) -> None:
-    """A number out of range is an error before anything runs."""
-    with pytest.raises(InstanceError, match="expected"):
-        wrong()
-
-
-def test_conditions_of_a_worker_that_does_not_exist_are_refused() -> None:
-    """An outage of a worker that the problem does not have is a mistake, not a quiet nothing."""
-    with pytest.raises(InstanceError, match="worker 7"):
-        dispatch(SQUARE, LRPTW, conditions=Conditions(outages=(Outage(worker=7, start=1.0),)))
-
-
-def test_a_models_doubt_is_of_all_its_sub_epochs_alike() -> None:
-    """One factor of mean 1 for each model and seed; of a model without doubt it is 1."""
-    problem = open_shop([[10.0, 10.0], [10.0, 10.0]], epochs=2)
-    drawn = []
-    for seed in range(300):
-        reality = Reality(problem, Conditions(doubts=(0.5, 0.0)), seed=seed)
-        times = {
-            model: {
-                reality.work(model, partition, partition, epoch) for partition in (0, 1) for epoch in (0, 1)
-            }
-            for model in (0, 1)
-        }
-        assert times[1] == {10.0}
-        (found,) = times[0]
-        drawn.append(found)
-    assert sum(drawn) / len(drawn) == pytest.approx(10.0, rel=0.1)
-    assert min(drawn) < 7 < 13 < max(drawn)
-    for doubts in ((0.1,), (-1.0, 0.0), (math.nan, 0.0)):
-        with pytest.raises(InstanceError, match="doubts"):
-            Reality(problem, Conditions(doubts=doubts), seed=0)

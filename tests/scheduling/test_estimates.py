@@ -25,13 +25,6 @@ def observed(pairs: list[tuple[str, str]], *, sigma: float = 0.0, seed: int = 0)
     return found
 
 
-def test_nothing_known_makes_every_model_cost_the_same() -> None:
-    """Rows alone count."""
-    found = Estimates()
-    assert found.seconds("a", "w", rows=200) == 2 * found.seconds("b", "v", rows=100) > 0
-    assert not found.knows("a")
-
-
 def test_a_model_is_known_where_it_never_ran() -> None:
     """Once each model ran on two of three workers, the third follows, up to what the cautious prior holds back."""
     pairs = [(model, worker) for model in COSTS for worker in SLOWNESS]
@@ -44,44 +37,11 @@ def test_a_model_is_known_where_it_never_ran() -> None:
         assert found.seconds(model, worker, rows=500) == pytest.approx(truth, rel=0.2)
 
 
-def test_a_pair_that_ran_counts_more_than_the_product() -> None:
-    """A model that suits a worker against the rule is learned there, and not elsewhere."""
-    ran = [(model, worker) for model in COSTS for worker in SLOWNESS]
-    found = observed(ran)
-    before = found.seconds("small", "even", rows=1000)
-    for _ in range(10):
-        found.observe("small", "slow", rows=1000, seconds=0.1)
-    found.settle()
-    assert found.seconds("small", "slow", rows=1000) == pytest.approx(0.1, rel=0.4)
-    assert found.seconds("small", "even", rows=1000) == pytest.approx(before, rel=0.6)
-
-
-def test_a_model_that_never_ran_costs_what_is_typical() -> None:
-    """Neither the least nor the most that was seen."""
-    found = observed([("small", "even"), ("large", "even")])
-    assert found.seconds("small", "even", rows=1) <= found.seconds("new", "even", rows=1)
-    assert found.seconds("new", "even", rows=1000) < found.seconds("large", "even", rows=1000)
-
-
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 0.3])
 def test_noise_is_measured(sigma: float) -> None:
     """After some repeats the reported deviation is that of the times, give or take the mean that moves along."""
     ran = [(model, worker) for model in COSTS for worker in SLOWNESS] * 20
     assert observed(ran, sigma=sigma).sigma == pytest.approx(sigma, rel=0.3)
-
-
-def test_some_noise_is_expected_before_any_is_seen() -> None:
-    """Two sub-epochs that took the same are no proof that sub-epochs always do."""
-    assert Estimates().sigma > 0
-    assert 0 < observed([("small", "even")] * 2).sigma <= Estimates().sigma
-
-
-@pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (10, 0.0), (10, -1.0)])
-def test_what_tells_nothing_is_passed_over(rows: int, seconds: float) -> None:
-    """Sub-epochs without rows or time, such as a clock that was set back gives, change nothing."""
-    found = Estimates()
-    found.observe("a", "w", rows=rows, seconds=seconds)
-    assert (found.observations, found.knows("a")) == (0, False)
 
 
 @given(
@@ -148,18 +108,6 @@ def test_the_fixed_part_of_a_sub_epoch_is_told_apart_from_its_rows(
     assert Estimates().fixed_s("new") == 0
 
 
-def test_sub_epochs_correct_the_fixed_part_of_a_trial() -> None:
-    """A trial starts its processes; sub-epochs find them there. It is of the way that was tried alone."""
-    found = Estimates()
-    found.seed("tried", "w", rows=100, seconds=10.0, fixed_s=8.0, technique="ddp-2")
-    assert (found.fixed_s("tried", "ddp-2"), found.fixed_s("tried")) == (8.0, 0.0)
-    found.observe("tried", "w", rows=100, seconds=10.0, fixed_s=2.0, technique="ddp-2")
-    assert 2.0 < found.fixed_s("tried", "ddp-2") < 8.0
-    for _ in range(30):
-        found.observe("tried", "w", rows=100, seconds=10.0, fixed_s=2.0, technique="ddp-2")
-    assert found.fixed_s("tried", "ddp-2") == pytest.approx(2.0, rel=0.2)
-
-
 def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
     """After ten sub-epochs the estimate where they ran is theirs; after one it is between."""
     found = Estimates()
@@ -171,14 +119,6 @@ def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
     found.settle()
     assert found.seconds("tried", "w", rows=100) == pytest.approx(200, rel=0.05)
     assert 100 < found.seconds("tried", "v", rows=100) <= 200
-
-
-def test_a_trial_of_no_time_tells_nothing() -> None:
-    """Nor does one without rows."""
-    found = Estimates()
-    found.seed("tried", "w", rows=0, seconds=1.0)
-    found.seed("tried", "w", rows=1, seconds=0.0)
-    assert not found.knows("tried")
 
 
 def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
@@ -198,16 +138,6 @@ def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
         found.observe("a", "w", rows=1000, seconds=40.0, fixed_s=5.0)
     found.settle()
     assert found.seconds("a", "w", rows=1000) == pytest.approx(40.0, rel=0.05)
-
-
-def test_what_is_expected_of_others_like_it_gives_parallel_plan_to_its_first_sub_epoch() -> None:
-    """Models of one code differ by more than sub-epochs of one model do."""
-    found = Estimates()
-    found.expect("a", log_rate=math.log(0.01), fixed_s=0.0, sub_epochs=0)
-    assert found.seconds("a", "w", rows=1000) == pytest.approx(10.0)
-    assert not found.knows("a")
-    found.observe("a", "w", rows=1000, seconds=40.0)
-    assert found.seconds("a", "other", rows=1000) == pytest.approx(40.0, rel=0.05)
 
 
 def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:

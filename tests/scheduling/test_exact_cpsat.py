@@ -104,14 +104,6 @@ def test_fractional_times_are_solved_to_the_stated_tolerance(problem: Problem) -
     assert result.lower_bound <= optimal_makespan(problem) * (1 + 1e-12)
 
 
-def test_a_published_instance_is_solved_beyond_its_bound() -> None:
-    """Taillard's first 4 x 4 instance: 193, though its rows and columns allow 186."""
-    result = solve_exact(GAPPED, time_limit_s=ENOUGH_S, hint=rearrange(GAPPED))
-    assert result.schedule is not None
-    assert result.schedule.makespan == result.lower_bound == 193
-    assert result.is_optimal
-
-
 def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
     """Three sub-epochs of 6 s on 2 GPUs take 12 s, or 10 s if one takes both: GPU-seconds alone would allow 9 s or
     so."""
@@ -119,17 +111,6 @@ def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
     result = solve_exact(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
     assert result.schedule.makespan == result.lower_bound == optimal_makespan(problem) == 10.0
-
-
-def test_interchangeable_models_do_not_lose_the_optimum() -> None:
-    """The order of twins is fixed, which must not cut off every optimum, hinted or not."""
-    problem = open_shop([[3, 5, 4], [3, 5, 4], [3, 5, 4], [4, 2, 6]])
-    hint = rearrange(problem)
-    cold = solve_exact(problem, time_limit_s=ENOUGH_S)
-    hinted = solve_exact(problem, time_limit_s=ENOUGH_S, hint=hint)
-    assert cold.schedule is not None
-    assert hinted.schedule is not None
-    assert cold.schedule.makespan == hinted.schedule.makespan == optimal_makespan(problem)
 
 
 def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
@@ -152,38 +133,6 @@ def test_times_up_keeps_the_hint_and_says_so() -> None:
     assert lower_bound(GAPPED) <= result.lower_bound <= result.schedule.makespan
     assert not result.is_optimal
     assert "stopped" in result.note
-
-
-def test_a_hint_that_meets_the_bound_needs_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is searched, and nothing imported, when the hint is known to be optimal."""
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    problem = open_shop([[1.0] * 3] * 12)
-    result = solve_exact(problem, time_limit_s=1.0, hint=rearrange(problem), solver="cp-sat")
-    assert result.is_optimal
-
-
-def test_a_problem_with_nothing_left_is_done() -> None:
-    """No sub-epoch to run: an empty schedule, optimal."""
-    problem = Problem(
-        models=("m",),
-        workers=("w",),
-        gpus=(1,),
-        strategies=open_shop([[1.0]]).strategies,
-        holders=((0,),),
-        left=(0,),
-    )
-    result = solve_exact(problem, time_limit_s=1.0)
-    assert result.schedule is not None
-    assert result.schedule.sub_epochs == ()
-    assert result.is_optimal
-
-
-def test_the_better_of_two_strategies_with_as_many_gpus_is_taken() -> None:
-    """A strategy that needs no fewer GPUs for no less time than another is never part of an answer."""
-    problem = multi_gpu([4], {"m": {0: {1: 8.0, 2: 8.0, 4: 3.0}}, "n": {0: {1: 3.0}}})
-    result = solve_exact(problem, time_limit_s=ENOUGH_S)
-    assert result.schedule is not None
-    assert result.schedule.makespan == 6.0
 
 
 def test_without_ortools_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,12 +161,6 @@ def test_solvers_are_imported_when_they_are_used() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_an_unknown_solver_is_refused() -> None:
-    """The message lists those there are."""
-    with pytest.raises(ValueError, match="cp-sat"):
-        solve_exact(open_shop([[1.0]]), time_limit_s=1.0, solver="simplex")
-
-
 @given(st.floats(1e-6, 1e6), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=5))
 def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[float]) -> None:
     """The ticks of any set of times, read back, are no more seconds than they were."""
@@ -225,11 +168,3 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
     ticks = Ticks.fitting(times, horizon)
     total = sum(ticks.length(seconds) for seconds in times)
     assert ticks.bound(total, times) <= sum(times) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("times", "per_second"), [([1.0, 7.0], 1), ([0.1, 2.5], 10), ([0.125], 1000)])
-def test_decimals_are_kept_exactly(times: list[float], per_second: int) -> None:
-    """Times of up to three decimals lie on the grid."""
-    ticks = Ticks.fitting(times, 100.0)
-    assert ticks.is_exact
-    assert ticks.per_second == per_second

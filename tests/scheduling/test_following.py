@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.conditions import Conditions, Outage
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.problem import Problem, open_shop
@@ -66,21 +65,6 @@ def test_a_worker_waits_for_its_models_turn() -> None:
     ]
 
 
-def test_what_the_plan_does_not_cover_is_dispatched() -> None:
-    """A plan for one sub-epoch: it is the first on its worker, the rest is critical first's."""
-    schedule = dispatch(TWO, Following([Entry(0, 1, 1, 0)]))
-    assert schedule.makespan == 10.0
-    assert (schedule.sub_epochs[0].worker, schedule.sub_epochs[0].model) == (0, 1)
-
-
-def test_a_dropped_model_is_passed_over() -> None:
-    """Its entries hold up nobody."""
-    state = DispatchState(TWO)
-    state.drop(1)
-    following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0)])
-    assert following.choose(state, [0], random.Random(0)) == Choice(0, 0, 0)
-
-
 def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
     """The plan has both on worker 0; when it is lost for good, worker 1 holds the partition too."""
     problem = open_shop([[10.0, 10.0], [10.0, 10.0]], available=[[0, 1]])
@@ -88,20 +72,6 @@ def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
     assert dispatch(problem, plan).makespan == 20.0
     lost = dispatch(problem, plan, conditions=Conditions(outages=(Outage(worker=0, start=5.0),)))
     assert [(sub_epoch.worker, sub_epoch.start) for sub_epoch in lost.sub_epochs] == [(1, 5.0), (1, 15.0)]
-
-
-def test_planned_sub_epochs_are_left_to_their_workers() -> None:
-    """A worker that is done does not take what the plan has for another one, though it could."""
-    problem = open_shop([[1.0, 100.0], [1.0, 100.0]], available=[[0, 1]])
-    schedule = dispatch(problem, Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)]))
-    assert schedule.makespan == 2.0
-
-
-def test_later_epochs_are_waited_for() -> None:
-    """An entry of a model's second epoch is not passed over while the model is in its first."""
-    problem = open_shop([[5.0, 5.0]], epochs=2)
-    plan = dispatch(problem, POLICIES["fifo"])
-    assert dispatch(problem, Following.of(plan)) == plan
 
 
 @pytest.mark.parametrize("name", ["cyclic", "lrptw"])

@@ -13,7 +13,7 @@ from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, open_shop
 from tests.scheduling.instances import open_shops, problems
 
 SIZES = [(1, 1), (2, 5), (4, 3), (5, 5), (7, 7), (8, 6), (9, 13), (16, 16), (18, 13), (24, 18), (40, 16)]
@@ -63,15 +63,6 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
         )
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_nothing_eligible_is_no_choice(name: str) -> None:
-    """With every model dropped, or no worker idle, a policy has no answer."""
-    state = DispatchState(open_shop([[1.0, 2.0]]))
-    assert POLICIES[name].choose(state, [], random.Random(0)) is None
-    state.drop(0)
-    assert POLICIES[name].choose(state, [0, 1], random.Random(0)) is None
-
-
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"cyclic"}))
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_gpus=2, is_begun=False))
@@ -115,20 +106,6 @@ def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
             state.finish(min(state.running))
 
 
-def test_critical_first_serves_the_busiest_worker_with_the_longest_model() -> None:
-    """Worker 1 has most work, model 1 too."""
-    state = DispatchState(open_shop([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]]))
-    assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(1, 1, 1)
-
-
-def test_critical_first_visits_the_scarcest_partition() -> None:
-    """What others hold too is kept for later; of two such the one whose other holder is busier comes first."""
-    scarce = DispatchState(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0], [0, 2]]))
-    assert POLICIES["lrptw"].choose(scarce, [0], random.Random(0)) == Choice(0, 0, 1)
-    busy = DispatchState(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0, 2], [2]]))
-    assert POLICIES["lrptw"].choose(busy, [0], random.Random(0)) == Choice(0, 0, 1)
-
-
 def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
     """A worker ten times slower than the other holder takes the short model, or none: the long one would end last."""
     state = DispatchState(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
@@ -136,29 +113,6 @@ def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
     state.drop(1)
     assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) is None
     assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(0, 0, 0)
-
-
-def test_a_sub_epoch_that_does_not_fit_now_is_not_chosen() -> None:
-    """With one GPU of two taken, a model that needs both has to wait, and another one goes first."""
-    state = DispatchState(multi_gpu([2], {"a": {0: {1: 1.0}}, "b": {0: {2: 9.0}}, "c": {0: {1: 1.0}}}))
-    state.start(Choice(0, 0, 0))
-    for name in sorted(set(POLICIES) - {"cyclic"}):
-        assert POLICIES[name].choose(state, [0], random.Random(0)) == Choice(0, 2, 0)
-
-
-def test_random_order_draws_every_eligible_sub_epoch_of_a_worker_alike() -> None:
-    """Two models with two partitions each are four sub-epochs, as in Q of algorithm 1."""
-    state = DispatchState(open_shop([[1.0], [1.0]], available=[[0], [0]]))
-    drawn = [POLICIES["random"].choose(state, [0], random.Random(seed)) for seed in range(400)]
-    counts = [drawn.count(Choice(0, model, partition)) for model in range(2) for partition in range(2)]
-    assert sum(counts) == 400
-    assert min(counts) > 70
-
-
-def test_fifo_keeps_the_order_of_models() -> None:
-    """The first worker takes the first model, the next worker the next."""
-    sub_epochs = dispatch(open_shop([[1.0, 1.0], [9.0, 9.0]]), POLICIES["fifo"]).sub_epochs
-    assert [(sub_epoch.worker, sub_epoch.model) for sub_epoch in sub_epochs[:2]] == [(0, 0), (1, 1)]
 
 
 def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> None:
@@ -173,12 +127,6 @@ def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
     state = DispatchState(narrow(300, 10, 0))
     chosen = POLICIES["monte-carlo"].choose(state, idle(state), random.Random(0))
     assert chosen == POLICIES["lrptw"].choose(state, idle(state), random.Random(0))
-
-
-def test_pairing_serves_everybody_it_can_and_the_critical_first() -> None:
-    """Worker 1 can only have model 0, so worker 0 gets another one: of those the most critical that is left."""
-    assert pair({0: 0b111, 1: 0b001}, [0, 1, 1]) == {0: 1, 1: 0}
-    assert pair({0: 0b11}, [0, 1]) == {0: 0}
 
 
 @st.composite

@@ -32,29 +32,6 @@ def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
     assert problem.is_single
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epochs": 2},
-        {"left": (0b01, 0b11)},
-        {"model_ready": (1.0, 0.0)},
-        {"gpu_ready": ((0.0,), (1.0,))},
-        {"gpus": (2, 1), "gpu_ready": ()},
-        {"holders": ((0, 1), (1,))},
-        {"holders": ((0,), (0,))},
-    ],
-)
-def test_anything_else_is_no_open_shop(change: dict[str, object]) -> None:
-    """Epochs, half-done epochs, ready times, more GPUs, replicas, a worker without a partition."""
-    assert not replace(SQUARE, **change).is_open_shop  # type: ignore[arg-type]
-
-
-def test_sub_epochs_take_the_partition_s_size() -> None:
-    """Half as many rows take half as long."""
-    problem = open_shop([[2.0, 2.0]], sizes=[1.0, 0.5])
-    assert problem.seconds(0, 1, 1) == 1
-
-
 @given(problems(max_gpus=3, max_strategies=3))
 @settings(deadline=None, max_examples=50)
 def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
@@ -83,11 +60,6 @@ def test_a_strategy_can_be_chosen() -> None:
     assert chosen.is_single
     assert chosen.strategies[0] == ((Strategy(seconds=1.0, gpus=2),), ())
     assert chosen.strategies[1] == problem.strategies[1]
-
-
-def test_sub_epochs_are_counted_over_epochs() -> None:
-    """What is left of the first epoch, and all of the others."""
-    assert replace(SQUARE, epochs=3, left=(0b01, 0b00)).num_sub_epochs == 1 + 2 * 4
 
 
 def test_nodes_and_runtimes_make_a_problem() -> None:
@@ -141,25 +113,6 @@ def test_what_is_wrong_with_runtimes_is_named(
     """Unknown nodes, GPU counts that no node has, models that fit nowhere."""
     with pytest.raises(InstanceError, match=said):
         multi_gpu(nodes, runtimes)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"epochs": 0}, "epochs is 0"),
-        ({"sizes": (1.0, 0.0)}, "the size of partition 1 is 0.0"),
-        ({"sizes": (1.0,)}, "sizes has 1 entries, expected 2"),
-        ({"left": (1,)}, "left has 1 entries, expected 2"),
-        ({"gpus": (1,)}, "gpus has 1 entries, expected 2"),
-        ({"model_ready": (1.0,)}, "model_ready has 1 entries, expected 2"),
-        ({"gpu_ready": ((1.0,),)}, "gpu_ready has 1 entries, expected 2"),
-        ({"gpu_ready": ((0.0,), (0.0, 1.0))}, "gpu_ready of worker-1 has 2 entries, expected 1"),
-    ],
-)
-def test_what_is_wrong_with_the_rest_is_named(change: dict[str, object], said: str) -> None:
-    """Epochs, sizes, and lists of another length than the axis they belong to."""
-    with pytest.raises(InstanceError, match=said):
-        replace(SQUARE, **change)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

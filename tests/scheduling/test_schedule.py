@@ -5,35 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch, devices
+from cerebro.scheduling.schedule import SubEpoch, devices
 from tests.scheduling.brute import optimum
 from tests.scheduling.instances import multi_gpu_problems
 
 
 def sub_epoch(start: float, end: float, *, worker: int = 0, model: int = 0, gpus: int = 1) -> SubEpoch:
     return SubEpoch(model=model, partition=worker, worker=worker, start=start, end=end, gpus=gpus)
-
-
-def test_sub_epochs_are_in_the_order_of_their_start() -> None:
-    """Then of their worker: two schedules of the same sub-epochs are equal."""
-    sub_epochs = [sub_epoch(1.0, 2.0), sub_epoch(0.0, 1.0, worker=1), sub_epoch(0.0, 1.0, model=1)]
-    assert Schedule.of(sub_epochs) == Schedule.of(reversed(sub_epochs))
-    assert [(u.start, u.worker) for u in Schedule.of(sub_epochs).sub_epochs] == [(0, 0), (0, 1), (1, 0)]
-
-
-def test_the_makespan_is_the_last_end() -> None:
-    """Not the end of the sub-epoch that starts last; 0 without sub-epochs."""
-    assert Schedule.of([sub_epoch(0.0, 9.0), sub_epoch(1.0, 2.0, worker=1)]).makespan == 9
-    assert Schedule(()).makespan == 0
-
-
-def test_a_worker_s_sub_epochs_are_in_order() -> None:
-    """By their start, whatever order they were given in."""
-    schedule = Schedule.of(
-        [sub_epoch(1.0, 2.0, model=1), sub_epoch(0.0, 1.0), sub_epoch(0.0, 1.0, worker=2, model=2)]
-    )
-    assert [u.model for u in schedule.by_worker()[0]] == [0, 1]
-    assert [u.model for u in schedule.by_worker()[2]] == [2]
 
 
 @given(multi_gpu_problems())

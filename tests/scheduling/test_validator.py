@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Schedule, SubEpoch
@@ -134,13 +132,6 @@ def test_a_wrong_duration_is_named_unless_times_are_actual(
     assert complaints(problem, (*sub_epochs[:-1], other), actual=True) == ""
 
 
-def test_a_worker_without_the_partition_is_named() -> None:
-    """A sub-epoch runs where its partition is."""
-    moved = replace(SUB_EPOCHS[0], worker=1, start=3.0, end=5.0)
-    said = complaints(SQUARE, (moved, *SUB_EPOCHS[1:]))
-    assert said == "model 'm0' on partition 0 in epoch 1 runs on worker-1, which does not hold partition 0"
-
-
 def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
     """So many GPUs, by that technique: one of the strategies of the model on the worker."""
     problem = Problem(
@@ -166,18 +157,6 @@ def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any],
     assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s"
 
 
-def test_a_start_before_as_many_gpus_are_ready_is_named() -> None:
-    """One of two is: a sub-epoch that takes one may start, another one beside it may not before the second is ready."""
-    problem = replace(open_shop([[1.0]] * 2), gpus=(2,), gpu_ready=((0.0, 0.5),))
-    first, second = (SubEpoch(model=m, partition=0, worker=0, start=0.5 * m, end=0.5 * m + 1) for m in (0, 1))
-    assert complaints(problem, (first, second)) == ""
-    said = complaints(problem, (first, replace(second, start=0.4, end=1.4)))
-    assert (
-        said
-        == "model 'm1' on partition 0 in epoch 1 starts at 0.4 s on worker-0: 3 of its 2 GPUs would be taken"
-    )
-
-
 def test_epochs_out_of_order_are_named() -> None:
     """A model's second epoch begins after all of its first."""
     problem = open_shop([[1.0]], epochs=2)
@@ -188,43 +167,10 @@ def test_epochs_out_of_order_are_named() -> None:
     )
 
 
-def test_epochs_that_are_none_are_named() -> None:
-    """Epochs count from 1, to what the problem says."""
-    extra = replace(SUB_EPOCHS[0], epoch=2, start=3.0, end=4.0)
-    said = complaints(SQUARE, (*SUB_EPOCHS, extra))
-    assert said == "model 'm0' on partition 0 in epoch 2 runs once, but epochs are 1 to 1"
-
-
 def test_a_partition_visited_before_is_not_due_again() -> None:
     """A half-done epoch needs what is left of it, no more."""
     said = complaints(replace(SQUARE, left=(0b10, 0b11)), SUB_EPOCHS)
     assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
-
-
-@pytest.mark.parametrize(
-    ("start", "end"), [(-1.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf)]
-)
-@pytest.mark.parametrize("actual", [False, True])
-def test_times_that_are_no_interval_are_named(start: float, end: float, actual: bool) -> None:
-    """Negative, empty, backwards, not finite: also when times are actual."""
-    said = complaints(SQUARE, (replace(SUB_EPOCHS[0], start=start, end=end), *SUB_EPOCHS[1:]), actual=actual)
-    assert f"in epoch 1 runs from {start} to {end}, which is no interval" in said
-
-
-@pytest.mark.parametrize("axis", ["model", "partition", "worker"])
-@pytest.mark.parametrize("index", [-1, 2])
-def test_unknown_indices_are_named(axis: str, index: int) -> None:
-    """A sub-epoch of something that is not in the problem."""
-    stray = replace(SUB_EPOCHS[0], **{axis: index})  # type: ignore[arg-type]
-    assert f"a sub-epoch names {axis} {index}, but there are 2" in complaints(
-        SQUARE, (stray, *SUB_EPOCHS[1:])
-    )
-
-
-def test_no_gpus_are_named() -> None:
-    """A sub-epoch on nothing would always fit."""
-    said = complaints(SQUARE, (replace(SUB_EPOCHS[0], gpus=0), *SUB_EPOCHS[1:]))
-    assert "takes 0 GPUs, expected at least 1" in said
 
 
 def test_rounding_is_no_violation() -> None:
@@ -237,30 +183,6 @@ def test_rounding_is_no_violation() -> None:
     )
     assert end > 0.3
     assert complaints(problem, sub_epochs) == ""
-
-
-def test_the_clairvoyant_bound_is_that_of_the_actual_times() -> None:
-    """Row sums and column sums of what ran: here worker 1 was slow."""
-    slow = (
-        SUB_EPOCHS[0],
-        replace(SUB_EPOCHS[1], end=5.0),
-        *(replace(u, start=5.0, end=7.0) for u in SUB_EPOCHS[2:]),
-    )
-    report = validate(SQUARE, Schedule.of(slow), actual=True).check()
-    assert report.lower_bound == 7
-    assert report.gap == 0
-
-
-def test_an_error_tells_the_first_violations_and_counts_the_others() -> None:
-    """All four sub-epochs are missing: three in words."""
-    with pytest.raises(ScheduleError, match=r"model 'm0' on partition 0 .* never.*; and 1 more$"):
-        validate(SQUARE, Schedule(())).check()
-
-
-def test_nothing_to_do_has_no_gap() -> None:
-    """A problem that is done takes no time."""
-    report = validate(replace(SQUARE, left=(0, 0)), Schedule(())).check()
-    assert (report.makespan, report.lower_bound, report.gap) == (0, 0, 0)
 
 
 GANGS = replace(

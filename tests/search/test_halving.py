@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 import pytest
@@ -23,7 +22,7 @@ from cerebro.search.procedure import (
     Stop,
     Stopped,
 )
-from cerebro.search.procedures.rungs import Rung, bracket_sizes, rung_epochs
+from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.search.transducer import Search
 from tests.search.driving import Run, asked, score, search_of
 
@@ -36,20 +35,6 @@ def test_the_rungs_of_the_paper() -> None:
     assert bracket_sizes(5, 3) == (81, 34, 15, 8, 5)
     assert rung_epochs(2, 4, 50) == (2, 8, 32, 50)
     assert rung_epochs(5, 3, 5) == (5,)
-
-
-@given(
-    scores=st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0, -math.inf])), max_size=40)
-)
-def test_a_rung_ranks_as_sorting_does(scores: list[tuple[int, float]]) -> None:
-    """The latest score of each counts; ties by number."""
-    rung, latest = Rung(1), dict[int, float]()
-    for number, value in scores:
-        rung.put(number, value)
-        latest[number] = value
-    ranked = sorted(latest, key=lambda number: (-latest[number], number))
-    assert rung.best(len(ranked)) == ranked
-    assert [rung.rank(number) for number in ranked] == list(range(len(ranked)))
 
 
 # --- Hyperband ----------------------------------------------------------------------------------
@@ -153,12 +138,6 @@ def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
     assert [name in run.ordered_stops for name in run.models] == [False] + [True] * 6 + [False] * 3
     run.to_the_end()
     assert run.models["m000"].trained == 5
-
-
-def test_an_earlier_bracket_has_a_higher_priority() -> None:
-    """Bracket by bracket, on all rungs."""
-    run = Run(search_of(asked(Hyperband(eta=3)), epochs=9)).to_the_end()
-    assert [model.priority for model in run.models.values()] == [0] * 9 + [-1] * 5 + [-2] * 3
 
 
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])

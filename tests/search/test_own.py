@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from cerebro.contract.search import CMA, OwnProcedure, Space, Uniform
 from cerebro.contract.search_questions import OrdersQuestion
 from cerebro.errors import SearchError
-from cerebro.search import Draw, Drawn, Measured, Order, Procedure, Report
+from cerebro.search import Drawn, Measured, Order, Procedure, Report
 from cerebro.search.history import Past
 from cerebro.search.own import Answered, answer, search_of
 from cerebro.search.questions import draw_question, drawable, values_for
@@ -68,13 +67,6 @@ def test_however_questions_are_cut_the_orders_are_those_of_the_procedure(
     assert put(run.told, known) == run.orders
 
 
-def test_what_was_told_survives_the_parallel_plan() -> None:
-    """Not-a-number and infinity too."""
-    report = Measured(model="m0", epoch=1, value=math.inf, metrics={"loss": -math.inf}, time=0.5)
-    values = Drawn(number=0, hyperparams={"lr": 0.1, "layers": [1, 2], "name": "a\nb"})
-    assert unpacked(packed([report_line(report), report_line(values)], ["[]"])) == ([report, values], [()])
-
-
 def test_an_order_that_is_another_one_than_before_is_named() -> None:
     """With what it was told, the order before, and the one now."""
     with pytest.raises(
@@ -121,12 +113,3 @@ def test_what_can_be_drawn_here_is_known_without_importing_it(monkeypatch: pytes
     assert drawable() == {"random", "tpe", "gp", "cma"}
     monkeypatch.setattr(questions, "find_spec", lambda name: None if name == "scipy" else object())
     assert drawable() == {"random", "tpe", "cma"}
-
-
-def test_what_is_no_number_of_draws_is_told_as_such() -> None:
-    """numpy's numbers are none to JSON."""
-    told = packed([], [])
-    with pytest.raises(
-        SearchError, match=r"Mine.begin\(\) ordered Draw\(count='2'\): count is '2', Input should be"
-    ):
-        answer(question(told), lambda: Scripted([Draw(count="2")]))  # type: ignore[arg-type]

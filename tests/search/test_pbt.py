@@ -84,13 +84,6 @@ def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
     assert best not in run.ordered_stops
 
 
-def test_clones_of_a_population_are_models_of_the_search() -> None:
-    """Its sampler and its rules know of them."""
-    run = Run(search_of(asked(CHOICE), epochs=4), seed=3).to_the_end()
-    assert len(run.models) == 10
-    assert len(run.search.history()) == 10
-
-
 @pytest.mark.parametrize(
     ("value", "among", "factor", "expected"),
     [

@@ -120,30 +120,6 @@ def test_until_enough_is_known_draws_are_random() -> None:
     assert draw(TPE(startup=9), MIXED, apart, range(9, 10), 3) == at_random
 
 
-def test_models_that_are_running_are_told() -> None:
-    """So that several at a time are not drawn at one place."""
-    history = past(MIXED, 20)
-    alone = draw(TPE(startup=5), MIXED, history, range(20, 21), 3)
-    beside = [*history, *(Past(hyperparams=each) for each in alone * 5)]
-    assert draw(TPE(startup=5), MIXED, beside, range(20, 21), 3) != alone
-
-
-def test_models_outside_of_the_space_are_left_out() -> None:
-    """Users add what they like."""
-    history = past(MIXED, 20)
-    strange = [
-        Past(hyperparams={**history[0].hyperparams, **other}, scores={1: 9.0})
-        for other in ({"lr": 5.0}, {"lr": "x"}, {"act": "tanh"}, {"layers": 2.5}, {"layers": True})
-    ]
-    lacking = Past(hyperparams={"batch_size": 32}, scores={1: 9.0})
-    question = (range(20, 22), 3)
-    for choice in (TPE(startup=5), CMA()):
-        space = MIXED if isinstance(choice, TPE) else NUMBERS
-        expected = draw(choice, space, history, *question)
-        others = strange if isinstance(choice, TPE) else strange[:2]
-        assert draw(choice, space, [*others, *history, lacking], *question) == expected
-
-
 @given(
     st.lists(
         st.tuples(

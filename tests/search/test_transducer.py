@@ -27,7 +27,6 @@ from cerebro.search import transducer
 from cerebro.search.procedure import (
     SEARCH,
     Added,
-    Changed,
     Closed,
     Crew,
     Draw,
@@ -96,13 +95,6 @@ def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
         run.add(VALUES, epochs, "ann")
     run.tell_all()
     return run
-
-
-def test_listed_models_are_trained_to_the_end_and_no_further() -> None:
-    """A fixed search orders nothing but its end."""
-    run = listed(asked(FixedProcedure()), 3).to_the_end()
-    assert [model.trained for model in run.models.values()] == [9, 9, 9]
-    assert [order for orders in run.orders for order in orders] == [Finish(why="all 3 models have ended")]
 
 
 def test_a_rule_does_not_stop_what_a_user_extended() -> None:
@@ -206,17 +198,6 @@ def test_the_end_of_a_grant_says_how_large_it_was() -> None:
     assert search.told(last) == [Finish(why="all 1 models have ended")]
 
 
-def test_samplers_are_told_the_values_with_which_a_score_was_reached() -> None:
-    """What was measured before a change is not told: it was reached with other values."""
-    search = search_of(asked(FixedProcedure()), epochs=9)
-    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=9))
-    search.told(measured("m0", 1, 0.5))
-    search.told(Changed(model="m0", hyperparams={**VALUES, "lr": 0.9}))
-    assert [(past.hyperparams["lr"], past.scores) for past in search.history()] == [(0.9, {})]
-    search.told(measured("m0", 2, 0.6))
-    assert [(past.hyperparams["lr"], past.scores) for past in search.history()] == [(0.9, {2: 0.6})]
-
-
 def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
     """Those that train go on to their grants."""
     run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
@@ -281,19 +262,6 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
     assert run.why.startswith(f"nothing was measured of {most} models in a row; the last one")
 
 
-def test_what_the_search_added_as_its_hours_ended_is_stopped() -> None:
-    """Its order was under way."""
-    search = search_of(asked(Random(active=2), hours=1), epochs=100)
-    search.begin()
-    search.told(Drawn(number=0, hyperparams=VALUES))
-    search.told(Drawn(number=1, hyperparams=VALUES))
-    search.told(Added(model="m0", hyperparams=VALUES, epochs=100))
-    search.told(measured("m0", 1, 0.5, time=3600.0))
-    assert search.told(Added(model="m1", hyperparams=VALUES, epochs=100))[0] == Stop(
-        model="m1", why="its 1 h are over"
-    )
-
-
 def test_a_search_knows_when_nothing_can_come() -> None:
     """It waits for draws, for models to be added and for models that train; else it is stuck."""
     search = search_of(asked(Random(active=1), samples=2), epochs=1)
@@ -334,9 +302,3 @@ def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: Procedur
     assert run.why
     assert run.models["m000"].trained == 1
     assert max(model.trained for model in run.models.values()) == 8
-
-
-def test_another_version_of_a_procedure_is_refused() -> None:
-    """It might decide otherwise than what the log says."""
-    with pytest.raises(SearchError, match="version 2 of the procedure 'random', here is version 1"):
-        search_of(asked(Random(version=2)))

@@ -76,19 +76,6 @@ def test_the_models_of_a_run_that_has_ended_are_tested_beside_any_other_run() ->
     assert story.state.active_run() is story.state.runs["etl-1"]
 
 
-def test_one_run_preprocesses_or_trains_at_a_time() -> None:
-    """The one that was requested first; models of one that waits are not there to be tested."""
-    story = half_trained()
-    fit = RunRequested(run="fit-2", request=story.run.request)
-    story.tell(fit, RunRequested(run="etl-1", request=ETL), evaluation(1, "m00", fit="fit-2"))
-    assert going(story) == ["fit-1"]
-    one_at_a_time = "fit-1 is running, and an experiment preprocesses or trains in one run at a time"
-    assert waits(story, "fit-2") == waits(story, "etl-1") == one_at_a_time
-    assert waits(story, "test-1") == "fit-2 is queued, and its models are not trained yet"
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
-    assert going(story) == ["fit-2"]
-
-
 COMMANDS = [RunResumed(run="fit-1"), ModelResumed(run="fit-1", model="m01")]
 
 
@@ -106,16 +93,6 @@ def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(com
     assert story.state.commands[-1].is_late
     story.tell(RunFinished(run="test-2", outcome="finished"), command)
     assert going(story) == ["fit-1", "test-1"]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.type)
-def test_a_log_of_an_earlier_version_means_what_it_meant(command: ClientEvent) -> None:
-    """Then a run was opened again only if no other one was open, whatever that was."""
-    story = half_trained()
-    story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), command)
-    assert not story.run.is_open
-    story.tell(RunFinished(run="test-1", outcome="finished"), command)
-    assert story.run.is_open
 
 
 @given(random=st.randoms(use_true_random=False))

@@ -58,18 +58,6 @@ def test_fits_on_rows_of_different_preprocessing_are_not_compared() -> None:
     assert chosen(two_fits(dataset="d2"), "fit-1") == ("fit-1", "m00", 2)
 
 
-def test_of_equal_models_the_first_one_is_the_best() -> None:
-    story = Story("equal")
-    story.workers_join()
-    story.etl()
-    for run in ("fit-1", "fit-2"):
-        story.fit(models=1, epochs=1, run=run)
-        story.train("m00", 1, run=run)
-        story.finish(run)
-    assert chosen(story) == ("fit-1", "m00", 1)
-    assert chosen(Story("new")) is None
-
-
 def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
     """A fit is finished only with all its models."""
     story = Story("partly")

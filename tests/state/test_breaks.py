@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested, TaskRevoked
+from cerebro.contract.events import RunFinished, TaskRevoked
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ScheduleNow, TaskKey, breaks, schedule_now
-from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory
 from tests.state.stories import joined, lost, sub_epoch
 
@@ -53,16 +52,6 @@ def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> Non
     assert breaks.begun(story.run) == story.run.started + DOWN_S
 
 
-def test_the_clock_stands_still_while_nobody_is_there() -> None:
-    """It does not run on and then jump back."""
-    story = interrupted(is_noticed_at_once=True)
-    before = fold("one", story.log[:-2])
-    assert before.runs["fit-1"].breaks == []
-    found = [schedule_now(before, before.runs["fit-1"], story.zero + seconds) for seconds in (5.0, 40.0)]
-    assert [each.makespan_s for each in found if each] == [4.0, 4.0]
-    assert now(story, 80.0).makespan_s == 10.0
-
-
 def test_a_worker_that_stays_keeps_the_clock_going() -> None:
     """It waits, and that is idle time: for the partition of the one that is lost."""
     story = TimedStory()
@@ -86,19 +75,6 @@ def test_what_a_killed_worker_was_at_is_no_work_in_the_break() -> None:
     story.runs(sub_epoch(1, 0), 0, DOWN_S, DOWN_S + 2.0)
     found = now(story, DOWN_S + 2.0)
     assert (found.makespan_s, found.device_s, found.idle_s) == (2.0, 2.0, 0.0)
-
-
-def test_a_run_that_is_resumed_went_on_when_it_was() -> None:
-    """Workers that come back later find one break behind them, not two that overlap."""
-    story = TimedStory()
-    story.fit(models=1, partitions=2, epochs=1)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
-    story.at(3.0, RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    story.at(50.0, RunResumed(run="fit-1"))
-    story.at(60.0, lost(0), lost(1), joined(1, incarnation="b"))
-    zero = story.zero
-    assert story.run.breaks == [(zero + 3.0, zero + 50.0), (zero + 50.0, zero + 60.0)]
-    assert now(story, 61.0).makespan_s == 4.0
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

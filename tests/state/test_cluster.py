@@ -118,12 +118,6 @@ def test_the_clusters_log_says_nothing_twice(
     assert ({name: told(worker) for name, worker in state.workers.items()}, state.seq) == (known, len(before))
 
 
-def test_a_gap_in_the_clusters_log_is_noticed() -> None:
-    """As in any log."""
-    with pytest.raises(IllegalEventError, match="event 3 of the cluster follows event 1"):
-        cluster(join("w0")).apply(join("w1").model_copy(update={"seq": 3}))
-
-
 def test_a_volume_gains_and_loses_partitions() -> None:
     """All of its workers do."""
     state = cluster(
@@ -206,30 +200,6 @@ def test_an_experiment_that_nobody_works_on_does_not_grow_with_the_cluster() -> 
     assert len(pickle.dumps(story.state)) < 100_000
     story.fit()
     assert all(name.startswith("worker-") for name in story.state.workers)
-
-
-def test_workers_that_were_gone_before_it_began_are_none_of_an_experiments() -> None:
-    """It has never seen them."""
-    state = ExperimentState(name="one")
-    for event in (join("w0"), join("w1"), lose("w0"), remove("w0")):
-        state.apply(event)
-    assert list(state.workers) == ["w1"]
-
-
-def test_devices_that_a_worker_had_before_or_between_runs_are_none_of_theirs() -> None:
-    """What a schedule is measured by is what a worker had at most while a run of the experiment was open."""
-    story = Story(workers=0)
-    four, one, two = (joined(0, incarnation=life).model_copy(update={"devices": n}) for life, n in (
-        ("a", 4), ("b", 1), ("c", 2),
-    ))  # fmt: skip
-    story.tell(four, lost(0), one, joined(1))
-    assert story.state.workers["worker-0"].most_devices == 1
-    story.etl()
-    story.tell(lost(0), four, lost(0), two)
-    story.fit()
-    assert story.state.workers["worker-0"].most_devices == 2
-    story.tell(lost(0), one)
-    assert story.state.workers["worker-0"].most_devices == 2
 
 
 def test_two_attempts_on_one_device_are_found_in_the_logs() -> None:

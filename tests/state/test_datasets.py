@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey
 from tests.state.stories import DATASET, Story, joined, lost
 
@@ -60,30 +60,3 @@ def test_a_test_run_has_a_task_per_model() -> None:
     assert (run.is_complete(), run.progress()) == (False, (1, 2))
     story.do(TaskKey.parse("test-1/test/m01"), 0, TaskResult(rows=11))
     assert run.is_complete()
-
-
-def test_a_run_that_is_not_whole_has_a_task_per_model_and_partition() -> None:
-    """Predictions, and every test run in logs of older versions; it is complete when all are committed; one that fails
-    is fatal."""
-    story = Story()
-    story.tell(
-        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
-        RunStarted(
-            run="test-1",
-            plan=EvaluatePlan(
-                kind="test",
-                dataset=DATASET,
-                fit="fit-1",
-                models={"m00": 1, "m01": 2},
-                partitions={0: 5, 1: 6},
-            ),
-        ),
-    )
-    run = story.state.runs["test-1"]
-    assert list(run.tasks) == [f"test-1/test/{m}/p{p}" for m in ("m00", "m01") for p in (0, 1)]
-    for key in list(run.tasks)[:3]:
-        story.do(TaskKey.parse(key), 0, TaskResult(rows=1))
-    assert not run.is_complete()
-    assert run.progress() == (3, 4)
-    story.fail(TaskKey.parse("test-1/test/m01/p1"), 1, FailureKind.USER_ERROR)
-    assert run.fatal is not None

@@ -203,9 +203,3 @@ def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
     assert mended == before
     mended.apply(story.log[-1])
     assert mended == story.state
-
-
-def test_a_state_that_is_not_torn_is_not_folded_anew() -> None:
-    """It is the same object, and nothing is read."""
-    state = Story().state
-    assert whole(state, lambda after: pytest.fail("read")) is state

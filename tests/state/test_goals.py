@@ -7,7 +7,7 @@ import pytest
 from cerebro.contract.events import ForecastMade, RunFinished, RunPaused, RunResumed
 from cerebro.contract.runs import ForecastEnd, Goal
 from cerebro.state.goals import forecast_lines, spent, worker_hours
-from tests.state.stories import Story, joined, lost
+from tests.state.stories import Story, lost
 
 
 def begun(goal: Goal = Goal()) -> Story:  # noqa: B008 - it is immutable
@@ -32,16 +32,6 @@ def test_workers_that_were_there_before_count_from_the_beginning() -> None:
     story.tell(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
     since, until = run.pauses[-1]
     expected -= (until - since) / 3600
-    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
-
-
-def test_a_worker_that_comes_back_counts_again() -> None:
-    """From when it is there."""
-    story = begun()
-    run = story.state.runs["fit-1"]
-    story.tell(lost(1), joined(1, incarnation="b"))
-    went, came = (change.time for change in story.state.worker_changes[-2:])
-    expected = (2 * 3600 - (came - went)) / 3600
     assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
 
 
@@ -79,12 +69,6 @@ def test_what_is_said_of_a_forecast() -> None:
     assert "needs 11 workers, or until " in short
     assert short.endswith("; 4 are allowed")
     assert other.startswith("4 workers would end it at ")
-
-
-def test_a_forecast_names_the_number_that_is_there() -> None:
-    """Else it says nothing of the run as it is."""
-    with pytest.raises(ValueError, match="with the workers that are there"):
-        ForecastMade(run="fit-1", workers=3, ends=(ForecastEnd(2, 1, 2),))
 
 
 @pytest.mark.parametrize(("late_s", "said"), [(40.0, ["ended 40 s later"]), (-5.0, [])])

@@ -100,14 +100,6 @@ def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
     assert story.state.holders(DATASET, 0) == []
 
 
-def test_a_process_that_was_only_silent_keeps_what_it_made() -> None:
-    """Its registration lists what it had when it started; what it committed since counts, too."""
-    story = Story()
-    story.state.workers["worker-0"].replicas.add((DATASET, 5))
-    story.tell(lost(0), joined(0))
-    assert (DATASET, 5) in story.state.workers["worker-0"].replicas
-
-
 def test_the_result_of_a_failed_model_that_still_runs_is_kept() -> None:
     """A running sub-epoch is left to end by itself; its commit is legal though its model was given up."""
     story = Story()

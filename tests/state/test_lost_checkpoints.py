@@ -41,14 +41,6 @@ def between_epochs() -> Story:
     return story
 
 
-def test_a_validation_between_epochs_waits_for_the_next_sub_epoch() -> None:
-    """It uses up no attempt, however often the next sub-epoch is put off, and is not assigned meanwhile."""
-    story = between_epochs()
-    assert story.run.task(validation(1)).state is TaskState.PENDING
-    assert not any(str(validation(1)) in step for step in decided(story))
-    assert any("fit-1/train/m00/e2" in step for step in decided(story))
-
-
 def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() -> None:
     """The next sub-epoch starts from the same checkpoint, finds it damaged, and the one before is redone."""
     story = between_epochs()
@@ -71,48 +63,6 @@ def test_a_validation_is_given_up_when_training_goes_on_without_the_file() -> No
     story.validate(2)
     assert story.model().state is ModelState.FINISHED
     assert story.run.is_complete()
-
-
-def needed(story: Story) -> set[str]:
-    """Files of m00's checkpoints that are kept."""
-    return story.model().needed_checkpoints("loss", "min", validated=True)
-
-
-def end_of(story: Story, epoch: int) -> str:
-    """File of m00's checkpoint at the end of an epoch."""
-    return story.model().epoch_visits(epoch)[-1].file
-
-
-def test_a_checkpoint_that_no_validation_could_read_is_not_kept() -> None:
-    """Its validation was given up, so nobody reads it; whether training went on meanwhile or attempts ran out."""
-    gone_on = Story()
-    gone_on.fit(models=1, validated=True, epochs=3)
-    gone_on.epoch(1)
-    gone_on.fail(validation(1), 0, FailureKind.CHECKPOINT)
-    assert end_of(gone_on, 1) in needed(gone_on)
-    gone_on.epoch(2)
-    gone_on.validate(2)
-    gone_on.epoch(3)
-    tried = Story()
-    tried.fit(models=1, validated=True, epochs=3, max_attempts=2)
-    tried.epoch(1)
-    tried.epoch(2)
-    for _ in range(2):
-        assert end_of(tried, 1) in needed(tried)
-        tried.fail(validation(1), 0, FailureKind.CHECKPOINT)
-    for story in (gone_on, tried):
-        assert story.run.task(validation(1)).state is TaskState.FAILED
-        assert end_of(story, 1) not in needed(story)
-
-
-def test_a_checkpoint_is_kept_for_a_validation_that_may_be_retried() -> None:
-    """User code failed at it, which may be mended."""
-    story = Story()
-    story.fit(models=1, validated=True, epochs=3, max_attempts=1)
-    for epoch in (1, 2):
-        story.epoch(epoch)
-    story.fail(validation(1), 0, FailureKind.USER_ERROR)
-    assert end_of(story, 1) in needed(story)
 
 
 def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:

@@ -9,10 +9,8 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
-    TaskRevoked,
     TaskStarted,
     TrialsRecalled,
-    WorkerLost,
 )
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
@@ -89,30 +87,6 @@ def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_ru
     assert all(model.failure is None for model in run.models.values())
 
 
-def test_an_inspection_that_fails_leaves_the_run_without_a_choice() -> None:
-    """It is not tried again, and why is known."""
-    story = Story(devices=2)
-    story.fit()
-    named = started(story, INSPECT)
-    story.tell(
-        TaskFailed.model_validate({**named, "failure": Failure(kind=FailureKind.CRASH, message="died")})
-    )
-    assert story.run.inspection == Inspection(problem="died")
-    assert story.run.state is RunState.RUNNING
-
-
-def test_a_trial_whose_worker_is_lost_is_to_be_done_elsewhere() -> None:
-    """Nothing is known of its way by that."""
-    story = inspected()
-    named = started(story, DDP, (0, 1))
-    story.tell(
-        WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
-        TaskRevoked.model_validate({**named, "reason": "silent", "loss": FailureKind.CRASH}),
-    )
-    assert story.run.task(DDP).state is TaskState.PENDING
-    assert not story.run.trials
-
-
 def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_devices_than_it_takes() -> (
     None
 ):
@@ -180,29 +154,6 @@ def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Caus
         assert set(story.model(name).struck) == ({"ddp-2"} if strikes else set())
         assert story.model(name).state is ModelState.ACTIVE
     assert fold("one", story.log) == story.state
-
-
-def test_what_a_sub_epoch_was_trained_by_is_not_ruled_out_by_a_trial() -> None:
-    """The trial was wrong, or its device is another one."""
-    story = inspected(SINGLE, ParallelPlan(technique="ddp", size=2))
-    story.train(1, 0)
-    single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
-    named = started(story, single, (0,))
-    outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
-    assert not story.model("m00").struck
-    assert not story.model("m01").struck
-
-
-def test_the_last_parallel_plan_of_a_model_is_left_for_its_sub_epochs_to_judge() -> None:
-    """A trial alone ends no model."""
-    story = inspected()
-    single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
-    named = started(story, single, (0,))
-    outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
-    assert not story.model("m01").struck
-    assert story.model("m01").state is ModelState.ACTIVE
 
 
 def test_what_a_trial_shows_holds_for_no_model_that_has_changed_since() -> None:

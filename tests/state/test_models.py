@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, RunFinished, RunRequested, RunStarted, TaskRevoked
-from cerebro.contract.runs import EtlRequest
+from cerebro.contract.events import ModelRetried, TaskRevoked
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.failures import MAX_REOPENED
 from cerebro.state.models import Model
 from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit
-from tests.state.stories import SHA, Story, etl_plan, sub_epoch, validation
+from tests.state.stories import Story, sub_epoch, validation
 
 
 def model_of(
@@ -54,12 +53,6 @@ def test_an_epoch_is_the_mean_of_its_sub_epochs_weighted_by_rows() -> None:
     assert model.training_metrics(3) == {}
 
 
-def test_a_metric_that_some_sub_epoch_lacks_is_left_out() -> None:
-    """A mean over a part of the epoch would be another quantity under the same name."""
-    model = model_of([[{"loss": 1.0, "aux": 2.0}, {"loss": 3.0}]])
-    assert model.training_metrics(1) == {"loss": 2.0}
-
-
 @settings(deadline=None)
 @given(sub_epochs=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
 def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, float]]) -> None:
@@ -80,21 +73,6 @@ def test_the_direction_is_honoured(mode: str, best: int) -> None:
     """No guess from the metric's name: the same numbers, another direction, another epoch."""
     model = model_of([[{"accuracy": value}] for value in (0.5, 0.2, 0.9, 0.3)])
     assert model.best_epoch("accuracy", mode, validated=False) == best
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_the_earliest_of_equal_epochs_is_best(mode: str) -> None:
-    """Longer training that gains nothing is not preferred."""
-    model = model_of([[{"loss": 1.0}], [{"loss": 1.0}]])
-    assert model.best_epoch("loss", mode, validated=False) == 1
-
-
-def test_an_epoch_under_way_is_not_compared() -> None:
-    """It may look good on the partitions seen so far."""
-    model = model_of([[{"loss": 5.0}, {"loss": 5.0}], [{"loss": 1.0}, {"loss": 1.0}]])
-    model.take_back()
-    assert model.best_epoch("loss", "min", validated=False) == 1
-    assert model.metric("loss", 2, validated=False) is None
 
 
 def test_validation_decides_where_there_is_one() -> None:
@@ -120,24 +98,7 @@ def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max
     assert model.id == best
 
 
-def test_without_a_completed_epoch_nobody_is_best() -> None:
-    """Nor in a run that trains nothing."""
-    story = Story()
-    story.etl()
-    story.fit()
-    story.train(1, 0)
-    assert story.run.best_model() is None
-    assert story.state.runs["etl-1"].best_model() is None
-
-
 # --- checkpoints -------------------------------------------------------------------------------------
-
-
-def test_the_newest_two_checkpoints_are_needed() -> None:
-    """The next sub-epoch's input, and the one to fall back on."""
-    model = model_of([[{"loss": 1.0}] * 3], epochs=2)
-    model.take_back()
-    assert model.needed_checkpoints("loss", "min", validated=False) == {"u0", "u1"}
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", "u3"), ("max", "u1")])
@@ -146,16 +107,6 @@ def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
     values = (9.0, 1.0, 5.0, 5.0)
     model = model_of([[{"loss": value}, {"loss": value}] for value in values])
     assert model.needed_checkpoints("loss", mode, validated=False) == {best, "u6", "u7"}
-
-
-def test_epochs_that_wait_for_validation_are_needed() -> None:
-    """Until they are validated, however far training is ahead."""
-    model = model_of([[{"loss": 1.0}, {"loss": 1.0}] for _ in range(4)])
-    model.validate(1, {"loss": 7.0})
-    model.validate(3, {"loss": 5.0})
-    assert model.needed_checkpoints("loss", "min", validated=True) == {"u3", "u5", "u6", "u7"}
-    model.validate(2, {"loss": 9.0})
-    assert model.needed_checkpoints("loss", "min", validated=True) == {"u5", "u6", "u7"}
 
 
 @settings(deadline=None)
@@ -231,25 +182,6 @@ def test_what_a_failed_model_lacks_is_neither_done_nor_due() -> None:
     assert story.run.progress() == (5, 5)
     story.tell(ModelRetried(run="fit-1", model="m00"))
     assert story.run.progress() == (5, 8)
-
-
-def test_a_failed_run_does_not_look_complete() -> None:
-    """All that was wanted counts, of models and of ETL."""
-    story = Story()
-    story.fit()
-    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
-    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    story.tell(RunFinished(run="fit-1", outcome="failed", error="all 2 models failed"))
-    assert story.run.progress() == (0, 8)
-    story = Story()
-    story.tell(
-        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
-        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
-    )
-    keys = [TaskKey(run="etl-1", kind="etl", split="train", partition=p) for p in (0, 1)]
-    story.do(keys[0], 0, TaskResult(rows=10))
-    story.fail(keys[1], 1, FailureKind.USER_ERROR)
-    assert story.state.runs["etl-1"].progress() == (1, 2)
 
 
 def test_redone_are_sub_epochs_that_began_again() -> None:

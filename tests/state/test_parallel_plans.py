@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
+from cerebro.contract.events import ModelRetried, TaskFailed, TaskRevoked
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold
-from cerebro.state.parallel_plans import left, lines, parallel_plans_of, told
+from cerebro.state.parallel_plans import left, lines, told
 from tests.state.stories import Story, sub_epoch
 
 CHECKPOINTING = ParallelPlan(technique="checkpointing")
@@ -104,14 +103,6 @@ def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
     assert made.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
 
 
-def test_other_failures_strike_nothing_off() -> None:
-    """A process that crashes may have been unlucky."""
-    made = story(SINGLE, CHECKPOINTING)
-    attempt(made, SINGLE, CRASH)
-    assert labels(made) == ["single", "checkpointing"]
-    assert made.run.task(sub_epoch(1, 0)).failures == 1
-
-
 def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
     """With the reason, the largest memory seen and what could be done; the other model goes on."""
     made = story(SINGLE, CHECKPOINTING, DDP, max_attempts=2)
@@ -146,16 +137,6 @@ def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_
     assert made.model().failure == NOT_APPLICABLE
 
 
-def test_a_plan_of_an_older_version_has_one_parallel_plan() -> None:
-    """A sub-epoch that runs out of memory is done again as it was then, as often as the run allows."""
-    made = story(max_attempts=2)
-    assert parallel_plans_of(made.run) == (SINGLE,)
-    for _ in range(2):
-        assert made.model().state is ModelState.ACTIVE
-        attempt(made, SINGLE, DEVICE)
-    assert made.model().failure == DEVICE
-
-
 def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -> None:
     """Workers may have changed. What is ruled out of a model that failed otherwise stays so."""
     made = story(SINGLE, CHECKPOINTING)
@@ -167,16 +148,6 @@ def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -
     assert labels(made) == []
     made.tell(ModelRetried(run="fit-1", model="m00"))
     assert labels(made) == ["single", "checkpointing"]
-
-
-def test_a_parallel_plan_has_as_many_devices_as_it_says() -> None:
-    """An assignment that disagrees is no event of this log."""
-    made = story(SINGLE, DDP)
-    event = TaskAssigned(
-        task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", devices=(0,), parallel_plan=DDP
-    )
-    with pytest.raises(IllegalEventError, match="ddp-2"):
-        made.tell(event)
 
 
 FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)
@@ -266,10 +237,3 @@ def test_a_parallel_plan_that_crashes_is_ruled_out_with_the_last_attempt() -> No
     assert labels(made) == ["single"]
     attempt(made, SINGLE)
     assert len(made.model().visits) == 1
-
-
-def test_failures_of_earlier_versions_end_their_model_as_they_did() -> None:
-    """They do not say by which way they came, and their log goes on as it was."""
-    made = story(DDP, SINGLE)
-    attempt(made, DDP, Failure(kind=FailureKind.USER_ERROR, message="boom"))
-    assert made.model().state is ModelState.FAILED

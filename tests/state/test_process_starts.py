@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import RunFinished
-from cerebro.contract.tasks import FailureKind
 from cerebro.scheduling.validator import validate
-from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
+from cerebro.state import epoch_report, schedule_now, schedule_of
 from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory, dispatched
-from tests.state.stories import sub_epoch, validation
+from tests.state.stories import sub_epoch
 
 IMPORTS_S = 8.0
 
@@ -49,15 +47,6 @@ def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_no
     assert (now.idle_s, now.device_s, now.start_s) == pytest.approx((1.0, 8.0, 2 * start_s))
 
 
-def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
-    """In a line of its own."""
-    cold, warm = started_cold(IMPORTS_S), started_cold(0.0)
-    for story in (cold, warm):
-        story.tell(RunFinished(run="fit-1", outcome="finished"))
-    told, nothing = (schedule_lines(s.state, s.run, s.time) for s in (cold, warm))
-    assert told == [*nothing, "process starts: 16.0 device-seconds, which are no part of sub-epochs"]
-
-
 def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:
     """The bound does not know of it, so it shows as gap."""
     story = TimedStory()
@@ -67,31 +56,6 @@ def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> Non
     report = epoch_report(story.state, story.run, 1)
     assert (report.makespan_s, report.lower_bound_s) == (4.0 + IMPORTS_S, 4.0)
     assert (report.start_s, report.idle_s["worker-1"]) == (IMPORTS_S, 2.0)
-
-
-def test_an_epoch_tells_of_starts_since_the_one_before_validations_included() -> None:
-    """No start is told twice, and none is lost."""
-    story = TimedStory()
-    story.fit(models=1, epochs=2, validated=True)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 3.0, 1.0)
-    story.runs(sub_epoch(1, 1), 1, 3.0, 6.0, 2.0)
-    story.report(1)
-    story.runs(validation(1), 0, 6.0, 10.0, 4.0)
-    story.runs(sub_epoch(2, 0), 0, 10.0, 11.0)
-    story.runs(sub_epoch(2, 1), 1, 11.0, 13.0, 1.0)
-    story.report(2)
-    assert [report.start_s for report in story.run.epochs] == [3.0, 5.0]
-
-
-def test_a_sub_epoch_that_came_to_nothing_counts_from_its_start() -> None:
-    """How long its process took is not known; a crash costs time, and shows."""
-    story = TimedStory()
-    story.fit(models=1, partitions=1, epochs=1)
-    story.time = story.zero - 2
-    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
-    story.runs(sub_epoch(1, 0), 0, 5.0, 7.0 + IMPORTS_S, IMPORTS_S)
-    report = epoch_report(story.state, story.run, 1)
-    assert (report.makespan_s, report.lower_bound_s) == (7.0 + IMPORTS_S, 2.0)
 
 
 @given(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished, SchedulePlanned
-from cerebro.contract.runs import PlannedSubEpoch, TakenSpan
+from cerebro.contract.events import DevicesTaken, EpochCompleted
+from cerebro.contract.runs import TakenSpan
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.bound import least_s
@@ -20,7 +19,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.taken import taken_s
 from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
-from tests.state.stories import joined, lost, sub_epoch, validation
+from tests.state.stories import joined, lost, sub_epoch
 
 RUNS = st.builds(
     lambda seed, models, partitions, epochs, delay, start_s: dispatched(
@@ -52,12 +51,6 @@ def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
     return report.makespan_s, report.lower_bound_s, report.idle_s
 
 
-def test_an_epoch_is_measured_against_its_longest_model() -> None:
-    """Sub-epochs of the next epoch count as work of a worker, not for the bound of this epoch."""
-    story = two_models()
-    assert facts(epoch_report(story.state, story.run, 1)) == (8.0, 8.0, {"worker-0": 2.0, "worker-1": 3.0})
-
-
 def test_idle_time_of_an_epoch_begins_where_the_one_before_ended() -> None:
     """Makespan and bound are of all epochs up to it, so that they can be compared."""
     story = two_models()
@@ -87,20 +80,6 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
     assert found.lost_s == found.makespan_s - found.lower_bound_s == sum(seconds)
     told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "did not commit" in line]
     assert len(told) == bool(seconds)
-
-
-def test_validation_is_no_idle_time() -> None:
-    """A worker that validates has a task; neither makespan nor bound waits for it."""
-    story = TimedStory()
-    story.fit(models=1, validated=True)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
-    story.runs(sub_epoch(1, 1), 1, 2.0, 4.0)
-    story.runs(validation(1), 0, 4.0, 7.0)
-    story.report(1)
-    story.runs(sub_epoch(2, 1), 1, 4.0, 6.0)
-    story.runs(sub_epoch(2, 0), 0, 8.0, 10.0)
-    assert facts(story.run.epochs[0]) == (4.0, 4.0, {"worker-0": 2.0, "worker-1": 2.0})
-    assert facts(epoch_report(story.state, story.run, 2)) == (10.0, 8.0, {"worker-0": 1.0, "worker-1": 4.0})
 
 
 def test_attempts_without_result_occupy_a_worker_and_count_for_no_bound() -> None:
@@ -149,18 +128,6 @@ def test_a_failed_models_sub_epochs_took_time_too() -> None:
     assert facts(epoch_report(story.state, story.run, 2))[:2] == (9.0, 9.0)
 
 
-def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
-    """Neither before its first sub-epoch nor if all its models failed at once."""
-    story = TimedStory()
-    story.fit(models=1)
-    assert schedule_now(story.state, story.run, story.time) is None
-    assert schedule_lines(story.state, story.run, story.time) == []
-    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
-    assert facts(epoch_report(story.state, story.run, 1)) == (0.0, 0.0, {})
-    with pytest.raises(InstanceError, match="no sub-epoch of fit-1 is committed yet"):
-        schedule_of(story.run)
-
-
 def test_sub_epochs_that_run_count_up_to_now() -> None:
     """The makespan goes on, the bound knows what runs, and idle time is of all workers."""
     story = two_models()
@@ -172,47 +139,6 @@ def test_sub_epochs_that_run_count_up_to_now() -> None:
     assert (found.epoch, found.epochs, found.is_growing) == (2, 2, True)
     story.report(1)
     assert schedule_now(story.state, story.run, story.zero + 10.0) == found
-
-
-def test_a_finished_run_grows_no_more() -> None:
-    """Its makespan stays what it was at the last commit, whatever the time."""
-    story = dispatched(Random(1), models=2, partitions=2, epochs=2)
-    before = schedule_now(story.state, story.run, story.time)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
-    after = schedule_now(story.state, story.run, story.time + 1000.0)
-    assert before == after
-    assert after is not None
-    assert not after.is_growing
-    assert after.makespan_s == story.run.epochs[-1].makespan_s
-
-
-def test_a_clock_behind_the_stores_does_no_harm() -> None:
-    """Then the newest event is now."""
-    story = two_models()
-    found = schedule_now(story.state, story.run, 0.0)
-    assert found is not None
-    assert (found.makespan_s, found.gap) == (8.0, 0.0)
-
-
-def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
-    """A line each for the schedule and the plan that is followed."""
-    story = two_models()
-    plan = SchedulePlanned(
-        run="fit-1",
-        source="planner/cyclic",
-        order=(PlannedSubEpoch("worker-0", "m00", 2, 0, 0.0),),
-        makespan_s=12.1,
-        dispatch_s=13.4,
-        lower_bound_s=12.0,
-        seconds=0.5,
-    )
-    story.tell(plan)
-    assert schedule_lines(story.state, story.run, story.zero + 10.0) == [
-        "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 device-seconds; epoch 2 of 2",
-        "follows a plan of planner/cyclic: 12.1 s instead of 13.4 s",
-    ]
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
-    assert schedule_lines(story.state, story.run, story.zero + 10.0)[1].startswith("followed a plan of")
 
 
 @given(RUNS)
@@ -251,22 +177,6 @@ def test_the_log_alone_is_judged_by_the_validator(story: TimedStory) -> None:
     assert report.violations == ()
     assert report.makespan == pytest.approx(run.epochs[-1].makespan_s)
     assert report.lower_bound == pytest.approx(run.epochs[-1].lower_bound_s)
-
-
-def test_a_run_in_progress_is_judged_by_what_it_has() -> None:
-    """What is missing is named; where a model has not been, its time is estimated."""
-    story = two_models()
-    problem, schedule = schedule_of(story.run)
-    assert len(schedule.sub_epochs) == 5
-    assert problem.seconds(0, 1, 1) == 4.0
-    assert "m00" in " ".join(validate(problem, schedule, actual=True).violations)
-
-
-def test_epochs_are_noted_in_order() -> None:
-    """The fold of the story's own notes is the fold of its log."""
-    story = dispatched(Random(3), models=3, partitions=2, epochs=3)
-    assert fold("one", story.log).runs["fit-1"].epochs == story.run.epochs
-    assert [report.epoch for report in story.run.epochs] == [1, 2, 3]
 
 
 def taken(*spans: tuple[int, float, float], zero: float, until: float) -> DevicesTaken:

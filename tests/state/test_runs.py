@@ -69,14 +69,6 @@ def test_a_run_does_not_end_while_tasks_are_open() -> None:
         story.tell(RunFinished(run="fit-1", outcome="stopped"))
 
 
-def test_resuming_forgets_why_it_was_paused() -> None:
-    """Reason and missing room belong to the pause."""
-    story = run_in(RunState.PAUSED)
-    assert (story.run.reason, story.run.needs_bytes) == ("full", 5)
-    story.tell(RunResumed(run="fit-1"))
-    assert (story.run.reason, story.run.needs_bytes) == ("", 0)
-
-
 def test_the_oldest_open_run_is_the_active_one() -> None:
     """A later request waits for the end of the one before."""
     story = Story()

@@ -16,7 +16,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint, TaskResult
 from cerebro.errors import IllegalEventError
-from cerebro.state import ModelState, TaskKey, TaskState
+from cerebro.state import ModelState, TaskKey
 from cerebro.state.experiment import fold
 from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
@@ -123,18 +123,6 @@ def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
     assert newest(told) == 0
 
 
-def test_a_sub_epoch_whose_checkpoint_is_lost_has_no_savepoint() -> None:
-    """The sub-epoch before is done again: what came of its first result is not gone on from."""
-    told = story()
-    told.train(1, 0)
-    told.start(sub_epoch(1, 1), 1)
-    saved(told, 3, key=sub_epoch(1, 1), worker=1)
-    told.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
-    told.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-    assert told.run.task(KEY).state is TaskState.PENDING
-    assert told.model().saved is None
-
-
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
 def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> None:
     """The third starts from the beginning. The one that took it does not count, nor does one that got further."""
@@ -157,16 +145,6 @@ def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> 
     assert newest(told) == 0
 
 
-def test_an_attempt_that_never_ran_did_not_die_on_a_savepoint() -> None:
-    """It waited in the inbox of a worker that was lost."""
-    told = saved_at(2)
-    revoked(told)
-    for _ in range(3):
-        told.assign(KEY, 0)
-        revoked(told, loss=FailureKind.CRASH)
-    assert newest(told) == 2
-
-
 def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_beginning() -> None:
     """Perhaps only the savepoint does not suit it. From the beginning its error is its own, as ever."""
     told = saved_at(2)
@@ -174,13 +152,6 @@ def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_begin
     told.fail(KEY, 0, FailureKind.USER_ERROR)
     assert (told.model().state, newest(told)) == (ModelState.ACTIVE, 0)
     told.fail(KEY, 0, FailureKind.USER_ERROR)
-    assert told.model().state is ModelState.FAILED
-
-
-def test_who_raises_in_the_attempt_that_took_the_savepoint_is_given_up_at_once() -> None:
-    """It began at the beginning."""
-    told = saved_at(2)
-    told.break_off(KEY, 0, 1, FailureKind.USER_ERROR)
     assert told.model().state is ModelState.FAILED
 
 
@@ -238,17 +209,6 @@ def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
     assert told.run.task(KEY).is_interrupted
     told.fail(KEY, 0, FailureKind.PREEMPTED)
     assert told.state.workers["worker-0"].is_ending
-
-
-def test_what_was_asked_for_may_be_committed() -> None:
-    """The sub-epoch was about to end."""
-    told = story()
-    told.start(KEY, 0)
-    asked(told)
-    told.commit(KEY, 0)
-    assert len(told.model().visits) == 1
-    with pytest.raises(IllegalEventError):
-        asked(told)
 
 
 # --- exactly once ------------------------------------------------------------------------------------

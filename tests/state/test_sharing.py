@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.priority import HIGH, LOW, NORMAL, weight
-from cerebro.state.sharing import due_shares, queue_position_of, queue_positions
+from cerebro.state.sharing import due_shares, queue_positions
 from tests.state.stories import Story, sub_epoch
 
 weighted = st.dictionaries(
@@ -71,16 +71,6 @@ def queue(
     return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
 
 
-def test_a_run_says_what_it_is_due_and_has() -> None:
-    """In words, with a priority that is not the usual one."""
-    found = queue_positions(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
-    assert [each.line for each in found] == [
-        "runs now: due 20% of the cluster, has 3 of 4 devices",
-        "runs now: due 80% of the cluster, priority high, has 1 of 4 devices",
-    ]
-    assert [each.reason for each in found] == ["", ""], "neither could use more"
-
-
 def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
     """It has a place in the queue, and is due nothing yet. Those that were begun go on, also if they are too many."""
     given = queue("one two three four", attended("two"), attended("one"), open_runs=2)
@@ -99,14 +89,6 @@ def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
     assert found[2].due is None
     later = queue_positions(queue("one two three", attended("two"), attended("one"), open_runs=1))
     assert [each.is_attended for each in later] == [True, True, False]
-
-
-def test_a_run_that_was_just_asked_for_begins_in_a_moment() -> None:
-    """While there is room; nobody has said yet what it is due."""
-    found = queue_positions(queue("one two", attended("one", 4), open_runs=2))
-    assert [each.position for each in found] == ["runs now", "begins in a moment"]
-    assert found[1].reason == ""
-    assert found[0].due == 1
 
 
 def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_plan() -> None:
@@ -138,14 +120,6 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     assert (reasons["one"], reasons["four"]) == ("", "")
 
 
-def test_a_run_that_waits_for_devices_says_how_long_they_are_kept() -> None:
-    """As it was told; not once it has what it is due."""
-    waiting = attended("one", could_use_more=True).model_copy(update={"kept_s": 40.0})
-    found, _ = queue_positions(queue("one two", waiting, attended("two", 4)))
-    assert found.reason == "other runs have the devices, and it is next in turn; they keep them for 40 s yet"
-    assert found.with_devices([("worker-0", 0), ("worker-0", 1)]).reason == ""
-
-
 def test_a_run_that_is_alone_waits_for_nobody() -> None:
     """Whatever it could use: no other run has a device. Nor is one in the way that has none itself."""
     (alone,) = queue_positions(queue("one", attended("one", could_use_more=True)))
@@ -169,15 +143,6 @@ def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> N
     assert found.has == f"{there} of {2 * devices} devices"
     assert found.position == ("runs now" if there else "waits for a device")
     assert ("other runs have the devices" in found.reason) == (not there)
-
-
-def test_a_run_that_has_ended_stands_nowhere() -> None:
-    """Although the controller has not said so yet."""
-    given = queue("one", attended("two", 4), attended("one", 0))
-    assert queue_position_of(given, "two", "fit-1") is None
-    found = queue_position_of(given, "one", "fit-1")
-    assert found is not None
-    assert found.due == 1
 
 
 @given(

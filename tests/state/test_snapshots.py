@@ -19,7 +19,6 @@ from cerebro.state import ExperimentState
 from cerebro.state.cluster import ClusterState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import (
-    DamagedSnapshotError,
     packed,
     restored,
     restored_cluster,
@@ -135,20 +134,3 @@ def test_what_is_no_fold_is_not_believed_and_runs_nothing(content: bytes) -> Non
     assert restored(store, "one") == ExperimentState(name="one")
     assert restored_cluster(store) == ClusterState()
     assert store.asked == [("one", snapshot_format()), ("", snapshot_format())]
-
-
-def test_a_fold_of_another_kind_is_refused() -> None:
-    """By name."""
-    with pytest.raises(DamagedSnapshotError, match="holds a ClusterState, expected a ExperimentState"):
-        unpacked(packed(ClusterState()), ExperimentState)
-
-
-def test_a_torn_fold_is_not_packed() -> None:
-    """It may hold half an event."""
-    with pytest.raises(ValueError, match="torn"):
-        packed(ExperimentState(name="one", torn="event 4"))
-
-
-def test_the_cluster_is_restored() -> None:
-    """As it was packed."""
-    assert restored_cluster(Store(packed(ClusterState(seq=7)))) == ClusterState(seq=7)

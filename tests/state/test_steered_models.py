@@ -5,10 +5,9 @@ from __future__ import annotations
 from cerebro.contract.events import (
     TaskRevoked,
 )
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskState, wording
-from cerebro.state.failures import MAX_REOPENED
-from tests.state.stories import Story, sub_epoch, validation
+from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import failed, resume, retry, states, stop
 
 
@@ -43,31 +42,6 @@ def test_a_commit_that_slips_in_counts() -> None:
     assert story.model().state is ModelState.FINISHED
 
 
-def test_validations_of_a_stopped_model_may_end() -> None:
-    """What is known of its epochs is not thrown away; the last one finishes a model that was trained already."""
-    story = Story()
-    story.fit(validated=True, epochs=1)
-    story.epoch(1)
-    story.start(validation(1), 0)
-    story.tell(stop())
-    assert wording.model(story.model(), story.run) == "stopped"
-    story.commit(validation(1), 0, TaskResult(metrics={"loss": 0.5}))
-    assert story.model().validations == {1: {"loss": 0.5}}
-    assert story.model().state is ModelState.FINISHED
-
-
-def test_a_stopped_model_that_fails_has_failed() -> None:
-    """Resuming it would not help: its sub-epoch has used up its attempts."""
-    story = Story()
-    story.fit()
-    attempt = story.start(sub_epoch(1, 0), 0)
-    story.tell(stop())
-    story.break_off(sub_epoch(1, 0), 0, attempt, FailureKind.USER_ERROR)
-    assert story.model().state is ModelState.FAILED
-    story.tell(resume())
-    assert story.model().state is ModelState.FAILED
-
-
 def test_a_resumed_model_goes_on_where_it_was() -> None:
     """With the partitions that its epoch lacks."""
     story = Story()
@@ -91,29 +65,3 @@ def test_a_retried_model_has_its_attempts_counted_anew() -> None:
     assert story.model().state is ModelState.ACTIVE
     story.train(1, 1)
     assert [visit.attempt for visit in story.model().visits] == [1, 4]
-
-
-def test_a_retried_model_may_lose_its_checkpoint_as_often_again() -> None:
-    """Volumes are mended, too."""
-    story = Story()
-    story.fit()
-    for _ in range(MAX_REOPENED + 1):
-        story.train(1, 0)
-        story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-    assert states(story)["m00"] == "failed"
-    story.tell(retry())
-    for _ in range(MAX_REOPENED):
-        story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-        assert states(story)["m00"] == "active"
-        story.train(1, 0)
-    story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-    assert states(story)["m00"] == "failed"
-
-
-def test_where_a_retried_sub_epoch_ran_out_of_memory_is_still_known() -> None:
-    """So that it is tried elsewhere, or alone."""
-    story = Story()
-    story.fit(max_attempts=1)
-    story.fail(sub_epoch(1, 0), 0, FailureKind.OUT_OF_MEMORY)
-    story.tell(retry())
-    assert story.run.task(sub_epoch(1, 0)).exhausted == {"worker-0"}

@@ -11,11 +11,8 @@ from cerebro.contract.events import (
     RunResumed,
     RunStarted,
     RunStopRequested,
-    SchedulePlanned,
 )
-from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import IllegalEventError
 from cerebro.state import RunState, schedule_now, wording
 from tests.state.runs import TimedStory
 from tests.state.stories import Story, sub_epoch
@@ -62,16 +59,6 @@ def test_one_model_of_a_run_that_has_ended_goes_on_alone(outcome: str) -> None:
     assert states(story)["m02"] == "active"
 
 
-def test_a_failed_model_of_a_failed_run_is_retried() -> None:
-    """All of its models had failed; one of them is tried again."""
-    story = failed()
-    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    story.tell(ended("failed"), retry())
-    assert story.run.state is RunState.RUNNING
-    assert states(story) == {"m00": "active", "m01": "failed"}
-    assert not story.run.is_complete()
-
-
 def test_a_run_that_no_task_could_escape_stays_failed() -> None:
     """Its data will not be better for the next model."""
     story = failed()
@@ -80,20 +67,6 @@ def test_a_run_that_no_task_could_escape_stays_failed() -> None:
     before = facts(story)
     story.tell(retry(), resume("m01"))
     assert facts(story) == before
-
-
-def test_a_plan_is_not_followed_beyond_the_end_of_a_run() -> None:
-    """It was made for the workers there were."""
-    story = Story()
-    story.fit()
-    order = (PlannedSubEpoch("worker-0", "m00", 1, 0, 0.0),)
-    plan = SchedulePlanned(
-        run="fit-1", source="x", order=order, makespan_s=1, dispatch_s=2, lower_bound_s=1, seconds=0
-    )
-    story.tell(plan, ended("stopped"))
-    assert story.run.planned is not None
-    story.tell(RunResumed(run="fit-1"))
-    assert story.run.planned is None
 
 
 def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
@@ -169,11 +142,3 @@ def test_a_run_is_not_opened_again_beside_another_one(command: ClientEvent) -> N
     story.tell(RunFinished(run="fit-2", outcome="stopped"), command)
     assert story.state.active_run() is story.state.runs["fit-1"]
     assert not story.state.commands[-1].is_late
-
-
-def test_a_command_on_a_run_that_does_not_exist_is_refused() -> None:
-    """The store does not take it, so it means a foreign writer."""
-    story = Story()
-    with pytest.raises(IllegalEventError, match="no run 'fit-1'"):
-        story.tell(stop())
-    assert story.state.commands == []

@@ -6,16 +6,14 @@ import pytest
 
 from cerebro.contract.events import (
     DeletionRequested,
-    ExperimentArchived,
     RunRequested,
     RunResumed,
     SchedulerChanged,
 )
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import schedule_now, waiting_for
+from cerebro.state import waiting_for
 from cerebro.state.timeline import tries
-from tests.state.runs import TimedStory
 from tests.state.stories import Story, joined, lost, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 
@@ -34,17 +32,6 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
     assert [command.is_late for command in story.state.commands[-2:]] == [False, True]
 
 
-def test_archiving_changes_nothing_else() -> None:
-    """And can be undone."""
-    story = Story()
-    story.fit()
-    runs = repr(story.state.runs)
-    for is_archived in (True, False):
-        story.tell(ExperimentArchived(is_archived=is_archived, by="ann"))
-        assert story.state.is_archived is is_archived
-    assert repr(story.state.runs) == runs
-
-
 def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after() -> None:
     """Neither a new run nor an old one that is resumed."""
     story = Story()
@@ -61,25 +48,6 @@ def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after()
         story.tell(RunRequested(run="fit-2", request=story.run.request))
 
 
-# --- who asked for what -----------------------------------------------------------------
-def test_every_command_is_in_the_list() -> None:
-    """In order, with who, what and when."""
-    story = Story(workers=0)
-    story.fit()
-    story.tell(stop(), ExperimentArchived(is_archived=True, by="bob"), stop())
-    told = [(command.seq, command.by, command.what, command.is_late) for command in story.state.commands]
-    assert told == [
-        (1, "", "requested fit-1", False),
-        (3, "ann", "stopped model m00", False),
-        (4, "bob", "archived the experiment", False),
-        (5, "ann", "stopped model m00", True),
-    ]
-    assert [command.time for command in story.state.commands] == [
-        event.time for event in story.log if event.seq != 2
-    ]
-    assert story.state.commands[1].model == "m00"
-
-
 # --- what others make of it -----------------------------------------------------------------
 def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
     """The partition that is away is only its concern."""
@@ -91,18 +59,6 @@ def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
     story.tell(stop("m00"), stop("m01"))
     assert waiting_for(story.state, story.run) == ""
     story.tell(joined(1, incarnation="b"))
-
-
-def test_a_schedule_does_not_wait_for_a_stopped_model() -> None:
-    """The epoch shown is that of the slowest one that goes on."""
-    story = TimedStory()
-    story.fit(epochs=2, partitions=1)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
-    story.runs(sub_epoch(2, 0), 0, 4.0, 8.0)
-    story.tell(stop("m01"))
-    found = schedule_now(story.state, story.run, story.zero + 20.0)
-    assert found is not None
-    assert (found.epoch, found.makespan_s, found.is_growing) == (2, 8.0, False)
 
 
 def test_every_attempt_can_be_told() -> None:

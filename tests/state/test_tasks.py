@@ -9,7 +9,6 @@ import pytest
 
 from cerebro.contract.events import (
     ModelRetried,
-    RunPaused,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -22,9 +21,8 @@ from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
 from cerebro.state.tasks import MAX_DEVICE_FAILURES, UNCOUNTED
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
-from cerebro.state.workers import LAST
 from cerebro.worker.agent.failure_rules import MATCHED
-from tests.state.stories import Story, joined, lost, sub_epoch
+from tests.state.stories import Story, joined, sub_epoch
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]
 
@@ -125,17 +123,6 @@ def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
     story.fail(sub_epoch(1, 0), 0, kind)
     assert story.run.fatal is not None
     assert story.model().state is ModelState.ACTIVE
-
-
-def test_a_full_volume_is_noted_until_the_run_is_paused_for_it() -> None:
-    """With the room that was lacking."""
-    story = Story()
-    story.fit()
-    story.fail(sub_epoch(1, 0), 0, FailureKind.STORAGE_FULL, needs=77)
-    assert story.run.storage_full is not None
-    assert story.run.storage_full.needs_bytes == 77
-    story.tell(RunPaused(run="fit-1", reason="full", needs_bytes=77))
-    assert story.run.storage_full is None
 
 
 def fail_with(
@@ -243,20 +230,6 @@ def test_what_another_worker_does_was_the_machines_fault() -> None:
     assert fail_with(story, doubtful, partition=1).state is TaskState.PENDING
     story.train(1, 1, worker=0)
     assert [each.is_device for each in story.state.workers["worker-0"].ended] == [False, True, False, False]
-
-
-def test_only_the_last_attempts_of_a_worker_are_known_also_of_its_earlier_processes() -> None:
-    """What was taken or given back tells nothing of a machine."""
-    story = Story()
-    story.fit()
-    for _ in range(LAST + 5):
-        fail_with(story, Failure(kind=FailureKind.PREEMPTED, message="asked to end"))
-        fail_with(story, Failure(kind=FailureKind.STORAGE_FULL, message="full"))
-    assert not story.state.workers["worker-0"].ended
-    fail_with(story, Failure(kind=FailureKind.CRASH, message="died"))
-    story.tell(lost(0), joined(0, incarnation="b"))
-    assert [each.task for each in story.state.workers["worker-0"].ended] == [str(sub_epoch(1, 0))]
-    assert story.state.workers["worker-0"].ended.maxlen == LAST
 
 
 @pytest.mark.parametrize("task", ["train", "valid"])

@@ -17,7 +17,6 @@ from cerebro.contract.events import (
     ModelsAdded,
     ModelStopRequested,
     PriorityChanged,
-    SchedulePlanned,
     SubEpochSaved,
     TaskAssigned,
     TaskRevoked,
@@ -201,15 +200,6 @@ def story() -> Story:
     return story
 
 
-def test_the_later_of_two_changes_of_a_value_counts(story: Story) -> None:
-    """Of different values both."""
-    story.tell(changed(lr=1.0), changed(batch_size=2), changed(lr=2.0))
-    story.train(2, 0)
-    assert story.model().hyperparams_of(1) == {"batch_size": 1, "lr": 0.1}
-    assert story.model().hyperparams_of(2) == {"batch_size": 2, "lr": 2.0}
-    assert story.model().changes == [(2, {"batch_size": 1, "lr": 0.1})]
-
-
 def test_a_sub_epoch_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
     """The next one has the new ones."""
     story.start(sub_epoch(2, 0), 0)
@@ -325,31 +315,3 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
             model.given = 1
     assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
     assert [place.step for place in told] == [0, 4, 6, 10]
-
-
-def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
-    """Not what a model was changed to afterwards."""
-    story = Story()
-    story.fit(models=1, epochs=3)
-    story.epoch(1)
-    model = story.model()
-    before = dict(model.hyperparams)
-    story.tell(changed(lr=5))
-    assert model.hyperparams["lr"] == 5
-    assert model.hyperparams_shown(1) == model.hyperparams_shown(None) == before
-    story.epoch(2)
-    assert model.hyperparams_shown(1) == before
-    assert model.hyperparams_shown(2)["lr"] == 5
-
-
-def test_a_plan_ends_where_a_model_gets_another_priority() -> None:
-    """It was made for models of one priority."""
-    story = Story()
-    story.fit(models=2, epochs=2)
-    planned = SchedulePlanned(
-        run="fit-1", source="planner", order=(), makespan_s=1, dispatch_s=2, lower_bound_s=1, seconds=1
-    )
-    story.tell(planned)
-    assert story.run.planned is not None
-    story.tell(PriorityChanged(run="fit-1", model="m00", priority=1))
-    assert story.run.planned is None

@@ -9,7 +9,7 @@ from cerebro.contract.runs import ForecastEnd
 from cerebro.state import RunState
 from cerebro.state.goals import forecast_lines
 from cerebro.state.throughput import FORECAST, ThroughputMeter, forecast_left
-from cerebro.state.turnaround import capped_mean, turnaround_s
+from cerebro.state.turnaround import turnaround_s
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch
 
@@ -33,22 +33,6 @@ def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
 @pytest.mark.parametrize("pause", [0.0, 0.9])
 def test_the_pause_between_sub_epochs_is_measured(pause: float) -> None:
     assert turnaround_s(hopping(pause).run) == pytest.approx(pause, abs=1e-9)
-
-
-def test_a_few_pauses_count_and_an_interruption_does_not() -> None:
-    """Where tasks wait in an inbox most pauses are 0; a model that stood still for an hour is one pause of many."""
-    assert capped_mean([0.0, 0.0, 0.0, 1.0] * 10) == pytest.approx(0.25)
-    assert capped_mean([0.5] * 39 + [3600.0]) == pytest.approx(0.5)
-    assert capped_mean([]) == 0.0
-
-
-def test_a_device_without_work_does_not_pause() -> None:
-    """One model alone: the other device waits for it, and each sub-epoch starts at once."""
-    story = TimedStory(workers=2)
-    story.fit(models=1, epochs=9)
-    for number in range(10):
-        story.runs(sub_epoch(1 + number // 2, number % 2), number % 2, 200.0 + number, 201.0 + number)
-    assert turnaround_s(story.run) == 0.0
 
 
 def test_time_left_counts_the_pause() -> None:

@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunStarted, TaskFailed
+from cerebro.contract.events import RunRequested, RunStarted, TaskFailed
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
-from cerebro.state.waiting import explained
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch
-
-
-def test_a_run_that_goes_on_waits_for_nobody() -> None:
-    """While a task is open, and once the run has ended."""
-    story = Story()
-    story.fit()
-    story.start(sub_epoch(1, 0), 0)
-    assert waiting_for(story.state, story.run) == ""
-    story = Story()
-    story.fit()
-    story.tell(lost(0), lost(1), RunFinished(run="fit-1", outcome="stopped"))
-    assert waiting_for(story.state, story.run) == ""
-
-
-def test_a_pause_is_told_with_its_reason() -> None:
-    """The user reads what must be mended."""
-    story = Story()
-    story.fit()
-    story.tell(RunPaused(run="fit-1", reason="no room on the checkpoint volume"))
-    assert waiting_for(story.state, story.run) == "paused: no room on the checkpoint volume"
-
-
-def test_without_any_worker_it_waits_for_one_to_register() -> None:
-    """Nobody is blamed who never was there."""
-    story = Story(workers=0)
-    story.fit()
-    assert waiting_for(story.state, story.run) == "waiting for a worker to register"
 
 
 def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
@@ -85,14 +57,6 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     assert list(run.tasks) == [
         str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
     ]
-
-
-def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_for_them() -> None:
-    """Their number first, then what keeps each; not to a run that is paused."""
-    reason = "waiting for a worker to register"
-    told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
-    assert told == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
-    assert explained("paused: full", {}, "workers are starting: 3 of 4") == "paused: full"
 
 
 def test_what_needs_more_memory_than_is_there_says_so() -> None:

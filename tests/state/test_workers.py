@@ -17,7 +17,6 @@ from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import TaskKey, TaskState, waiting_for
-from cerebro.state.waiting import explained
 from tests.state.stories import DATASET, SHA, Story, etl_plan, joined, lost, sub_epoch
 
 P0, P1 = (DATASET, 0), (DATASET, 1)
@@ -67,14 +66,6 @@ def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
     assert held == {"worker-0": {P0}, "worker-0-etl": {P0}, "worker-9": {P0}, "worker-1": set()}
 
 
-def test_who_joins_holds_what_the_others_of_its_volume_know_of() -> None:
-    """They may have made something since it looked; and what it found, they have as well."""
-    story = pair()
-    story.tell(gone("worker-0"), on_volume("worker-2", "pod-0", "train", partitions=(1,)))
-    story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b", partitions=(0,)))
-    assert [worker.replicas for worker in story.state.workers.values()] == [{P0, P1}] * 3
-
-
 def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
     """Its disk may be another one: what was found there counts, for all of its workers."""
     story = Story(workers=0)
@@ -99,33 +90,6 @@ def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
     assert story.state.holders(*P1) == []
     assert story.model().visits[0].worker == "worker-1"
     assert "worker-1 " not in waiting_for(story.state, story.run)
-
-
-def test_what_a_removed_worker_held_stays_with_its_volume() -> None:
-    """Another worker of the volume has it."""
-    story = Story(workers=0)
-    story.tell(
-        on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
-    )
-    story.tell(gone("worker-0-etl"), WorkerRemoved(worker="worker-0-etl", reason="scaled away"))
-    assert [worker.name for worker in story.state.holders(*P0)] == ["worker-0"]
-
-
-def test_a_worker_is_removed_after_it_was_lost() -> None:
-    """What it had is open until it is taken back. A removed one may join again."""
-    story = Story()
-    story.fit()
-    removed = WorkerRemoved(worker="worker-1", reason="scaled away")
-    with pytest.raises(IllegalEventError):
-        story.tell(removed)
-    story.start(sub_epoch(1, 1), 1)
-    story.tell(lost(1), removed)
-    assert list(story.state.workers["worker-1"].open_tasks) == [str(sub_epoch(1, 1))]
-    story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="gone"))
-    assert not story.state.workers["worker-1"].open_tasks
-    story.tell(joined(1, incarnation="b"))
-    assert story.state.workers["worker-1"].is_alive
-    assert not story.state.workers["worker-1"].is_removed
 
 
 # --- partitions made once more -----------------------------------------------------------------------
@@ -208,22 +172,3 @@ def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> Non
 
 
 # --- waiting -----------------------------------------------------------------------------------------
-
-
-def test_a_worker_for_etl_alone_does_not_end_the_waiting() -> None:
-    """It cannot train; the message names who could."""
-    story = Story(workers=0)
-    story.tell(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
-    story.fit()
-    story.tell(gone("worker-0"))
-    assert waiting_for(story.state, story.run) == "waiting for a worker: worker-0 (gone)"
-
-
-def test_what_keeps_workers_from_starting_is_told_to_who_waits_for_them() -> None:
-    """And to nobody else."""
-    troubles = {"pod-1": "the image cannot be pulled"}
-    assert explained("waiting for a worker to register", troubles).endswith(
-        "; pod-1 does not start: the image cannot be pulled"
-    )
-    assert explained("paused: no room", troubles) == "paused: no room"
-    assert explained("", troubles) == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import IO, Any
@@ -87,15 +86,6 @@ class Summing(Ddp):
             parameter.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
 
 
-class Waiting(Alike):
-    """Has rank 1 wait for ever."""
-
-    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        if group.rank == 1:
-            time.sleep(600)
-        group.barrier()
-
-
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", list(KINDS))
 def test_what_comes_with_cerebro_conforms(name: str) -> None:
@@ -177,16 +167,3 @@ def test_what_is_wrong_is_found(technique: Technique, told: str) -> None:
     """With the check, the rank and the tensor."""
     with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{told}"):
         check(technique)
-
-
-def test_ranks_that_wait_for_each_other_are_ended() -> None:
-    """After a while, and told of; what they take to start does not count."""
-    with pytest.raises(SpecError, match=r"rank 1 made no progress in 'gradient' for 0.5 s"):
-        check(Waiting(), limit_s=0.5)
-
-
-def test_a_spec_needs_rows() -> None:
-    """Both are given, or none."""
-    wrong: Any = [(1.0, 2.0)]
-    with pytest.raises(SpecError, match="a spec together with rows"):
-        check(Alike(), rows=wrong)

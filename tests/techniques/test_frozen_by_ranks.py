@@ -185,15 +185,6 @@ def test_ranks_of_several_machines_write_no_base_together(
     assert len(bases(tmp_path)) == num_bases
 
 
-def test_ranks_of_several_machines_go_on_from_a_base(tmp_path: Path, ranks: Ranks) -> None:
-    """Which they name no more where they have parts of it."""
-    before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
-    for number, parallel_plan in enumerate((DDP, FSDP), 1):
-        before, _ = ranks.run(2, by_machines, True, parallel_plan, tmp_path, f"u{number}.pt", before, "")[0]
-        assert before is not None
-    assert len(bases(tmp_path)) == 1
-
-
 def refused(*args: Any) -> int:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -163,18 +163,6 @@ def by_method(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader)
     return {}
 
 
-@pytest.mark.parametrize(("technique", "params"), [("ddp", {"unused_parameters": True}), ("fsdp", {})])
-def test_methods_that_the_user_names_may_be_called(
-    technique: str, params: dict[str, Any], partition: Path, ranks: Ranks
-) -> None:
-    """And what no loss depends on stays as it is."""
-    hints = Hints(methods=("encode",))
-    _, expected, _ = by(None, "single", by_method, partition, twice)
-    found = ranks.run(2, by_with, technique, by_method, partition, twice, hints, params)[0][1]
-    for name, tensor in expected["models"][0].items():
-        assert torch.allclose(found["models"][0][name], tensor, rtol=1e-12), name
-
-
 def by_with(
     group: Group, technique: str, loop: Loop, partition: Path, make: Any, hints: Hints, params: dict[str, Any]
 ) -> Any:
@@ -212,16 +200,6 @@ def copying(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -
         checkpoint["same"] = bool(torch.equal(first(rows), network(rows)))
     assert isinstance(network, nn.Sequential)
     return metrics
-
-
-def test_a_copy_of_a_model_is_a_model_of_its_own(partition: Path, ranks: Ranks) -> None:
-    """Under ddp and in a pipeline a copy does not compute with the weights of what it was copied from."""
-    states = [
-        ranks.run(2, by, "ddp", copying, partition)[0][1],
-        by(None, "pipeline", copying, partition, size=2)[1],
-        by(None, "single", copying, partition)[1],
-    ]
-    assert [state["checkpoint"]["same"] for state in states] == [False, False, False]
 
 
 # --- what cannot be ------------------------------------------------------------------------------

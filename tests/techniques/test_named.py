@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -56,13 +54,6 @@ class Own(Technique):
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
 
 
-@pytest.mark.processes
-def test_importing_techniques_needs_no_torch() -> None:
-    """The client and the control plane do."""
-    program = "import sys, cerebro.techniques; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
 def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
     """Of a choice with what the user has fixed; a user's own is opened."""
     assert isinstance(resolve("ddp"), Ddp)
@@ -97,12 +88,6 @@ def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoic
     """With what there is."""
     with pytest.raises(SpecError, match=told):
         resolve(named)
-
-
-def test_what_was_opened_must_be_the_technique() -> None:
-    """Of the name that was sent."""
-    with pytest.raises(SpecError, match=r"expected a subclass of Technique"):
-        resolve(TechniqueChoice(name="other", code="ab" * 32), lambda code: Own)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +132,6 @@ def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
     assert kind().is_applicable(model(), Place(size=size), {"precision": "float8-emulated"}) == ""
 
 
-@pytest.mark.parametrize("technique", [Ddp(), Fsdp()])
-def test_batch_normalisation_is_not_shared_on_cpus(technique: Technique) -> None:
-    """torch has none over several processes there; on GPUs it has."""
-    coupled = model(coupled="norm (BatchNorm1d)")
-    assert "norm (BatchNorm1d) computes over all rows" in technique.is_applicable(coupled, Place(size=2), {})
-    assert technique.is_applicable(coupled, Place(size=2, kind="gpu"), {}) == ""
-
-
 def test_what_a_user_has_fixed_is_in_all_that_is_considered() -> None:
     """Each once; and another precision is never among what is considered by itself."""
     place = Place(size=2)
@@ -166,11 +143,3 @@ def test_what_a_user_has_fixed_is_in_all_that_is_considered() -> None:
             assert technique.is_exact(params)
             assert technique.checked(params) == params
     assert not Fsdp().is_exact({"precision": "bf16"})
-
-
-def test_memory_becomes_less_with_more_devices() -> None:
-    """Of a sharded model; not of a replicated one."""
-    facts = model(optimizer_bytes=8 * GIB)
-    two, four = (Fsdp().memory(facts, Place(size=size), {}) for size in (2, 4))
-    assert four.device < two.device < Single().memory(facts, Place(), {}).device
-    assert Ddp().memory(facts, Place(size=2), {}) == Ddp().memory(facts, Place(size=4), {})

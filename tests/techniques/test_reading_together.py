@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
@@ -18,7 +17,6 @@ from cerebro.worker.training import checked as checking
 from cerebro.worker.training import reading_together as reading
 from cerebro.worker.training.checkpoint import State, check, load, save
 from cerebro.worker.training.reading_together import Unchecked, load_together, read_together
-from cerebro.worker.training.sub_epoch import Trainee
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 from tests.techniques.test_sharded import MIB
@@ -138,24 +136,3 @@ def test_what_is_not_what_was_saved_is_told_by_all(
     (root / NAME).unlink()
     for says in ranks.run(2, told, root, reference):
         assert "cannot be read" in says
-
-
-def based(group: Group, root: Path, reference: CheckpointRef) -> tuple[float, str]:
-    """How far from what is there; and the base that a rank knows of then."""
-    wanted = load(root, reference, "cpu")
-    state = load_together(lambda: Unchecked(root / reference.name, reference), group, "cpu")
-    layout = state.pop("layout")
-    return distance(state, wanted), layout.base
-
-
-def test_a_checkpoint_with_a_base_is_read_together(tmp_path: Path, ranks: Ranks) -> None:
-    """Each rank reads its share of the whole, from both files."""
-    module = nn.Sequential(nn.Linear(2100, 2100), nn.Linear(2100, 10))
-    module[0].requires_grad_(False)
-    trainee = Trainee(modules=[module])
-    trainee.frozen.is_wanted = True
-    reference = trainee.save(tmp_path, NAME)
-    assert reference is not None
-    assert (tmp_path / NAME).stat().st_size < 1 * MIB
-    (base,) = (path.name for path in tmp_path.iterdir() if path.name != NAME)
-    assert ranks.run(2, based, tmp_path, reference) == [(0.0, base)] * 2

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import InspectTask, TrainTask, TrialTask
+from cerebro.contract.tasks import InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
-from cerebro.errors import NotApplicableError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.usercode.encoding import encode
@@ -22,7 +20,6 @@ from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import Linear, learn_from, volumes_in, write_split
-from trial_runner import HANDLER, KINDS
 from trial_runner.handler import Handler
 
 DEVICE = DeviceKind(kind="cpu", name="1 core")
@@ -125,20 +122,3 @@ def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_pa
     assert outcome.save_s > 0
     assert outcome.state_bytes == 4 * 3 * 4 + 2 * 4  # weight and bias thrice, and two counts of steps
     assert [path for path in volumes.checkpoints.rglob("*") if path.is_file()] == []
-
-
-def test_a_parallel_plan_that_is_not_known_does_not_apply(tmp_path: Path) -> None:
-    """It is told so, as a technique would."""
-    volumes = volumes_in(tmp_path)
-    write_split(volumes, "train", 1)
-    with handler_of(Trained(), volumes) as handler, pytest.raises(NotApplicableError, match="no technique"):
-        handler.handle(trial(ParallelPlan(technique="magic")), 1)
-
-
-def test_other_tasks_are_refused() -> None:
-    """The handler says what it is for."""
-    assert KINDS == ("inspect", "trial")
-    assert Handler.__module__ == HANDLER
-    other = TrainTask.model_construct(kind="train")  # type: ignore[call-arg]
-    with handler_of(Trained(), volumes_in(Path("/nowhere"))) as handler, pytest.raises(SpecError):
-        handler.handle(other, 1)

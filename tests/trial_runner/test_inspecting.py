@@ -17,12 +17,10 @@ from cerebro.contract.tasks import InspectTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
-from cerebro.techniques.facts import blocks
 from cerebro.worker.training.facts import facts_of, made_on_meta
 from tests.state.stories import SHA
-from tests.techniques.cases import Block, Gpt
 from trial_runner.inspection import grouped, inspect
-from trial_runner.known_parallel_plans import Offer, cache_key, known_parallel_plans, sizes
+from trial_runner.known_parallel_plans import Offer, cache_key, known_parallel_plans
 
 CPU = DeviceKind(kind="cpu", name="1 core", host_bytes=4 << 30)
 GPU = DeviceKind(kind="gpu", name="G", memory_bytes=8 << 30, host_bytes=64 << 30)
@@ -109,27 +107,6 @@ def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_
     assert facts_of(looking.modules, BASE) == facts_of(expected.modules, BASE)
 
 
-def test_sizes_count_what_is_shared_once() -> None:
-    """Tied weights are one parameter; frozen ones are not trained; the largest block is told."""
-    gpt = Gpt(3)
-    gpt.norm.weight.requires_grad_(False)
-    facts = facts_of([gpt], {"batch_size": 4})
-    count = sum(parameter.numel() for parameter in gpt.parameters())
-    assert (facts.param_bytes, facts.trainable_bytes) == (4 * count, 4 * (count - gpt.norm.weight.numel()))
-    assert facts.block_bytes == 4 * sum(parameter.numel() for parameter in gpt.blocks[0].parameters())
-    assert (facts.layers, facts.batch_size, facts.coupled) == ({"Block": 3}, 4, "")
-
-
-def test_the_repeated_class_with_most_parameters_is_the_block_unless_the_user_names_one() -> None:
-    """Not the layers within it; nothing where no class is repeated."""
-    gpt = Gpt(2)
-    assert blocks([gpt]) == list(gpt.blocks)
-    assert blocks([nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU())]) == []
-    named = facts_of([gpt], {}, hints=Hints(blocks=(nn.LayerNorm,)))
-    assert named.layers == {"LayerNorm": 5}
-    assert Block.__name__ in facts_of([gpt], {}).layers
-
-
 def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_not_apply() -> None:
     """By name and number of devices; a model that cannot be made is told with its reason, and the others go on."""
     models = {"m00": BASE, "m01": {**BASE, "broken": 1}, "m02": {**BASE, "batch_size": 1}}
@@ -147,17 +124,6 @@ def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_
     assert "no such model" in broken.problem
     assert "batch_size is 1" in {known.id: known for known in small.parallel_plans}["ddp-2"].reason
     assert found.group_of("m02") == small
-
-
-def test_only_the_techniques_and_numbers_of_devices_that_a_user_names_are_considered() -> None:
-    """And no more devices than a worker has."""
-    named = (TechniqueChoice(name="ddp"),)
-    places = (DevicePlace(device=CPU, most=4),)
-    found = inspect(Spec(), task({"m00": BASE}, techniques=named, gpus=(2, 8), places=places))
-    assert {
-        (known.parallel_plan.technique, known.parallel_plan.size) for known in found.groups[0].parallel_plans
-    } == {("ddp", 2)}
-    assert sizes(6) == [1, 2, 4, 6]
 
 
 class Halved(Technique):

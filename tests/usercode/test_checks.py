@@ -12,7 +12,7 @@ import pytest
 
 from cerebro import ETLSpec, SubEpochSpec
 from cerebro.errors import SpecError
-from cerebro.usercode.checks import check_etl_spec, check_features, check_spec, returned_names
+from cerebro.usercode.checks import check_features, check_spec, returned_names
 
 
 class Good(SubEpochSpec):
@@ -77,33 +77,6 @@ def test_what_workers_cannot_call_is_told(members: dict[str, Any], message: str)
         check(spec_with(**members))
 
 
-def test_an_asynchronous_method_is_told() -> None:
-    """Nobody would wait for it."""
-
-    async def train(self: Any, m: Any, c: Any, d: Any, h: Any) -> dict[str, float]:
-        return {}
-
-    with pytest.raises(SpecError, match=r"Mine\.train is asynchronous.*without `async`"):
-        check(spec_with(train=train))
-
-
-def test_a_class_or_something_else_is_told() -> None:
-    """A class is no object of it; a spec of the other kind is named."""
-    with pytest.raises(SpecError, match=r"run_fit takes an object: pass Good\(\) instead of Good"):
-        check(Good)
-    with pytest.raises(
-        SpecError, match=r"run_fit takes an object of a subclass of cerebro.SubEpochSpec, not a ETLSpec"
-    ):
-        check(ETLSpec())
-
-
-class Rows(ETLSpec):
-    """Lacks `mode`."""
-
-    def row_preprocessor(self, row: Any, object_dir: str) -> Any:  # type: ignore[override]
-        return row, object_dir
-
-
 class Pictures(ETLSpec):
     """Names an object."""
 
@@ -112,22 +85,6 @@ class Pictures(ETLSpec):
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
         return row, mode
-
-
-def test_a_row_function_without_mode_is_told() -> None:
-    """It is called with three arguments."""
-    with pytest.raises(
-        SpecError,
-        match=r"expected row_preprocessor\(self, row, mode, object_dir\), found .*\(self, row, object_dir\)",
-    ):
-        check_spec(Rows(), ETLSpec, "run_etl", {"row_preprocessor"})
-
-
-@pytest.mark.parametrize("columns", ["image", [1], 3, None])
-def test_columns_are_a_list_of_names(columns: Any) -> None:
-    """A single name would be taken for its letters."""
-    with pytest.raises(SpecError, match="expected a list of column names"):
-        check_spec(Pictures(columns), ETLSpec, "run_etl", {"row_preprocessor"})
 
 
 def test_columns_that_are_not_there_are_told() -> None:
@@ -202,11 +159,3 @@ def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pyte
     path.write_text("def test():\n    return {'accuracy': 1.0}\n")
     linecache.checkcache()
     assert returned_names(edited.test, "loss") is None
-
-
-@pytest.mark.parametrize("helper", [False, None, lambda self: 1, lambda self, scaler, rows, columns: scaler])
-def test_a_helper_of_an_older_spec_is_not_taken_for_fit(helper: Any) -> None:
-    """The template has had the method for less long than there are specs; what to do is said before a run."""
-    members = {"row_preprocessor": lambda self, row, mode, object_dir: (0, 0), "fit": helper}
-    with pytest.raises(SpecError, match=r"Mine\.fit .*expected .*fit\(.*rename it if it is your own helper"):
-        check_etl_spec(type("Mine", (ETLSpec,), members)(), "run_etl")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cerebro.contract.tasks import FailureKind, FittedRef
+from cerebro.contract.tasks import FailureKind
 from cerebro.errors import DataError, SpecError, VolumeError
 from cerebro.usercode import fitted
 from cerebro.worker.agent.child import failure_of
@@ -69,15 +68,3 @@ def test_a_volume_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch
     with pytest.raises(VolumeError, match=r"cannot be read now \(Stale file handle\)") as caught:
         fitted.read_fitted(path, reference)
     assert failure_of(caught.value).kind is FailureKind.UNAVAILABLE
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["/etc/x.pickle", "datasets/../../fitted/x.pickle", "datasets/d/fitted/../../../x.pickle", "x.pickle"],
-)
-def test_a_file_elsewhere_is_not_what_was_fitted(name: str) -> None:
-    """Workers tell the name, and others put it behind the root of the shared volume."""
-    known: dict[str, Any] = {"checksum": "xxh3_64:0", "size": 1}
-    FittedRef(name="datasets/0a1b/fitted/etl-1-a2.pickle", **known)
-    with pytest.raises(ValueError, match="name"):
-        FittedRef(name=name, **known)

@@ -1,11 +1,8 @@
 """What changes from one rendering to the next: what should, and nothing else."""
 
-import hashlib
 import json
 import re
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,26 +108,6 @@ def test_a_change_restarts_what_it_touches(values: str, touched: set[str]) -> No
     assert {name for name in before | after if before.get(name) != after.get(name)} == touched
 
 
-def test_new_secrets_restart_what_uses_them() -> None:
-    """Another token: all that talk to the store, and Redis; TensorBoard and the network know nothing of it."""
-    before, after = (_pods(Rendered(tuple(_fresh()))) for _ in range(2))
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"redis", "kvs-api", "controller", "dispatcher", "notebook", "worker"}
-
-
-def test_pods_carry_the_checksum_of_the_secret_that_is_made_with_them() -> None:
-    """Secrets are made once per rendering: the upgrade after an installation, which had none, restarts nobody."""
-    rendered = Rendered(tuple(_fresh()))
-    (secret,) = rendered.of("Secret")
-    text = "".join(f'\n{key}: "{secret["data"][key]}"' for key in ("redis-password", "token"))
-    found = {pod["metadata"].get("annotations", {}).get("checksum/auth") for _, pod in rendered.pods()}
-    assert found - {None} == {hashlib.sha256(text.encode()).hexdigest()}
-
-
-def _fresh() -> list[Any]:
-    return list(parse(template(CHART, "{}")))
-
-
 @pytest.mark.parametrize("values", VALUES)
 def test_selectors_and_templates_of_claims_are_free_of_versions(values: str) -> None:
     """They cannot be changed: a version or a label of the user in them would make the next upgrade fail."""
@@ -146,16 +123,6 @@ def test_selectors_and_templates_of_claims_are_free_of_versions(values: str) -> 
                 }
 
 
-def test_pods_carry_no_version_of_the_chart() -> None:
-    """A new chart with the same images restarts nothing: pods have the selector's labels, and those of the user."""
-    for values, extra in (("defaults", set[str]()), ("many", {"team"})):
-        for name, pod in render(values).pods():
-            if name == "test":
-                continue
-            wanted = {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component")} | extra
-            assert pod["metadata"]["labels"].keys() == wanted, name
-
-
 def test_another_release_shares_no_name() -> None:
     """Two releases in one namespace, each under its own name; long names stay within what Kubernetes takes."""
     names = []
@@ -165,31 +132,3 @@ def test_another_release_shares_no_name() -> None:
     assert not names[0] & names[1]
     # 63 less "-" and a hash of ten characters, which Kubernetes adds to the names of a StatefulSet's pods.
     assert all(len(name) <= 52 for kind, name in names[1] if kind in ("StatefulSet", "Deployment", "Service"))
-
-
-def test_notes_tell_how_to_reach_everything(tmp_path: Path) -> None:
-    """Token, page, notebook, TensorBoard, from outside, scale, test, and what stays after uninstalling."""
-    chart = tmp_path / "cerebro"
-    shutil.copytree(CHART, chart)
-    # Notes are printed by an installation only; this makes an object of them.
-    include = '{{ include (print $.Template.BasePath "/NOTES.txt") . | indent 2 }}'
-    (chart / "templates" / "notes.yaml").write_text(f"notes: |\n{include}\n")
-    (notes,) = [one["notes"] for one in parse(template(chart, "{}")) if "notes" in one]
-    for needed in (
-        "get secret cerebro-auth -o jsonpath='{.data.token}'",
-        "port-forward service/cerebro-dispatcher 7080:80",
-        "port-forward service/cerebro-notebook 8888:80",
-        "port-forward service/cerebro-tensorboard 6006:80",
-        'server="http://127.0.0.1:7080"',
-        "scale statefulset/cerebro-worker",
-        "helm test cerebro -n lab",
-        "`helm uninstall cerebro -n lab` keeps the data",
-        "cerebro-checkpoints",
-        "delete persistentvolumeclaim,secret,pod -l app.kubernetes.io/instance=cerebro",
-        "Each trains with 1 thread, its CPU request or limit.",
-    ):
-        assert needed in notes
-    assert " devices (" not in notes
-    several = template(chart, '{"worker": {"cores": 4, "devices": 2}}')
-    (notes,) = [one["notes"] for one in parse(several) if "notes" in one]
-    assert "Each has 2 devices (worker.devices), which train side by side" in notes

@@ -40,17 +40,6 @@ def test_volumes_of_root_are_refused_where_no_pod_may_begin_as_root(restricted: 
     restricted.helm("install", values={"storage": {**slow["storage"], "handOver": "never"}})
 
 
-@pytest.mark.parametrize("values", ["another class", "another profile"])
-def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, values: str) -> None:
-    """The check is about both together."""
-    if values == "another profile":
-        restricted.objects.replace(("namespaces", "", NAMESPACE), namespace("baseline"))
-        restricted.helm("install", values={"storage": {"className": "slow", "podClassName": "slow"}})
-    else:
-        restricted.helm("install")
-    assert restricted.objects.get(WORKERS)
-
-
 @pytest.mark.slow
 def test_helm_never_writes_the_number_of_workers(cluster: Cluster) -> None:
     """After a scale, upgrades and rollbacks keep the number and do not fail, also with another value."""

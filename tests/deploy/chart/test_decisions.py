@@ -111,23 +111,6 @@ def test_folders_of_one_node_are_not_shared_between_several(conclude: Conclude, 
     assert _decided(conclude, _case(provisioner, mode="ReadWriteMany")) == [("standard", "ReadWriteMany")]
 
 
-def test_one_node_refuses_the_mode_that_its_class_has_not(conclude: Conclude) -> None:
-    """ReadWriteMany asked for by name is not silently something else."""
-    said = _problem(conclude, _case(LOCAL_PATH, mode="ReadWriteMany"))
-    assert "storage.shared.accessMode" in said
-    assert "ReadWriteOnce" in said
-
-
-def test_a_class_named_standard_stands_in_for_the_default(conclude: Conclude) -> None:
-    """Where none is marked; otherwise the default is named, so that every revision says the same."""
-    cases = (
-        _case(HOST_PATH, default=None),
-        _case(EBS, HOST_PATH, names=("a", "standard"), default=None),
-        _case(EBS, HOST_PATH, names=("a", "standard"), default=0),
-    )
-    assert [name for name, _ in _decided(conclude, *cases)] == ["standard", "standard", "a"]
-
-
 def test_missing_classes_are_named(conclude: Conclude) -> None:
     """No default, none at all, or one that the cluster does not have."""
     assert "set storage.className to one of a, b" in _problem(
@@ -137,11 +120,6 @@ def test_missing_classes_are_named(conclude: Conclude) -> None:
     assert 'is "gp4", which the cluster does not have' in _problem(
         conclude, _case(EBS, names=("gp3",), chosen="gp4")
     )
-
-
-def test_volumes_made_by_hand_need_no_class(conclude: Conclude) -> None:
-    """ "-" is no class, on any cluster."""
-    assert _decided(conclude, _case(names=(), chosen="-", nodes=2)) == [("-", "ReadWriteMany")]
 
 
 def test_a_claim_stays_what_it_was(conclude: Conclude) -> None:
@@ -165,19 +143,6 @@ def test_what_was_left_to_the_cluster_is_left_to_it(conclude: Conclude) -> None:
         ("", "ReadWriteOnce"),
         ("-", "ReadWriteOnce"),
     ]
-
-
-def test_of_several_defaults_the_newest_is_taken(conclude: Conclude) -> None:
-    """As Kubernetes does."""
-    case = _case(EBS, LOCAL_PATH, names=("old", "new"))
-    for one, year in zip(case["cluster"]["classes"], (2024, 2026), strict=True):
-        one |= {"default": True, "created": f"{year}-01-01T00:00:00Z"}
-    assert _decided(conclude, case) == [("new", "ReadWriteOnce")]
-
-
-def test_without_a_cluster_claims_are_shared(conclude: Conclude) -> None:
-    """`helm template` sees no classes and no nodes: the default class, ReadWriteMany."""
-    assert _decided(conclude, _case(names=(), nodes=0)) == [("", "ReadWriteMany")]
 
 
 def test_secrets_that_exist_are_kept(conclude: Conclude) -> None:
@@ -224,15 +189,3 @@ def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
 
     cases = [case("auto", HOST_PATH), case("auto", LOCAL_PATH), case("always", EBS), case("never", HOST_PATH)]
     assert conclude("cerebro.storage.isRoots", cases) == ["yes", "", "yes", ""]
-
-
-def test_a_decision_tells_what_makes_the_volume(conclude: Conclude) -> None:
-    """Of the class that is chosen, be it by default."""
-    made_by_default = {"spec": {"accessModes": ["ReadWriteOnce"]}}
-    cases = [
-        _case(HOST_PATH),
-        _case(EBS, HOST_PATH, names=("gp3", "here"), chosen="here"),
-        _case(HOST_PATH, found=made_by_default),
-    ]
-    decisions = [json.loads(line) for line in conclude("cerebro.storage.decision", cases)]
-    assert [decision["provisioner"] for decision in decisions] == [HOST_PATH] * 3

@@ -168,66 +168,6 @@ def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threa
         assert (environment["CEREBRO_CORES"], environment["OMP_NUM_THREADS"]) == (number, number)
 
 
-DEVICES = {
-    "": None,
-    "{devices: 2, cores: 4}": "2",
-    "{devices: 2, cores: node}": "2",
-    "{devices: 2, resources: {worker: {requests: {cpu: 2}}}}": "2",
-    "{gpus: 4}": None,
-    "{gpus: 4, devices: 3}": "3",
-}
-"""Values of `worker` -> its devices."""
-
-
-@pytest.mark.parametrize(("values", "number"), DEVICES.items())
-def test_a_worker_has_as_many_devices_as_is_said_or_all(values: str, number: str | None) -> None:
-    """What is not said it finds itself: its GPUs, or one. The container that preprocesses has one in any case."""
-    cuda = {"images": {"worker": {"cuda": True}}}
-    rendered = render_each({each: {"worker": yaml.safe_load(each) or {}, **cuda} for each in DEVICES})[values]
-    told = dict(rendered.containers())
-    for container, wanted in (("worker", number), ("etl", "1")):
-        found = {entry["name"]: entry.get("value") for entry in told[f"worker/{container}"]["env"]}
-        assert found.get("CEREBRO_DEVICES") == wanted
-
-
-def test_the_sandbox_is_on_only_where_that_is_asked_for() -> None:
-    """As a word or as YAML reads that word; both containers of a worker run user code."""
-    asked = {"plain": {}, "on": {"sandbox": "on"}, "yaml": {"sandbox": True}, "off": {"sandbox": False}}
-    asked["with"] = {"sandbox": "on", "sandboxWritable": ["/a", "/b"]}
-    found = render_each({name: {"worker": worker} for name, worker in asked.items()})
-    for name, wanted in (
-        ("plain", ()),
-        ("on", ("on",)),
-        ("yaml", ("on",)),
-        ("off", ()),
-        ("with", ("on", "/a:/b")),
-    ):
-        told = dict(found[name].containers())
-        for container in ("worker", "etl"):
-            variables = told[f"worker/{container}"]["env"]
-            said = tuple(each["value"] for each in variables if each["name"].startswith("CEREBRO_SANDBOX"))
-            assert said == wanted
-
-
-def test_two_workers_on_two_cores_are_as_fast_as_with_one_core_told() -> None:
-    """The pods of the default values are those of ``worker.cores=1``, to the letter."""
-    kept = {"auth": {"existingSecret": "ours"}}
-    default, told = render_with(kept), render_with({**kept, "worker": {"cores": 1}})
-    assert default.pod("worker") == told.pod("worker")
-    (controller,) = default.pod("controller")["spec"]["containers"]
-    assert {"name": "CEREBRO_INSTALLED_WORKERS", "value": "2"} in controller["env"]
-
-
-def test_a_worker_with_a_node_of_its_own_may_take_all_of_it() -> None:
-    """The kubelet fills in the limit of the container itself or, without one, the node's cores."""
-    told = dict(render_with({"worker": {"cores": "node"}}).containers())
-    for container in ("worker", "etl"):
-        environment = {entry["name"]: entry for entry in told[f"worker/{container}"]["env"]}
-        for name in ("CEREBRO_CORES", "OMP_NUM_THREADS"):
-            source = environment[name]["valueFrom"]["resourceFieldRef"]
-            assert source == {"containerName": container, "resource": "limits.cpu", "divisor": "1"}
-
-
 def test_workers_and_controller_agree_on_the_lease() -> None:
     """One value for both sides of it."""
     leases = {
@@ -257,24 +197,6 @@ def test_the_page_knows_of_object_stores_where_it_is_told_to_look(values: str) -
     assert is_told is (values == "object-store")
     assert ("envFrom" in container) is is_told
     assert any(name.startswith("AWS_") for name in _told("dispatcher/dispatcher", values)) is is_told
-
-
-def test_the_page_links_what_is_there() -> None:
-    """By default where NOTES tell to forward to, with an Ingress its address, and nothing that is switched off."""
-    links = {}
-    for values in ("defaults", "ingress", "bare"):
-        told = _environment(dict(render(values).containers())["dispatcher/dispatcher"])
-        links[values] = (told.get("CEREBRO_LINK_TENSORBOARD"), told.get("CEREBRO_LINK_NOTEBOOK"))
-    assert links == {
-        "defaults": ("http://127.0.0.1:6006", "http://127.0.0.1:8888"),
-        "ingress": ("http://127.0.0.1:6006", "https://notebook.example.org"),
-        "bare": (None, None),
-    }
-
-
-def test_no_pod_is_told_of_services_by_variables() -> None:
-    """Kubernetes would set CEREBRO_REDIS_PORT and the like, which look like settings."""
-    assert all(pod["spec"]["enableServiceLinks"] is False for _, pod in render("defaults").pods())
 
 
 def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:

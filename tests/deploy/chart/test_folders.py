@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.chart.matrix import VALUES
-from tests.deploy.chart.rendering import Object, render, render_with
+from tests.deploy.chart.rendering import Object, render
 from tests.waiting import HANG_S
 
 NOBODY, OURS = 65534, 1000
@@ -46,13 +46,6 @@ def _makes(container: Object, folder: str) -> bool:
     return f"{place}/{folder}" in container["args"][0]
 
 
-def test_folders_of_root_are_left_to_who_hands_them_over() -> None:
-    """There the user could not make them."""
-    names = {name for name, _ in render_with({"storage": {"handOver": "always"}}).containers()}
-    assert "worker/hand-over" in names
-    assert not any(name.endswith("/folders") for name in names)
-
-
 @pytest.fixture
 def claim() -> Iterator[Path]:
     """A volume that belongs to user 1000, where the tests may say so, and to who runs them elsewhere."""
@@ -76,15 +69,6 @@ def _run(claim: Path) -> subprocess.CompletedProcess[str]:
         timeout=HANG_S,
         user=user,
     )
-
-
-def test_folders_are_made_once_for_all(claim: Path) -> None:
-    """Each pod asks; the second finds them."""
-    for _ in range(2):
-        assert _run(claim).returncode == 0
-    assert {(path.name, path.stat().st_uid) for path in claim.iterdir()} == {
-        (name, claim.stat().st_uid) for name in ("metrics", "logs")
-    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="folders of another user can be made by root alone")

@@ -81,26 +81,6 @@ def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]])
         _check(parse(text), exposed)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "sum(cerebro_up",
-        "sum by namespace (a)",
-        "rate(a)",
-        "a{b=c}",
-        'a{b="c"} >',
-        "absent(a[5m])",
-        "a b",
-        "1 +",
-        "a ! b",
-    ],
-)
-def test_what_is_no_promql_is_refused(wrong: str) -> None:
-    """The parser of the test above can fail."""
-    with pytest.raises(ValueError, match=re.escape(repr(wrong))):
-        parse(wrong)
-
-
 def test_every_alert_tells_what_to_do() -> None:
     """Summary, description, severity, and a place in the document where its name is a heading."""
     headings = {
@@ -163,48 +143,3 @@ def test_prometheus_finds_each_port_that_serves_metrics() -> None:
         "worker/worker": 7072,
         "worker/etl": 7073,
     }
-
-
-def test_labels_of_the_user_are_put_on_what_selectors_look_at() -> None:
-    """A Prometheus of kube-prometheus-stack asks for its release's label unless told otherwise."""
-    for kind in ("ServiceMonitor", "PrometheusRule"):
-        (one,) = render("monitoring").of(kind)
-        assert one["metadata"]["labels"]["release"] == "prometheus"
-
-
-def test_the_dashboard_is_one_of_grafana() -> None:
-    """Panels have numbers of their own, lie within 24 columns without overlapping, and take data source and namespace
-    from variables."""
-    dashboard = _dashboard()
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert max(x for x, _ in cells) < 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "namespace"}
-    assert all('namespace="$namespace"' in query for query in _dashboard_queries())
-
-
-def test_services_write_json_unless_told_otherwise() -> None:
-    """One format for all of them."""
-    for values, wanted in (("defaults", "json"), ("monitoring", "text")):
-        found = {
-            name: entry["value"]
-            for name, container in render(values).containers()
-            for entry in container.get("env", ())
-            if entry["name"] == "CEREBRO_LOG_FORMAT"
-        }
-        assert found == dict.fromkeys(
-            (
-                "controller/controller",
-                "dispatcher/dispatcher",
-                "kvs-api/kvs-api",
-                "worker/worker",
-                "worker/etl",
-            ),
-            wanted,
-        )

@@ -182,14 +182,6 @@ def test_peers_narrow_who_comes_in_and_where_pods_get_out() -> None:
         assert reaches(rendered, source, "kvs-api", 7070)
 
 
-def test_an_external_redis_is_reached_where_it_is() -> None:
-    """kvs-api gets out to the peers that the values name, and nowhere else."""
-    rendered = render("external-redis")
-    ends = {**_ends(rendered), "theirs": End(address="10.1.2.3")}
-    assert _allows(rendered, "Egress", ends["kvs-api"], ends["theirs"], 6379)
-    assert not _allows(rendered, "Egress", ends["kvs-api"], ends["internet"], 6379)
-
-
 STORES = {
     "aws": End(address="52.218.0.1"),
     "private": End(address="10.2.0.7"),
@@ -279,17 +271,3 @@ def test_workers_reach_each_other_where_they_train_together(values: str, is_open
     for port in (7191, 40_000):
         callers = {source for source in _ends(rendered) if reaches(rendered, source, "worker", port)}
         assert callers == ({"worker"} if is_open else set())
-
-
-def test_policies_can_be_left_out() -> None:
-    """networkPolicy.enabled=false: none."""
-    assert not render("bare").of("NetworkPolicy")
-
-
-def test_an_exporter_reaches_the_store_and_its_tracker_alone() -> None:
-    """Nobody reaches it; MLflow is wherever the peers say."""
-    rendered = render("export")
-    assert _callers(rendered, "kvs-api") == {"controller", "dispatcher", "worker", "test", "export"}
-    assert reaches(rendered, "export", "internet", 5000)
-    assert not reaches(rendered, "export", "redis", 6379)
-    assert not any(reaches(rendered, source, "export", 7076) for source in OUTSIDERS)

@@ -130,13 +130,6 @@ def _requests(rendered: Rendered) -> tuple[Fraction, Fraction]:
     return cpu, memory
 
 
-def test_every_container_has_a_memory_limit_by_default() -> None:
-    """What grows without end is killed itself, not its node."""
-    for name, container in render("defaults").containers():
-        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert quantity(limits["memory"]) >= quantity(requests["memory"]), name
-
-
 # --- who runs how ----------------------------------------------------------------------------------------------------
 
 
@@ -157,12 +150,6 @@ def test_redis_writes_to_disk_before_it_answers() -> None:
     assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
     (claim,) = one["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
-
-
-def test_a_broken_upgrade_of_a_set_is_mended_by_the_next_one() -> None:
-    """Under the policy OrderedReady Kubernetes waits for ever for a pod that cannot start before it replaces it."""
-    for one in render("defaults").of("StatefulSet"):
-        assert one["spec"]["podManagementPolicy"] == "Parallel"
 
 
 def test_an_external_redis_replaces_ours() -> None:
@@ -247,11 +234,6 @@ def test_gpus_belong_to_one_container() -> None:
     assert render("gpus").pod("worker")["spec"]["runtimeClassName"] == "nvidia"
 
 
-def test_no_gpu_is_asked_for_by_default() -> None:
-    """CPU only unless told."""
-    assert "gpu" not in str([container["resources"] for _, container in render("defaults").containers()])
-
-
 def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
     """The pod's name for the one that trains, with "-etl" for the one that preprocesses; each with its handlers."""
     containers = _worker("defaults")
@@ -267,15 +249,6 @@ def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
         assert names.index("CEREBRO_POD") < names.index("CEREBRO_WORKER"), "expansion needs this order"
 
 
-def test_shared_memory_is_larger_than_the_64_mib_of_a_container() -> None:
-    """Both containers of a worker have /dev/shm in memory, of the size that the values say."""
-    spec = render("defaults").pod("worker")["spec"]
-    volumes = {volume["name"]: volume.get("emptyDir") for volume in spec["volumes"]}
-    for container in spec["containers"]:
-        (name,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
-        assert volumes[name] == {"medium": "Memory", "sizeLimit": "1Gi"}
-
-
 @pytest.mark.parametrize("name", ["notebook", "tensorboard"])
 def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None:
     """On the pod's port something small listens; TensorBoard, which asks for no password, on loopback alone."""
@@ -285,54 +258,6 @@ def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None
     assert container["command"] == ["python", "-P", "-m", "cerebro.runtime.on_demand", listens, "--"]
     assert "--port={port}" in container["args"]
     assert ("--host=127.0.0.1" in container["args"]) == (name == "tensorboard")
-
-
-def test_workers_spread_over_nodes_and_yield_to_the_control_plane() -> None:
-    """Topology spread selects the workers themselves. The store, controller and page come first; workers push nobody
-    out, and nobody's notebook, TensorBoard or test pushes a worker out."""
-    rendered = render("defaults")
-    spec = rendered.pod("worker")["spec"]
-    (spread,) = spec["topologySpreadConstraints"]
-    selector = rendered.get("StatefulSet", "worker")["spec"]["selector"]
-    assert (spread["topologyKey"], spread["labelSelector"]) == ("kubernetes.io/hostname", selector)
-    classes = {one["metadata"]["name"]: one for one in rendered.of("PriorityClass")}
-    workers = classes[spec["priorityClassName"]]
-    assert workers["preemptionPolicy"] == "Never"
-    for name, pod in rendered.pods():
-        own = classes[pod["spec"]["priorityClassName"]]
-        is_first = name in ("redis", "kvs-api", "controller", "dispatcher")
-        assert own["value"] > workers["value"] if is_first else own == workers, name
-
-
-def test_components_are_placed_as_told() -> None:
-    """controlPlane places everything but workers; a component's own words replace it; workers have theirs."""
-    rendered = render_with(
-        {
-            "controlPlane": {"nodeSelector": {"pool": "control"}},
-            "notebook": {"nodeSelector": {"pool": "people"}},
-            "worker": {"nodeSelector": {"pool": "gpu"}},
-        }
-    )
-    pools = {name: pod["spec"]["nodeSelector"]["pool"] for name, pod in rendered.pods()}
-    assert pools.pop("worker") == "gpu"
-    assert pools.pop("notebook") == "people"
-    assert set(pools.values()) == {"control"}
-
-
-def test_images_are_named_by_registry_tag_and_digest() -> None:
-    """The registry comes in front of all; a digest wins over tags; without a tag it is the chart's version."""
-    plain_tag = dict(render("defaults").containers())["worker/etl"]["image"]
-    registry = dict(render("gpus").containers())["worker/etl"]["image"]
-    digest = dict(render("existing").containers())["controller/controller"]["image"]
-    assert plain_tag.startswith("cerebro/cerebro-worker:")
-    assert registry == "registry.example.org:5000/team/cerebro/cerebro-worker:9.9"
-    assert digest == "cerebro/cerebro-control@sha256:" + "ab" * 32
-
-
-def test_kvs_api_needs_no_more_threads_for_more_workers() -> None:
-    """Who waits for news holds none."""
-    (container,) = render("many").pod("kvs-api")["spec"]["containers"]
-    assert plain(container)["CEREBRO_THREADS"] == "64"
 
 
 def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> None:
@@ -385,14 +310,6 @@ def test_users_and_groups_can_be_left_to_the_cluster() -> None:
     for name, pod in render_with({"podSecurityContext": {"runAsGroup": None, "fsGroup": 7}}).pods():
         context = pod["spec"]["securityContext"]
         assert (context["runAsUser"], context["fsGroup"], "runAsGroup" in context) == (1000, 7, False), name
-
-
-def test_no_container_names_a_user_where_the_cluster_chooses() -> None:
-    """Neither the container's security context nor its command has a number."""
-    left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
-    for name, container in render_with(left_out).containers():
-        assert "runAsUser" not in container["securityContext"], name
-        assert "1000:1000" not in str(container), name
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -199,8 +199,3 @@ def test_volumes_are_writable_for_those_who_write() -> None:
             if mount["mountPath"].startswith("/volumes/") and not mount.get("readOnly")
         }
         assert writable == WRITABLE.get(name, set()), name
-
-
-def test_user_claims_replace_ours() -> None:
-    """With claims of the user for all, the chart makes none."""
-    assert not render("existing").of("PersistentVolumeClaim")

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from tests.deploy.chart.matrix import VALUES
-from tests.deploy.chart.rendering import HelmError, refusals_of_checks, refusals_of_schema, render_with
+from tests.deploy.chart.rendering import refusals_of_checks, refusals_of_schema
 
 CONTRADICTIONS = {
     "autoscaler.mode is act, and worker.shards.whenScaled is Delete": (
@@ -120,22 +119,3 @@ def test_contradictions_are_refused(message: str, contradicted: Mapping[str, str
 def test_mistakes_are_refused(field: str, mistaken: Mapping[str, str]) -> None:
     """The schema names the field."""
     assert re.search(field, mistaken[field].replace("/", "."))
-
-
-def test_values_that_fit_together_are_not_refused() -> None:
-    """What tells of contradictions and mistakes says nothing of other values."""
-    sets = {"none": {}, **VALUES}
-    assert set(refusals_of_checks(sets).values()) == set(refusals_of_schema(sets).values()) == {""}
-
-
-def test_all_contradictions_are_told_at_once() -> None:
-    """Nobody mends one field only to be told of the next."""
-    with pytest.raises(HelmError) as refused:
-        render_with(
-            {
-                "worker": {"gpus": 1},
-                "redis": {"external": {"enabled": True}},
-                "dispatcher": {"ingress": {"enabled": True}},
-            }
-        )
-    assert str(refused.value).count("\n  - ") == 3

@@ -125,11 +125,6 @@ def _generated(values: str) -> Mapping[str, str]:
     return data
 
 
-def test_a_secret_of_the_user_replaces_ours() -> None:
-    """With auth.existingSecret none is made."""
-    assert not render("existing").of("Secret")
-
-
 @pytest.mark.parametrize("values", VALUES)
 def test_uninstalling_keeps_secret_and_claims(values: str) -> None:
     """All claims and the Secret are kept; nothing else is; claims of StatefulSets stay with or without them."""
@@ -143,14 +138,3 @@ def test_uninstalling_keeps_secret_and_claims(values: str) -> None:
         assert is_kept(one) == (one["kind"] in ("PersistentVolumeClaim", "Secret")), one["metadata"]["name"]
     for one in rendered.of("StatefulSet"):
         assert one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
-
-
-def test_a_test_pod_that_failed_stays_until_the_next_one() -> None:
-    """Its log can be read; one that succeeded goes, or an uninstallation would leave it. It ends by itself."""
-    (pod,) = render("defaults").of("Pod")
-    assert pod["metadata"]["annotations"] == {
-        "helm.sh/hook": "test",
-        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
-    }
-    assert pod["spec"]["restartPolicy"] == "Never"
-    assert pod["spec"]["activeDeadlineSeconds"] == 900

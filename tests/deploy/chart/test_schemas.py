@@ -13,7 +13,7 @@ import yaml
 from kubernetes_validate import utils as library
 
 from tests.deploy.chart.matrix import VALUES
-from tests.deploy.chart.rendering import CHART, ROOT, Object, parse, render, run
+from tests.deploy.chart.rendering import CHART, ROOT, Object, render, run
 
 VERSIONS = list(dict.fromkeys(map(library.major_minor, library.all_versions())))[-3:]
 """The newest three minor versions of Kubernetes whose schemas are installed."""
@@ -34,22 +34,6 @@ def test_every_object_passes_the_strict_schema_of_kubernetes(
         kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_an_older_kubernetes_is_sent_no_field_that_it_does_not_know() -> None:
-    """What came with 1.27 is left out before; 1.20 gets a disruption budget that it knows."""
-    arguments = ("template", "cerebro", str(CHART), "--kube-version")
-    for one in parse(run(*arguments, "1.25.0")):
-        kubernetes_validate.validate(one, "1.25", strict=True)
-    budgets = [one for one in parse(run(*arguments, "1.20.2")) if one["kind"] == "PodDisruptionBudget"]
-    assert [one["apiVersion"] for one in budgets] == ["policy/v1beta1"]
-
-
-def test_the_strict_schemas_would_notice() -> None:
-    """A misspelt field is an error: the check above can fail."""
-    service = {**render("defaults").get("Service", "kvs-api"), "spec": {"selektor": {}}}
-    with pytest.raises(kubernetes_validate.ValidationError, match="selektor"):
-        kubernetes_validate.validate(service, VERSIONS[-1], strict=True)
-
-
 @pytest.mark.parametrize(
     "values", [pytest.param(name, marks=[] if name == "many" else [pytest.mark.slow]) for name in VALUES]
 )
@@ -58,15 +42,6 @@ def test_helm_lint_has_nothing_to_say(values: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(VALUES[values]))
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
-
-
-def test_no_object_is_made_twice() -> None:
-    """Kind and name are unique, and every object of the namespace says which."""
-    for name in VALUES:
-        found = [(one["kind"], one["metadata"]["name"]) for one in render(name).objects]
-        assert len(found) == len(set(found)), name
-        loose = {one["kind"] for one in render(name).objects if "namespace" not in one["metadata"]}
-        assert loose <= {"PriorityClass"}, name
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:

@@ -34,13 +34,6 @@ def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Pa
         store.kvs.watch({"one": 0}, 0, 0.0)
 
 
-def test_the_log_itself_says_which_event(store: Store) -> None:
-    """To whoever reads it."""
-    store.write_cluster_log(NEWER)
-    with pytest.raises(UnreadableClusterLogError, match=r"event 1, cannot be read.*'WorkerSold'"):
-        store.kvs.cluster_log()
-
-
 @pytest.mark.parametrize("event", [NEWER, TWICE])
 def test_the_controller_stands_by(
     store: Store,

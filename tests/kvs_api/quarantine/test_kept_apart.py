@@ -86,21 +86,6 @@ def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Wo
     assert [(item.task, item.cancel) for item in found] == [(task, False), (task, True)]
 
 
-def test_a_record_that_cannot_be_read_is_the_same_case(
-    store: Store, tmp_path: Path, controlled: Work
-) -> None:
-    """It is in the list by its name, and can be deleted."""
-    store.begin("bad", tmp_path)
-    store.damage("bad")
-    store.begin("good", tmp_path)
-    controlled(lambda: store.kvs.queue() == ())
-    mark = store.mark("bad")
-    assert mark is not None
-    assert mark.seq == 0
-    with pytest.raises(UnreadableError, match="'bad' cannot be read"):
-        store.kvs.experiment("bad")
-
-
 def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Path) -> None:
     """But deletion. Restored, its run is in the queue where it ends, and the log goes on."""
     store.begin("bad", tmp_path)
@@ -123,16 +108,3 @@ def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Pat
     ]
     store.kvs.append("bad", RunStopRequested(run="etl-1"))
     assert store.types("bad") == ["RunRequested", "RunStopRequested"]
-
-
-def test_what_can_still_not_be_read_is_quarantined_again(
-    store: Store, tmp_path: Path, controlled: Work
-) -> None:
-    """Restoring it too early costs nothing."""
-    store.begin("bad", tmp_path)
-    store.write("bad", NEWER)
-    controlled(lambda: store.mark("bad"))
-    store.kvs.restore("bad")
-    assert store.mark("bad") is None
-    controlled(lambda: store.mark("bad"))
-    assert store.kvs.queue() == ()

@@ -16,7 +16,6 @@ from cerebro.client.commands import CommandsMixin
 from cerebro.client.session import Session
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
-from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested
 from cerebro.contract.records import Unreadable
 from cerebro.errors import ConflictError, UnreadableError
@@ -78,29 +77,6 @@ def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, t
     assert [entry.experiment for entry in store.kvs.queue()] == ["good", "bad"]
 
 
-def test_one_that_is_worked_on_beyond_those_that_may_be_is_not_deleted_unread(
-    store: Store, tmp_path: Path
-) -> None:
-    """It was begun before fewer might be open."""
-    for name in ("good", "bad"):
-        store.begin(name, tmp_path)
-    store.write("bad", NEWER)
-    told = api.Attended(runs=(api.AttendedRun(experiment="bad", run="etl-1"),))
-    for _ in range(2):
-        store.kvs.lead("controller", 60.0, open_runs=1, attended=told)
-    with pytest.raises(ConflictError, match="etl-1"):
-        store.kvs.append("bad", DeletionRequested(), is_unread=True)
-
-
-def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path: Path) -> None:
-    """It can be stopped."""
-    store.begin("good", tmp_path)
-    store.begin("bad", tmp_path)
-    with pytest.raises(ConflictError, match="etl-1"):
-        store.kvs.append("bad", DeletionRequested())
-    assert len(store.kvs.queue()) == 2
-
-
 def test_a_notebook_may_restore_it(bad: Store) -> None:
     """Its run is queued again."""
     commands = CommandsMixin()
@@ -117,22 +93,6 @@ def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int
     monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
     monkeypatch.setattr(experiment_commands, "_DELETION_TIMEOUT_S", 0.0)
     return lambda command: cli.main(command.split())
-
-
-def test_the_command_line_says_it_in_the_list_and_alone(
-    terminal: Callable[[str], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The list goes on to the others; alone, what came before is shown."""
-    assert terminal("status") == 0
-    shown = capsys.readouterr().out
-    assert "unreadable" in shown
-    assert "event 2 of experiment 'bad' cannot be read" in shown
-    assert terminal("status bad") != 0
-    told = capsys.readouterr()
-    assert "etl-1" in told.out
-    assert "event 2 of experiment 'bad' cannot be read" in told.err
-    assert terminal("stop bad") != 0
-    assert "event 2 of experiment 'bad' cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_record", [False, True])

@@ -115,14 +115,6 @@ def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
     assert (answer.status_code, "is ada's and in no project" in answer.text) == (403, True)
 
 
-def test_an_experiment_from_before_is_an_admins(place: Place) -> None:
-    """It has no owner: nobody can say that it was theirs."""
-    place.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS, author="ada"))
-    answer = place.append(place.person("ada"), requested("etl-1"))
-    assert (answer.status_code, "made before there were users" in answer.text) == (403, True)
-    assert place.append(OPERATOR, requested("etl-1")).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("project", "status", "why"),
     [("vision", 200, ""), ("secret", 403, "ada is not in project 'secret'"), ("", 400, "vision, text")],
@@ -132,13 +124,6 @@ def test_a_project_is_one_that_its_owner_is_in(place: Place, project: str, statu
     answer = place.create(place.person("ada", Role.MEMBER, "vision", "text"), project=project)
     assert answer.status_code == status
     assert why in answer.text
-
-
-def test_a_project_that_is_no_name_is_refused(place: Place) -> None:
-    """400, with the field."""
-    body = {"name": "one", "locators": LOCATORS.model_dump(), "project": "No Name"}
-    answer = place.ask(OPERATOR, "PUT /v1/experiments/one", body)
-    assert (answer.status_code, "project" in answer.text) == (400, True)
 
 
 def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> None:

@@ -68,19 +68,6 @@ def test_models_are_counted_over_what_is_added_to_a_run(place: Place) -> None:
     assert (answer.status_code, "6 used, 5 allowed" in answer.text) == (409, True)
 
 
-def test_the_default_holds_for_who_has_none(place: Place) -> None:
-    """Also for owners of experiments in no project, each by themselves."""
-    limit(place, "default", open_runs=1)
-    ada, bob = place.person("ada"), place.person("bob")
-    place.create(ada, "one")
-    place.create(ada, "two")
-    place.create(bob, "three")
-    assert place.append(ada, requested("etl-1"), "one").status_code == 200
-    answer = place.append(ada, requested("etl-1"), "two")
-    assert (answer.status_code, "ada would be over its quota" in answer.text) == (409, True)
-    assert place.append(bob, requested("etl-1"), "three").status_code == 200
-
-
 class ByRole:
     """A store in which each call is made with the token of who makes it."""
 
@@ -128,13 +115,6 @@ def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> No
         409,
         True,
     )
-
-
-@pytest.mark.parametrize("quota", [{"open_runs": -1}, {"hours": 3}, {"worker_hours": "nan"}])
-def test_a_quota_that_makes_no_sense_is_refused(place: Place, quota: dict[str, object]) -> None:
-    """400; nothing is set."""
-    assert place.ask(OPERATOR, "PUT /v1/quotas/vision", quota).status_code == 400
-    assert place.store.usages() == ()
 
 
 def test_quotas_are_audited(place: Place) -> None:

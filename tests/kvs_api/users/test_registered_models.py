@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import redis
-
 from cerebro.contract.identity import Role
 from cerebro.contract.registry import AliasRequest, ModelVersion, VersionOutcome
-from kvs_api import keys
-from tests.kvs_api.real import Service
 from tests.kvs_api.test_registry import ASKED, COPY
 from tests.kvs_api.users.people import SERVICES, Place
 
@@ -41,16 +37,3 @@ def test_nobody_else_registers_under_a_name_or_moves_its_aliases(place: Place) -
     assert "the registered model 'digits' belongs to vision" in refused.text
     assert place.ask(ada, "POST /v1/registry/digits/aliases", champion).status_code == 200
     assert place.ask(eve, "POST /v1/registry/digits/aliases", champion).status_code == 200
-
-
-def test_a_name_whose_owner_cannot_be_read_is_an_admins(service: Service, place: Place) -> None:
-    """Until its first version can be read: nobody else adds to it by way of the second one."""
-    ada, eve = place.person("ada", Role.MEMBER, "vision"), place.person("eve", Role.ADMIN)
-    place.create(ada)
-    for _ in range(2):
-        assert place.ask(ada, "POST /v1/registry/digits", ASKED).status_code == 200
-    with redis.Redis.from_url(service.database.url) as database:
-        database.hset(keys.registered("digits"), "version:1", "damaged")
-    refused = place.ask(ada, "POST /v1/registry/digits", ASKED)
-    assert (refused.status_code, "cannot be read" in refused.text) == (403, True)
-    assert place.ask(eve, "POST /v1/registry/digits", ASKED).status_code == 200

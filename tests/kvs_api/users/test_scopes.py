@@ -124,15 +124,6 @@ def test_the_table_of_routes_and_roles_is_exact(place: Place) -> None:
         assert place.ask(OPERATOR, path, b"{").status_code == place.ask(known[A], path, b"{").status_code
 
 
-def test_a_refusal_says_who_may(place: Place) -> None:
-    """And who was asked for."""
-    answer = place.ask(place.person("ada", Role.VIEWER), "POST /v1/experiments/one/events", b"{")
-    assert answer.json == {
-        "error": "ForbiddenError",
-        "message": "ada is viewer, and this needs the scope 'steer', which member or admin has",
-    }
-
-
 def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
     """It reads and does nothing else; it makes no token that may more."""
     reads = place.made(name="ada", role=Role.ADMIN, scopes=(Scope.READ, Scope.TOKENS)).token

@@ -153,15 +153,6 @@ def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why:
     assert why in answer.text
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"days": 0}, {"days": 366}, {"role": "worker"}, {"name": "a\nb"}, {"name": ""}, {"rights": "all"}],
-)
-def test_a_token_that_makes_no_sense_is_refused(place: Place, asked: dict[str, Any]) -> None:
-    """400; services have no tokens of this kind."""
-    assert place.ask(OPERATOR, "POST /v1/tokens", asked).status_code == 400
-
-
 def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """409, with how many there are. One that has ended counts no more."""
     monkeypatch.setattr("kvs_api.tokens.MAX_TOKENS", 2)
@@ -171,16 +162,6 @@ def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.Monkey
     assert (answer.status_code, "has 2 tokens, at most 2" in answer.text) == (409, True)
     place.ask(OPERATOR, f"DELETE /v1/tokens/{last.record.id}")
     place.person("ada")
-
-
-def test_when_a_token_was_used_is_listed(place: Place) -> None:
-    """To the minute: so that one sees which are needed no more."""
-    made = place.made(name="ada")
-    assert place.store.tokens()[0].used is None
-    place.ask(made.token, "GET /v1/experiments")
-    used = place.store.tokens()[0].used
-    assert used is not None
-    assert abs(used - time.time()) < 60
 
 
 def test_the_audit_list_is_bounded_and_read_from_its_end(
@@ -336,30 +317,6 @@ def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
         SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=json.dumps(somebody.model_dump(mode="json"))
     )
     assert answer.status_code == 403
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["ada", "admin@example.org", "Brian", "Boris", "B. Rain", "Ad Min", "\u674e Zo\u00eb", "Controllerova"],
-)
-def test_other_names_are_free(place: Place, name: str) -> None:
-    """A name may contain a reserved one, such as Controllerova."""
-    assert place.made(name=name).record.principal.name == name
-
-
-def test_a_member_called_admin_of_before_opens_nothing(service: Service, place: Place) -> None:
-    """Neither experiments nor tokens of the operator; the operator's own narrower tokens work."""
-    made = place.made(name="ada", role=Role.MEMBER)
-    with redis.Redis.from_url(service.database.url) as client:
-        changed = made.record.principal.model_copy(update={"name": "admin"})
-        content = made.record.model_copy(update={"principal": changed}).model_dump_json()
-        client.hset(f"cerebro:2:token:{made.record.id}", "record", content)
-    answer = place.ask(made.token, "GET /v1/whoami")
-    assert (answer.status_code, "is reserved" in answer.text) == (403, True)
-    assert place.create(OPERATOR, "one").status_code == 200
-    own = place.made(role=Role.MEMBER)
-    assert place.ask(own.token, "GET /v1/tokens").status_code == 200
-    assert place.append(own.token, requested("etl-1")).status_code == 200
 
 
 def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) -> None:

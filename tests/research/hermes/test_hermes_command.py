@@ -20,12 +20,3 @@ def test_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["scenario"] == "hermes-12"
     assert [f"{row['mean']:.2f}" for row in found["rows"]] == [hermes.split()[5], promising.split()[5]]
-
-
-@pytest.mark.parametrize("option", [["--sigma", "0.1"], ["--svg", "charts"], ["--policy", "cyclic"]])
-def test_what_does_not_fit_is_a_mistake(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said in one line, with what to do."""
-    assert command.main(["simulate", "hermes-4", *option]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("python -m research simulate: hermes-4 ")
-    assert len(told.splitlines()) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.scheduling.convergence import Sample, forecast
-from cerebro.scheduling.convergence.curves import GOAL, HALF_LIVES, condensed
+from cerebro.scheduling.convergence.curves import HALF_LIVES, condensed
 
 counts = st.integers(1, 9)
 values = st.floats(0, 100)
@@ -30,15 +30,6 @@ def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None
     told = along(half, is_power=is_power, floor=1.0, height=4.0, done=0.5)
     end = half / (half + 1) if is_power else 2 ** (-1 / half)
     assert forecast(told, 0.5).final == pytest.approx(1.0 + 4.0 * end, abs=0.2)
-
-
-def test_what_has_fallen_has_reached_its_goal() -> None:
-    """Of a curve that is flat by now nothing is left to wait for; of one that has only begun to fall, most is."""
-    fallen = forecast(along(0.05, is_power=False, floor=1.0, height=4.0, done=0.8), 0.8)
-    begun = forecast(along(2.0, is_power=False, floor=1.0, height=4.0, done=0.1), 0.1)
-    assert sum(each.weight for each in fallen.predictions if each.left <= 0) > GOAL
-    assert sum(each.weight for each in begun.predictions if each.left > 0) > GOAL
-    assert sum(each.weight * each.left for each in begun.predictions) > 0.4
 
 
 @given(samples, st.floats(0, 1))

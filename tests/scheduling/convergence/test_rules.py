@@ -69,21 +69,6 @@ def test_who_is_to_be_good_soonest_goes_first() -> None:
     assert fast > worse
 
 
-def test_quick_sub_epochs_count() -> None:
-    """Of two models that are alike the one whose training takes half as long is worth twice as much."""
-    model = falling(0.1)
-    quick, long, *_ = promising([replace(model, total_s=50.0), model, FLAT, FLAT])
-    assert quick == pytest.approx(2 * long)
-
-
-def test_models_are_looked_at_before_they_are_compared() -> None:
-    """Who was never trained goes first until four were; then it is worth twice the mean."""
-    assert promising([falling(0.1), FLAT, UNSEEN, FLAT, UNSEEN]) == [0.0, 0.0, math.inf, 0.0, math.inf]
-    *seen, hope = promising([falling(0.1), FLAT, falling(3.0), FLAT, UNSEEN])
-    assert hope == pytest.approx(2 * sum(seen) / 4)
-    assert promising([UNSEEN, falling(0.1)])[0] == math.inf
-
-
 @given(progresses)
 def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
     """After all others, which are compared as if it were not there."""
@@ -106,13 +91,6 @@ def test_rules_tell_a_number_of_each_model(models: list[Progress]) -> None:
         assert rule(models) == found
 
 
-def test_what_models_were_compared_with_before_does_not_count() -> None:
-    """What is kept of a decision is no part of the next one."""
-    models = [falling(0.1), falling(0.5), falling(3.0), FLAT]
-    assert promising([*models, falling(0.1, floor=0.5)])[:4] != promising(models)
-    assert promising(models) == promising([replace(model) for model in models])
-
-
 @given(progresses, st.randoms(use_true_random=False))
 def test_the_order_of_models_does_not_count(models: list[Progress], random) -> None:  # type: ignore[no-untyped-def]
     order = list(range(len(models)))
@@ -120,23 +98,6 @@ def test_the_order_of_models_does_not_count(models: list[Progress], random) -> N
     for rule in (promising, hermes, slaq):
         found = rule(models)
         assert rule([models[n] for n in order]) == pytest.approx([found[n] for n in order])
-
-
-def test_among_many_one_more_is_compared_alone() -> None:
-    """What the others are worth is not looked at again; by the time there are an eighth more it is."""
-    rng = random.Random(3)
-    models = [
-        replace(falling(rng.uniform(0.2, 2.0), floor=rng.uniform(3, 5)), since=float(number))
-        for number in range(130)
-    ]
-    promising(models[:128])
-    against = [set(model.worth_against) for model in models[:128]]
-    assert len({frozenset(each) for each in against}) == 1
-    promising(models)
-    assert [set(model.worth_against) for model in models] == [against[0]] * 130
-    later = [*models, *(replace(falling(0.1, floor=4.9, start=9.0), since=200.0) for _ in range(14))]
-    promising(later)
-    assert set(later[0].worth_against) != against[0]
 
 
 @pytest.mark.slow
