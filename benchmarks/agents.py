@@ -4,8 +4,8 @@
 that
 an agent uses all the time: on one it waits for its inbox, on the other it reports every two seconds, and tells what
 begins and ends. A partition is made at once, a sub-epoch of training takes `SUB_EPOCH_S` seconds and is followed by the
-next one that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs` and the real
-agent send; the bodies are made by the contract's models.
+next one that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs.client` and
+the real agent send; the bodies are made by the contract's models.
 
 Commands come on standard input, one a line: ``measure`` begins to keep how long reports take, ``told`` prints that as
 JSON and forgets it.
@@ -25,8 +25,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from cerebro.contract import api
 from cerebro.contract.records import Device, Replica, WorkerRecord, WorkerUsage
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, InboxItem, TaskResult
 
 REPORT_S, LEASE_S, INBOX_S = 2.0, 10.0, 20.0

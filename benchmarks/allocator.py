@@ -1,4 +1,5 @@
-"""What the settings of the C allocator bring (`cerebro.worker.agent.allocator`): processor time and memory of training.
+"""What the settings of the C allocator bring (`cerebro.worker.agent.processes.allocator`): processor time and memory
+of training.
 
 A perceptron, a convolutional and an attention network, each trained for some steps in processes of its own, by turns
 with the settings and without. Processor time, because the faults that the settings save are the kernel's work.
@@ -20,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.figure import Figure
-from cerebro.worker.agent import allocator
+from cerebro.worker.agent.processes import allocator
 
 STEPS, ROUNDS = 150, 3
 BAR = 1.0

@@ -20,12 +20,12 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from cerebro.contract.events import Event, ForecastMade, RunStarted
-from cerebro.contract.history import SubEpochHistory
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest, Goal
+from cerebro.contract.stored.history import SubEpochHistory
 from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
 from cerebro.state import Run
-from cerebro.state.goals import worker_hours
+from cerebro.state.runs.goals import worker_hours
 from controller.planning.answering import answer
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
 from controller.scaling.autoscaler.forecast import LIMIT_S

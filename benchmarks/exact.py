@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from benchmarks.figure import Figure
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import ExactResult, SolverUnavailableError, solve_exact
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.figure import Figure
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
+from cerebro.local.supervision import processes
 
 COMMANDS = {
     "digits": ("--output", "results"),

@@ -43,7 +43,7 @@ from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from controller.loop.log_keeper import Progress, Rule
 from controller.loop.snapshot_process import SnapshotQuestion, made

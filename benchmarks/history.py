@@ -17,9 +17,9 @@ from random import Random
 from benchmarks import autoscaler
 from benchmarks.figure import Figure
 from cerebro.contract.events import Event, RunStarted
-from cerebro.contract.history import SubEpochHistory
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.stored.history import SubEpochHistory
 from cerebro.contract.tasks import TaskBody, TrainTask
 from research.simulation.cluster import Simulation
 from research.simulation.history import history_of

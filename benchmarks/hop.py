@@ -21,8 +21,8 @@ from torch import nn
 
 from benchmarks.figure import Figure
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.worker.training import checkpoint
-from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.checkpoints import checkpoint
+from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore
 from cerebro.worker.training.tracking import Checkpoint
 

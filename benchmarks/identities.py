@@ -21,12 +21,12 @@ import urllib3
 
 from benchmarks.figure import Figure
 from benchmarks.services import control_plane
+from cerebro.contract.accounts.identity import MadeToken, Role, TokenRequest
 from cerebro.contract.events import PriorityChanged, RunRequested
-from cerebro.contract.identity import MadeToken, Role, TokenRequest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
 
 TOKENS, REQUESTS = 1000, 3000
 BAR_MS = 0.2

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
+from cerebro.local.supervision import processes
 
 BAR = 400.0
 """Megabytes (10^6 bytes)."""

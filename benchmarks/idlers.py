@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cerebro.contract.records import Replica
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.execution import Execution
 from cerebro.worker.agent.loop import Agent

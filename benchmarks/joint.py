@@ -12,7 +12,7 @@ import time
 
 from benchmarks.figure import Figure
 from cerebro.scheduling.exact import search
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
 from research.baselines import BASELINES, by_policy

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from benchmarks.figure import Figure
-from cerebro.scheduling.advice import choose
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planner import Plan, plan
+from cerebro.scheduling.planning.advice import choose
+from cerebro.scheduling.planning.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem

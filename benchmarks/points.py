@@ -19,13 +19,13 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.services import ControlPlane, control_plane
-from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Position, TrainTask
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
 
 BAR = 5_000.0
 WORKERS, POINTS, REPORTS = 8, 100, 40

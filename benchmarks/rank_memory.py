@@ -17,9 +17,9 @@ from torch import nn
 from benchmarks.figure import Figure
 from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
-from cerebro.worker.training.checkpoint import State
-from cerebro.worker.training.gathering import whole
-from cerebro.worker.training.own_rows import save_together
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.joint_write import save_together
+from cerebro.worker.training.ranks.gathering import whole
 from tests.techniques.ranks import Ranks
 
 _MIB = 1 << 20

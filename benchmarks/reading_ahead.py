@@ -29,7 +29,7 @@ from benchmarks.figure import Figure
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.prefetch_tuning import ON_DEMAND, Ahead, Reading, ReadingAhead
-from cerebro.worker.agent import allocator
+from cerebro.worker.agent.processes import allocator
 
 PASSES, BYTES_PER_S = 9, 60_000_000
 """Of each kind; what a slow volume gives: a tenth of a local disk."""

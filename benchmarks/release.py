@@ -31,8 +31,8 @@ import yaml
 from benchmarks.figure import Figure
 from cerebro.errors import ClusterError
 from cerebro.local import database
-from cerebro.local.ports import HOST
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.local.supervision.ports import HOST
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from tests.certificates import of_this_machine
 from tests.controller.kubernetes.emulator import NAMESPACE, Emulator
 from tests.controller.kubernetes.pods import pod

@@ -22,7 +22,6 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.services import ControlPlane, control_plane
 from benchmarks.web_store import Writer
-from cerebro.contract import api
 from cerebro.contract.events import (
     EpochCompleted,
     Event,
@@ -34,10 +33,11 @@ from cerebro.contract.events import (
     WorkerJoined,
 )
 from cerebro.contract.records import Hyperparameters, Replica
+from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 
 BAR_S = 15.0
 SUB_EPOCHS = (30_000, 100_000)

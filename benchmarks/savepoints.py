@@ -50,8 +50,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.state import ExperimentState
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.savepoints import Savepoints, Timer
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.savepoints import Savepoints, Timer
 from cerebro.worker.training.sub_epoch import Trainee
 
 KILLS, TERMINATIONS = 50, 20

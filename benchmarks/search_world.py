@@ -33,7 +33,7 @@ from cerebro.search.procedure import (
     Stop,
     Stopped,
 )
-from research.searches import VALIDATION, Curve
+from research.searches.searches import VALIDATION, Curve
 
 
 class Decider(Protocol):

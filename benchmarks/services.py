@@ -13,9 +13,9 @@ from pathlib import Path
 
 from cerebro.errors import ClusterError
 from cerebro.local.home import ClusterHome
-from cerebro.local.ports import HOST, reserve
-from cerebro.local.services import Service, ServiceOptions, services
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.local.supervision.ports import HOST, reserve
+from cerebro.local.supervision.services import Service, ServiceOptions, services
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 
 NEEDED = ("redis", "kvs_api", "controller")
 _TIMEOUT_S = 30.0

@@ -31,8 +31,8 @@ from cerebro.contract.events import Event, RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import EtlRequest, FitRequest, Request
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.encoding import encode
 

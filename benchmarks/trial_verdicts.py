@@ -31,7 +31,7 @@ from cerebro.data.shards import write_rows
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.agent.device_memory import DeviceMemory
+from cerebro.worker.child.device_memory import DeviceMemory
 from cerebro.worker.training.facts import facts_of, made_on_meta
 from controller.sources.trials.memory import FULL, may_fit
 from controller.sources.trials.situation import Situation

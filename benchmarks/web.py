@@ -27,7 +27,7 @@ from benchmarks.services import ControlPlane, control_plane
 from benchmarks.web_browser import Looked, figures, look
 from benchmarks.web_store import NAME, RUN, Size, Work, seed
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 
 PAGE_MS, NEWS_S, LOAD_PERCENT, MEMORY_MB = 300.0, 2.0, 2.0, 250.0
 

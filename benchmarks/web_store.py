@@ -1,7 +1,7 @@
 """A store as a long run leaves it: many models, their events and what they reported, and many small experiments beside.
 
-Written straight into the database, in the form that `kvs_api.store` gives it: through the services it would take an
-hour. The run is a real one to everything that reads it, and it is still open: `Work` goes on with it through the
+Written straight into the database, in the form that `kvs_api.store.store` gives it: through the services it would take
+an hour. The run is a real one to everything that reads it, and it is still open: `Work` goes on with it through the
 services, as a controller and a worker would.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     EpochCompleted,
     Event,
@@ -38,10 +37,11 @@ from cerebro.contract.records import (
     Replica,
     WorkerRecord,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, TrainTask
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import keys
 
 NAME, RUN, DATASET = "large", "fit-1", "d1"
 EPOCHS, PARTITIONS, ROWS = 2, 2, 10_000

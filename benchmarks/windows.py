@@ -25,11 +25,11 @@ from benchmarks.growth import MODELS, WORKERS, story
 from benchmarks.services import ControlPlane, control_plane
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.segments import SegmentRequest, SegmentsAnswer
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.stored.segments import SegmentRequest, SegmentsAnswer
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.log_pages import Log, LogPages
-from kvs_api import keys
-from kvs_api.segment_store import MOST
+from kvs_api.logs.segment_store import MOST
+from kvs_api.store import keys
 
 SUB_EPOCHS = (100_000, 1_000_000)
 EVENTS, WINDOWS = 10_000, 9

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cerebro.client.experiment import Experiment
     from cerebro.client.failure_rules import FailureRule
     from cerebro.client.goals import Budget
-    from cerebro.client.registry import load_model
+    from cerebro.client.models.registry import load_model
     from cerebro.client.search.space import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
     from cerebro.contract.search import (
@@ -92,7 +92,7 @@ _MODULES = {
     "SubEpochSpec": "cerebro.spec",
     "choice": "cerebro.client.search.space",
     "data_folder": "cerebro.client.data_folder",
-    "load_model": "cerebro.client.registry",
+    "load_model": "cerebro.client.models.registry",
     "loguniform": "cerebro.client.search.space",
     "ragged": "cerebro.ragged_rows",
     "randint": "cerebro.client.search.space",

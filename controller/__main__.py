@@ -9,8 +9,9 @@ import sys
 import time
 
 from cerebro.errors import CerebroError
-from cerebro.runtime import health, logs
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime import logs
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.runtime.web import health
 from controller.loop.leadership import fence, resign
 from controller.loop.log_keeper import LogKeeper
 from controller.loop.loop import Controller

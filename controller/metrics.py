@@ -22,8 +22,8 @@ from cerebro.contract.events import (
     TaskRevoked,
 )
 from cerebro.contract.tasks import KINDS, FailureKind
-from cerebro.runtime.health import registry
 from cerebro.runtime.usage.volumes import VolumeCollector
+from cerebro.runtime.web.health import registry
 from cerebro.state import TaskKey
 from controller.scaling.cluster_snapshot import ClusterSnapshot, Liveness
 from controller.sharing.arbiter import Place
@@ -132,7 +132,7 @@ class Metrics:
                     self._rows.labels("out").inc(event.result.rows)
                     self._rows.labels("failed").inc(event.result.rows_failed)
             case TaskFailed():
-                # Released by an ending worker: not a failed attempt, see `cerebro.state.tasks`.
+                # Released by an ending worker: not a failed attempt, see `cerebro.state.tasks.task`.
                 is_revoked = event.failure.kind is FailureKind.PREEMPTED
                 self._attempt_ended(event.task, "revoked" if is_revoked else "failed")
             case TaskRevoked():

@@ -6,12 +6,13 @@ import logging
 import os
 import sys
 
-from cerebro.contract.identity import ACTS_FOR, warning_of
+from cerebro.contract.accounts.identity import ACTS_FOR, warning_of
 from cerebro.errors import CerebroError
-from cerebro.runtime import health, logs
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.serving import Threads, WebServer
-from cerebro.runtime.wsgi import WsgiOnAsgi
+from cerebro.runtime import logs
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.runtime.web import health
+from cerebro.runtime.web.serving import Threads, WebServer
+from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from dispatcher.access.guard import MAX_UPLOAD_BYTES, acts_for
 from dispatcher.app import create_app
 from dispatcher.settings import Settings

@@ -14,7 +14,7 @@ from time import perf_counter
 from flask import Flask, Response, g, request, session
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
-from cerebro.runtime.health import EXPOSITION_TYPE, registry
+from cerebro.runtime.web.health import EXPOSITION_TYPE, registry
 
 VIEWER_S = 60.0
 """A session counts as a viewer for this many seconds after a request."""

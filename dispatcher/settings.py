@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from cerebro.contract.accounts.identity import PersonRole
 from cerebro.contract.base import Contract, Name
-from cerebro.contract.identity import PersonRole
 from cerebro.errors import ClusterError, validation_summary
-from cerebro.runtime.addresses import bracketed, split_bind
 from cerebro.runtime.volumes import Volumes
+from cerebro.runtime.web.addresses import bracketed, split_bind
 
 DEFAULT_BIND = "127.0.0.1:7080"
 

@@ -20,7 +20,7 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.exact import solve_exact
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate

@@ -1,7 +1,7 @@
 """Writes docs/state.md from the tables in the code: ``python -m docs.generate_state``.
 
-The tables of `cerebro.state.tasks` and `cerebro.state.runs` are what the platform runs on; this only draws them.
-`tests/examples/test_docs.py` fails when the file and the tables differ.
+The tables of `cerebro.state.tasks.task` and `cerebro.state.runs.run` are what the platform runs on; this only draws
+them. `tests/examples/test_docs.py` fails when the file and the tables differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from cerebro.state import models, runs, tasks
+from cerebro.state.models import model
+from cerebro.state.runs import run
+from cerebro.state.tasks import task
 
 TARGET = Path(__file__).resolve().parent / "state.md"
 
@@ -26,7 +28,7 @@ Written by `python -m docs.generate_state` from the tables in `cerebro/state/`; 
 
 State is never stored. It is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables
 do not allow raises `IllegalEventError` and changes nothing. Such an event would mean a bug or a foreign writer,
-because the store accepts only steps that fit (`kvs_api/steps.lua`).
+because the store accepts only steps that fit (`kvs_api/store/steps.lua`).
 """
 
 _TASKS = """
@@ -79,32 +81,32 @@ def render() -> str:
     """The text of docs/state.md."""
     task_edges: list[_Edge] = [
         (source, event, target)
-        for (source, event), targets in tasks.TRANSITIONS.items()
+        for (source, event), targets in task.TRANSITIONS.items()
         for target in sorted(targets)
     ]
     run_edges: list[_Edge] = [
         (source, event, target)
-        for (source, event), targets in runs.TRANSITIONS.items()
-        for target in _ordered(runs.RunState, targets)
+        for (source, event), targets in run.TRANSITIONS.items()
+        for target in _ordered(run.RunState, targets)
     ]
-    run_ends = _ordered(runs.RunState, runs.ENDED_RUN)
+    run_ends = _ordered(run.RunState, run.ENDED_RUN)
     model_edges: list[_Edge] = [
         (source, event, target)
-        for (source, event), target in models.TRANSITIONS.items()
+        for (source, event), target in model.TRANSITIONS.items()
         if source is not target
     ]
-    model_ends = [models.ModelState.FINISHED]
+    model_ends = [model.ModelState.FINISHED]
     parts = [
         _HEAD,
         _TASKS,
-        _diagram(tasks.TaskState.PENDING, task_edges, _ordered(tasks.TaskState, tasks.ENDED)),
-        _table(tasks.TaskState),
+        _diagram(task.TaskState.PENDING, task_edges, _ordered(task.TaskState, task.ENDED)),
+        _table(task.TaskState),
         _RUNS,
-        _diagram(runs.RunState.QUEUED, run_edges, run_ends, from_any_other="RunFinished"),
-        _table(runs.RunState),
+        _diagram(run.RunState.QUEUED, run_edges, run_ends, from_any_other="RunFinished"),
+        _table(run.RunState),
         _MODELS,
-        _diagram(models.ModelState.ACTIVE, model_edges, model_ends),
-        _table(models.ModelState),
+        _diagram(model.ModelState.ACTIVE, model_edges, model_ends),
+        _table(model.ModelState),
     ]
     return "".join(parts)
 

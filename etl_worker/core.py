@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import NAMED_ROWS, FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
-from cerebro.runtime.parent_death import end_with
+from cerebro.runtime.isolation.parent_death import end_with
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage.memory import offer_to_killer
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory

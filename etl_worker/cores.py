@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.data.durable import discard_leftovers
+from cerebro.data.files.durable import discard_leftovers
 from cerebro.data.manifests import FailedRow, Source
 from cerebro.errors import PreemptedError
 from cerebro.runtime.usage.memory import own_group

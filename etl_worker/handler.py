@@ -11,12 +11,12 @@ from functools import partial
 from itertools import islice
 
 from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
-from cerebro.data.durable import write_json
+from cerebro.data.files.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from cerebro.state import TaskKey
-from cerebro.worker.agent.context import BaseHandler
+from cerebro.worker.child.context import BaseHandler
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cerebro.data.durable import discard_leftovers, write_json
+from cerebro.data.files.durable import discard_leftovers, write_json
 from cerebro.data.manifests import SCHEMA_VERSION, ShardManifest, Source
 from cerebro.data.partitions import (
     PARTITION_FILE,

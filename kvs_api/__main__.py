@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 
-from cerebro.contract.identity import warning_of
+from cerebro.contract.accounts.identity import warning_of
 from cerebro.errors import CerebroError
-from cerebro.runtime import health, logs
-from cerebro.runtime.serving import ConnectionLimits, Threads, WebServer
-from kvs_api.app import App
+from cerebro.runtime import logs
+from cerebro.runtime.web import health
+from cerebro.runtime.web.serving import ConnectionLimits, Threads, WebServer
+from kvs_api.api.app import App
 from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings
 

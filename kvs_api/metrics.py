@@ -14,10 +14,10 @@ import redis
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from cerebro.contract import api
-from cerebro.runtime.health import registry
-from kvs_api import keys
-from kvs_api.store import Store
+from cerebro.contract.rest import api
+from cerebro.runtime.web.health import registry
+from kvs_api.store import keys
+from kvs_api.store.store import Store
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 """Buckets: steps take milliseconds, reads that wait for news up to `api.MAX_WAIT_S`."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cerebro.contract.identity import Role
+from cerebro.contract.accounts.identity import Role
 from cerebro.errors import ClusterError
-from cerebro.runtime.addresses import bracketed, split_bind
 from cerebro.runtime.numeric_settings import THREADS, whole
 from cerebro.runtime.volumes import Volumes
+from cerebro.runtime.web.addresses import bracketed, split_bind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,10 +47,11 @@ from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.context import PROGRESS_S, BaseHandler, Context
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.checked import CheckedFile
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.child.context import PROGRESS_S, BaseHandler, Context
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.savepoints import Savepoints, Write
+from cerebro.worker.training.checkpoints.verified_file import CheckedFile
 from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -61,7 +62,7 @@ from cerebro.worker.training.metrics import (
     require_mergeable,
 )
 from cerebro.worker.training.predictions import write_predictions
-from cerebro.worker.training.savepoints import Savepoints, Write
+from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
     Trainee,
@@ -73,14 +74,13 @@ from cerebro.worker.training.sub_epoch import (
     restore,
     train_sub_epoch,
 )
-from cerebro.worker.training.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
 from model_hopper.memory_fallback import EvaluationSetting, evaluate_with_fallback, fallback_settings
 from model_hopper.savepoint_timing import SavepointTiming
 from model_hopper.verification import compare_metrics, compare_states
 
 if TYPE_CHECKING:
-    from cerebro.worker.training.reading_together import Unchecked
+    from cerebro.worker.training.checkpoints.joint_read import Unchecked
     from model_hopper.rank_setup import RankSetup
 
 log = logging.getLogger(__name__)
@@ -497,7 +497,7 @@ class Handler(BaseHandler):
     def _find_checkpoint(
         self, reference: CheckpointRef, preloading: _Preloaded | None
     ) -> CheckedFile | Unchecked:
-        from cerebro.worker.training.reading_together import Unchecked
+        from cerebro.worker.training.checkpoints.joint_read import Unchecked
 
         if preloading is not None:
             return preloading.result()[0]

@@ -16,7 +16,7 @@ import torch
 
 from cerebro.errors import CerebroError
 from cerebro.runtime.tracebacks import line_of, text_of
-from cerebro.worker.agent.memory_errors import whose_memory
+from cerebro.worker.child.memory_errors import whose_memory
 
 log = logging.getLogger(__name__)
 

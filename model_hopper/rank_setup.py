@@ -19,12 +19,12 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
-from cerebro.worker.agent.context import Context, Ranks
-from cerebro.worker.agent.memory_errors import whose_memory
-from cerebro.worker.training.checked import CheckedFile
-from cerebro.worker.training.checkpoint import State
-from cerebro.worker.training.grouped import GroupTrainee, prepare
-from cerebro.worker.training.reading_together import Unchecked, load_together
+from cerebro.worker.child.context import Context, Ranks
+from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
+from cerebro.worker.training.checkpoints.verified_file import CheckedFile
+from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.sub_epoch import Trainee
 
 _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from cerebro.data.loader import PartitionLoader
-from cerebro.worker.agent.context import Context
-from cerebro.worker.agent.rank_page import Action
-from cerebro.worker.training.savepoints import Savepoints, Timer
+from cerebro.worker.child.context import Context
+from cerebro.worker.child.rank_page import Action
+from cerebro.worker.training.checkpoints.savepoints import Savepoints, Timer
 
 _SLOW_VOLUME = 100e6
 """Assumed bytes per second of the volume before the first savepoint is measured."""

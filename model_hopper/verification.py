@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import islice
 
 from cerebro.contract.tasks import MAX_DIFFERENCES, AuditOutcome
-from cerebro.state.audits import apart
-from cerebro.worker.training import comparing
-from cerebro.worker.training.checkpoint import State
+from cerebro.state.tasks.verifications import apart
+from cerebro.worker.training.checkpoints import comparison
+from cerebro.worker.training.checkpoints.checkpoint import State
 
 _MAX_NAME = 200
 """Maximum length of a difference's name."""
@@ -16,10 +16,10 @@ _MAX_NAME = 200
 
 def compare_states(state: State, saved: State) -> AuditOutcome:
     """Compare two states bit by bit."""
-    here, there = comparing.trained(state), comparing.trained(saved)
-    names = islice(comparing.differences(here, there), MAX_DIFFERENCES)
+    here, there = comparison.trained(state), comparison.trained(saved)
+    names = islice(comparison.differences(here, there), MAX_DIFFERENCES)
     return AuditOutcome(
-        is_exact=True, differences=tuple(name[:_MAX_NAME] for name in names), digest=comparing.digest(here)
+        is_exact=True, differences=tuple(name[:_MAX_NAME] for name in names), digest=comparison.digest(here)
     )
 
 

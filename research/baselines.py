@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from cerebro.scheduling.allotment import NOT_HERE, Allotment, allotments
 from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment, allotments
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cerebro.cli.parsing import OneLineParser, count
 from cerebro.cli.text import aligned
 from cerebro.errors import CerebroError, InstanceError
-from research import search_command
+from research.searches import search_command
 
 if TYPE_CHECKING:
     from research.comparison import Row
@@ -143,7 +143,7 @@ def _catalogue() -> Iterator[str]:
     """A line for each scenario."""
     from research.hermes import comparison as hermes
     from research.scenarios import SCENARIOS
-    from research.searches import SCENARIOS as SEARCHES
+    from research.searches.searches import SCENARIOS as SEARCHES
 
     listed = [(each.name, each.about) for each in SCENARIOS.values()]
     listed += [(each.name, each.about) for each in hermes.SCENARIOS.values()]
@@ -159,7 +159,7 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
     from research.comparison import compare, schedulers
     from research.hermes import comparison as hermes
     from research.scenarios import SCENARIOS, find
-    from research.searches import SCENARIOS as SEARCHES
+    from research.searches.searches import SCENARIOS as SEARCHES
 
     names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
     engine = core_simulation.run if options.core else None

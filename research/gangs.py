@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import GangStrategy, Problem, open_shop
 from cerebro.scheduling.schedule import Schedule, SubEpoch
 

@@ -12,9 +12,9 @@ import random
 from dataclasses import replace
 from typing import NamedTuple
 
-from cerebro.scheduling.allotment import of_schedule
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.allotment import of_schedule
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.allotment import allotments
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.exact import solve_exact
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.allotment import allotments
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.problem import Problem

@@ -23,7 +23,7 @@ from tests.control_groups import limited
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from cerebro.runtime.kvs import KvsClient
+    from cerebro.runtime.kvs.client import KvsClient
     from tests.kvs_api.real import Service
 
 pytest_plugins = ["tests.guards"]

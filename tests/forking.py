@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
-from cerebro.runtime.parent_death import end_with
+from cerebro.runtime.isolation.parent_death import end_with
 
 _ROOT = Path(__file__).resolve().parent.parent
 _MOST_BYTES, _MOST_FILES = 1 << 20, 8

@@ -25,7 +25,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
-from cerebro.worker.agent.context import BaseHandler
+from cerebro.worker.child.context import BaseHandler
 from cerebro.worker.training.sub_epoch import default_device, require_gpu
 from trial_runner.inspection import inspect
 from trial_runner.trial import Trial

@@ -28,15 +28,15 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique
 from cerebro.techniques.named import KINDS
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.agent.device_memory import DeviceMemory
-from cerebro.worker.agent.memory_errors import whose_memory
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.child.device_memory import DeviceMemory
+from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
+from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.frameworks import hopped
-from cerebro.worker.training.grouped import GroupTrainee, prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.reading_together import Unchecked, load_together
+from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
-from cerebro.worker.training.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, create
 from cerebro.worker.training.tracking import Checkpoint
 from trial_runner.ending_loader import EndingLoader

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.compare import ours, task
 from benchmarks.compare.contenders import Outcome
-from cerebro.worker.agent import allocator
+from cerebro.worker.agent.processes import allocator
 
 ROWS, ROUNDS = 60_000, 2
 _LIMIT_S = 1200.0

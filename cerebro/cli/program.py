@@ -10,21 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cerebro.cli import (
-    account,
-    cluster,
-    experiment_commands,
+from cerebro.cli.administration import account, aws, history, local, machines, recommend, scale
+from cerebro.cli.experiments import (
+    commands,
     export,
     failed_rows,
-    history,
-    local,
-    machines,
     model_commands,
     proofs,
-    recommend,
     registry,
     run,
-    scale,
     stacks,
     trials,
 )
@@ -61,23 +55,23 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    local.register(commands, common, count)
-    run.register(commands, common)
-    proofs.register(commands, common)
-    cluster.register(commands)
-    scale.register(commands, common, count)
-    account.register(commands, common, count)
-    failed_rows.register(commands, common)
-    trials.register(commands, common)
-    experiment_commands.register(commands, common)
-    model_commands.register(commands, common)
-    stacks.register(commands, common)
-    export.register(commands, common)
-    registry.register(commands, common)
-    machines.register(commands, common)
-    recommend.register(commands, common)
-    history.register(commands, common)
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    local.register(parsers, common, count)
+    run.register(parsers, common)
+    proofs.register(parsers, common)
+    aws.register(parsers)
+    scale.register(parsers, common, count)
+    account.register(parsers, common, count)
+    failed_rows.register(parsers, common)
+    trials.register(parsers, common)
+    commands.register(parsers, common)
+    model_commands.register(parsers, common)
+    stacks.register(parsers, common)
+    export.register(parsers, common)
+    registry.register(parsers, common)
+    machines.register(parsers, common)
+    recommend.register(parsers, common)
+    history.register(parsers, common)
     return parser
 
 

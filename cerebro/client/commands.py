@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from cerebro.client.models.warm_clone import check_shapes
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import pack_procedure
 from cerebro.client.session import Session, author
-from cerebro.client.warm_clone import check_shapes
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.search.procedure import Procedure

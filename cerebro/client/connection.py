@@ -17,7 +17,7 @@ from cerebro.client.files import FetchedFiles, Files, MountedFiles, cache_folder
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 
 _CONTACT_S, _CONTACT_TRY_S = 6.0, 3.0

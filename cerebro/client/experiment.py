@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
-from cerebro.client.creation import open_or_create, pack_code
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.files import cache_folder
 from cerebro.client.goals import Budget
-from cerebro.client.registry import RegistryMixin
-from cerebro.client.run_requests import (
+from cerebro.client.models.registry import RegistryMixin
+from cerebro.client.requests.creation import open_or_create, pack_code
+from cerebro.client.requests.run_requests import (
     check_dry_run,
     check_etl,
     checked_failure_rules,
     fit_request,
     resolve_fit,
 )
+from cerebro.client.requests.techniques import TechniqueNames, dry_run_plans, resolve_techniques
 from cerebro.client.search import SearchSpace
 from cerebro.client.search.requests import KEEP, UserProcedure, UserStopRule
 from cerebro.client.session import Session, author
-from cerebro.client.techniques import TechniqueNames, dry_run_plans, resolve_techniques
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest
-from cerebro.data.locators import absolute, parse_locators
+from cerebro.data.tables.locators import absolute, parse_locators
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec

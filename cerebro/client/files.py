@@ -19,10 +19,10 @@ import urllib3
 
 from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.base_file import BasedFile, opened
-from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
-from cerebro.runtime import proxies
+from cerebro.data.files.base_file import BasedFile, opened
+from cerebro.data.files.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
 from cerebro.runtime.volumes import Volumes
+from cerebro.runtime.web import proxies
 
 _CHUNK_BYTES = 128 << 10
 """Size of a download chunk; an incomplete chunk is requested again after a broken connection."""

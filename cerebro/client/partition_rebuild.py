@@ -25,7 +25,7 @@ from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Dataset, ExperimentState, TaskKey
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 _HANDLER = "etl_worker.handler"

@@ -30,8 +30,8 @@ from cerebro.data.partitions import find_partitions
 from cerebro.errors import ConflictError
 from cerebro.keras.backend import CORES
 from cerebro.local.home import ClusterHome
-from cerebro.runtime.forked import in_fork
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.forked import in_fork
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
@@ -39,9 +39,9 @@ from cerebro.state import ExperimentState, Model, Run, RunState
 from cerebro.usercode.encoding import decode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.agent.environment import archive_folder, python_for
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training import comparing
-from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import comparison
+from cerebro.worker.training.ranks.repetition import Repeat
 from cerebro.worker.training.sub_epoch import default_device
 
 _MAX_NAMED = 5
@@ -293,8 +293,8 @@ def replay(
                 model=trained.id,
                 sub_epochs=len(trained.visits),
                 differences=tuple(
-                    comparing.differences(
-                        comparing.trained(trainee.state()), comparing.trained(saved), tolerance=tolerance
+                    comparison.differences(
+                        comparison.trained(trainee.state()), comparison.trained(saved), tolerance=tolerance
                     )
                 ),
                 tolerance=tolerance,

@@ -28,10 +28,10 @@ from cerebro.commands.command import (
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.commands.selection import chosen_fit, chosen_run
-from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.priority import parse
 from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Goal, Request
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
@@ -47,20 +47,20 @@ from cerebro.state import (
     QueuePosition,
     Run,
     RunState,
-    audit_wording,
     explained,
     lost_because,
     queue_position_of,
     reason_to_wait,
-    rungs,
     schedule_lines,
     waiting_for,
     whole,
-    wording,
 )
-from cerebro.state.goals import forecast_lines
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import ThroughputMeter, TimeLeft
+from cerebro.state.runs import rungs
+from cerebro.state.runs.goals import forecast_lines
 from cerebro.state.snapshots import restored
-from cerebro.state.throughput import ThroughputMeter, TimeLeft
+from cerebro.state.tasks import verification_texts
 
 _WAIT_S = 1.0
 """Longest wait for events. Live rows of ETL are not events, so a bar moves at least this often."""
@@ -165,12 +165,12 @@ class Session:
             queue_position = self.queue_position(run)
             waits = reason_to_wait(waiting_for(state, run), queue_position, self._missing_worker_reason(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
-            lines.append(f"  {run.id}: {wording.run(run)}, {share} done{why and f' ({why})'}")
+            lines.append(f"  {run.id}: {state_words.run(run)}, {share} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._queue_display(run, queue_position).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
-            lines += [f"    {line}" for line in audit_wording.lines(run.audits)]
+            lines += [f"    {line}" for line in verification_texts.lines(run.audits)]
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
@@ -357,7 +357,7 @@ class Session:
         if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
             return ""
         return (
-            f"\n{wording.incomplete(run)}\nList the failed rows with "
+            f"\n{state_words.incomplete(run)}\nList the failed rows with "
             f"Experiment.attach({self.name!r}).failed_rows() or `cerebro failed-rows {self.name}`"
         )
 

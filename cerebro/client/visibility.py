@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cerebro.contract.records import Locators
 from cerebro.data.objects import describe, has_scheme, is_absent, is_bucket, local_path, open_store
-from cerebro.data.table_files import table_files
+from cerebro.data.tables.table_files import table_files
 from cerebro.errors import LocatorError, ObjectStoreError
 
 

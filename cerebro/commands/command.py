@@ -35,8 +35,9 @@ from cerebro.contract.priority import NORMAL, parse
 from cerebro.contract.search import OwnProcedure
 from cerebro.errors import CerebroError, ConflictError, PartlyDoneError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
-from cerebro.state import CommandRecord, ExperimentState, Model, Run, wording
-from cerebro.state.search_reports import own_procedure
+from cerebro.state import CommandRecord, ExperimentState, Model, Run
+from cerebro.state.reports import state_words
+from cerebro.state.runs.search_reports import own_procedure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
     run = target_run(command.kind, state, command.run, is_of_models=bool(command.models))
     is_of_open = command.kind in OF_OPEN and not command.models
     if state.deletion is None and is_of_open and command.run is None and run and not run.is_open:
-        now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
+        now = f"no run of experiment {state.name!r} is open ({run.id} is {state_words.run(run)})"
         raise ConflictError(f"it is not possible to {DOES[command.kind]}: {now}")
     return tuple(_event_of(command, state, run, model, by=by) for model in _changing(command, run))
 

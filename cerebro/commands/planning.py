@@ -15,7 +15,7 @@ from cerebro.contract.search import ChoiceOf, RandInt, Space
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState, Run
-from cerebro.state.pruning import gone_text, is_gone
+from cerebro.state.runs.pruning import gone_text, is_gone
 
 
 def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, int]) -> FitPlan:

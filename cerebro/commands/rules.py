@@ -1,7 +1,7 @@
 """Rules for commands: what users may do to an experiment, its runs and models now. Pure.
 
 Notebook, command line and page offer the commands that `allowed` returns. Their state may be a moment old, so the
-log's state decides finally: a late command has no effect (`cerebro.state.commands`).
+log's state decides finally: a late command has no effect (`cerebro.state.runs.commands`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from cerebro.errors import ConflictError
-from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
-from cerebro.state.beside import finished_models, obstacle
-from cerebro.state.pruning import gone_text, is_gone, lost_text
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
+from cerebro.state.reports import state_words
+from cerebro.state.runs.concurrent_runs import finished_models, obstacle
+from cerebro.state.runs.pruning import gone_text, is_gone, lost_text
 
 _NAMED = 5
 """Maximum number of models in a message."""
@@ -139,7 +140,7 @@ def experiment_now(state: ExperimentState, kind: CommandKind = CommandKind.DELET
         return f"experiment {state.name!r} is being deleted"
     found = state.open_runs()
     if found and kind is CommandKind.DELETE:
-        reasons = ", ".join(f"{run.id} is {wording.run(run)}" for run in found)
+        reasons = ", ".join(f"{run.id} is {state_words.run(run)}" for run in found)
         them = "it" if len(found) == 1 else "them"
         return f"{reasons}: wait for {them}, or stop {them} first"
     return f"experiment {state.name!r} is {'archived' if state.is_archived else 'not archived'}"
@@ -150,22 +151,24 @@ def run_now(state: ExperimentState, run: Run) -> str:
     if state.deletion is not None:
         return experiment_now(state)
     if found := obstacle(state.runs, run):
-        return f"{run.id} is {wording.run(run)}; {found.reason}: wait for {found.run.id}, or stop it first"
+        return (
+            f"{run.id} is {state_words.run(run)}; {found.reason}: wait for {found.run.id}, or stop it first"
+        )
     if lost := lost_text(state.runs, run):
-        return f"{run.id} is {wording.run(run)}, and {lost}: call run_{run.kind} for models that have checkpoints"
+        return f"{run.id} is {state_words.run(run)}, and {lost}: call run_{run.kind} for models that have checkpoints"
     if run.fatal is not None:
         why = f"a reason that affects all its models ({run.fatal.message})"
         return f"{run.id} failed for {why}: fix it and request a new run"
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
         return f"{run.id} is stopped and has no models to train: resume or retry single models"
-    now = f"{run.id} is {wording.run(run)}"
+    now = f"{run.id} is {state_words.run(run)}"
     verbs = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
     models = [
         f"{verb} {', '.join(names[:_NAMED])}"
         for state_of, verb in verbs
         if (names := [each.id for each in run.models.values() if each.state is state_of])
     ]
-    is_over = run.state is RunState.FINISHED and wording.run(run) != "finished"
+    is_over = run.state is RunState.FINISHED and state_words.run(run) != "finished"
     return f"{now}, so name models: {' or '.join(models)}" if is_over and models else now
 
 
@@ -174,7 +177,7 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
     if state.deletion is not None:
         return experiment_now(state)
     reason = run.search.verdicts.get(model.id) if run.search is not None else None
-    now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
+    now = f"model {model.id} of {run.id} is {state_words.model(model, run)}"
     if reason is not None and model.state is not ModelState.ACTIVE:
         progress = f"after {model.completed_epochs} epochs"
         now = f"model {model.id} of {run.id} was stopped by the search {progress} ({reason})"

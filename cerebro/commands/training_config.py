@@ -1,7 +1,7 @@
 """Commands that add models or change their training config: events, or problems with a remedy. Pure.
 
-The log's state refuses such commands too (`cerebro.state.commands`, `cerebro.state.additions`). Checking here first
-gives users an early and precise error.
+The log's state refuses such commands too (`cerebro.state.runs.commands`, `cerebro.state.models.added_models`).
+Checking here first gives users an early and precise error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
-from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, additions, beside, wording
-from cerebro.state.models import is_same
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
+from cerebro.state.models import added_models
+from cerebro.state.models.model import is_same
+from cerebro.state.reports import state_words
+from cerebro.state.runs import concurrent_runs
 
 if TYPE_CHECKING:
     from cerebro.commands.command import Command
@@ -176,9 +179,9 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
         return wrong
     new = _clone(command, model)
     wrong = _problems_of_size("hyperparams", run, new.hyperparams)
-    if problem := additions.origin_refusal(run, new):
+    if problem := added_models.origin_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
-    elif problem := additions.epochs_refusal(run, new):
+    elif problem := added_models.epochs_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="epochs"))
     return wrong
 
@@ -203,7 +206,7 @@ def _problems_of_extension(command: Command, state: ExperimentState, run: Run, m
     kind, epochs = command.kind, command.epochs
     if wrong := _problems_of_epochs(epochs):
         return wrong
-    if reader := beside.reader(state.runs, run, model.id):
+    if reader := concurrent_runs.reader(state.runs, run, model.id):
         return [_refused(kind, f"{reader.id} reads {model.id}: wait for {reader.id}, or stop it first")]
     begun = model.begun_epochs
     if epochs is not None and epochs < begun:
@@ -237,7 +240,7 @@ def _problems_of_epochs(epochs: object) -> list[Problem]:
 
 
 def _problems_of_size(part: str, run: Run, hyperparams: Hyperparameters) -> list[Problem]:
-    problem = additions.size_refusal(run, hyperparams)
+    problem = added_models.size_refusal(run, hyperparams)
     error = SearchSpaceError(f"{problem}: choose another one, or preprocess more data")
     return [Problem(part=part, name="batch_size", error=error)] if problem else []
 
@@ -333,7 +336,7 @@ def _refusal_reason(kind: CommandKind, state: ExperimentState, run: Run, model: 
             else f"{run.id} has no search: stop it, or single models"
         )
     if run.plan is None:
-        return f"{run.id} is {wording.run(run)}: wait until it has begun"
+        return f"{run.id} is {state_words.run(run)}: wait until it has begun"
     if model is None:
         return run_now(state, run)
     now = model_now(state, run, model)

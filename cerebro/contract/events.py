@@ -1,14 +1,14 @@
 """Events of the logs, in order. All state is a fold over them.
 
 An experiment's log records its runs and tasks; the cluster log records workers and their replicas. A reader
-of an experiment's log receives both, in the order of writing (`kvs_api.cluster_log`).
+of an experiment's log receives both, in the order of writing (`kvs_api.logs.cluster_log`).
 
 Names are in the past tense. Clients request, steer and stop, each event with its author. The controller
 plans, assigns, revokes and ends, and records workers. Workers start, commit and fail under a lease.
 
 The store assigns `seq`, dense from 1 for each reader, in the atomic step that changes the state. `time` is
 the time of that step by the clock of the store's machine, for people; it never decreases within a log. Leases
-don't use it: they have a clock that cannot be set (`kvs_api.clock`).
+don't use it: they have a clock that cannot be set (`kvs_api.store.clock`).
 """
 
 from __future__ import annotations

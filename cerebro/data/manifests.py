@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cerebro.data.durable import Written
 from cerebro.data.fields import Layout
+from cerebro.data.files.durable import Written
 from cerebro.data.trees import RowId
 from cerebro.errors import DataError
 

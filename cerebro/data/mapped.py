@@ -19,8 +19,8 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from cerebro.data.durable import Written, verify
 from cerebro.data.fields import OFFSET, Field, Layout
+from cerebro.data.files.durable import Written, verify
 from cerebro.data.manifests import PartitionManifest, ShardEntry
 from cerebro.data.partitions import PARTITION_FILE, read_manifest
 from cerebro.data.shards import column_type

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cerebro.data.durable import verify, write_json
+from cerebro.data.files.durable import verify, write_json
 from cerebro.data.manifests import (
     SCHEMA_VERSION,
     FailedRow,

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro.data.durable import DurableFile
 from cerebro.data.fields import OFFSET, Field, Layout
+from cerebro.data.files.durable import DurableFile
 from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest, write_shard_manifest
 from cerebro.data.trees import Array, RowId, flatten, flatten_batch

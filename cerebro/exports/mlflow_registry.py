@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cerebro.contract.registry import ModelVersion, RegisteredModel
+from cerebro.contract.stored.registry import ModelVersion, RegisteredModel
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import CerebroError, ExportError
 from cerebro.exports.mlflow_export import CHECKPOINT, ID, get_or_create_experiment, pairs

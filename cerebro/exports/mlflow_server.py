@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import urllib3
 
 from cerebro.errors import ExportError, TrackerUnavailableError
-from cerebro.runtime import proxies
+from cerebro.runtime.web import proxies
 
 MAX_METRICS, MAX_PARAMS, MAX_REQUEST_BYTES = 800, 100, 500_000
 """Limits of one request. MLflow allows 1,000 items (100 parameters, 100 tags) and 1 MB."""

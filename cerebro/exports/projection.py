@@ -17,8 +17,9 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import IllegalEventError, UnreadableError
-from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey, wording
-from cerebro.state.committed import Values, values_of_commit, values_of_epoch
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey
+from cerebro.state.reports import state_words
+from cerebro.state.tasks.committed_values import Values, values_of_commit, values_of_epoch
 
 Status = Literal["running", "finished", "failed", "stopped"]
 
@@ -181,7 +182,7 @@ class Projection:
         page_key, status = PageKey(run.id, model.id), _status(run, model)
         tags = self._tags(run) | {"cerebro.model": model.id}
         # "Waiting" and "training" would change with every sub-epoch.
-        tags["cerebro.state"] = status if status == "running" else wording.model(model, run)
+        tags["cerebro.state"] = status if status == "running" else state_words.model(model, run)
         if model.parent:
             tags["cerebro.parent"] = model.parent
         if model.failure:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
-from cerebro.contract.registry import ModelVersion
+from cerebro.contract.stored.registry import ModelVersion
 from cerebro.exports.mlflow_export import CHECKPOINT
 from cerebro.exports.mlflow_server import MAX_PARAM, MAX_TAG
 

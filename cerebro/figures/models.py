@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
-from cerebro.state import Model, Run, wording
+from cerebro.state import Model, Run
+from cerebro.state.reports import state_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,7 @@ class ModelSummary:
     Attributes:
         id: such as ``m03``.
         index: position among the run's models, from 0. It decides the model's colour.
-        state: a word of `cerebro.state.wording`.
+        state: a word of `cerebro.state.reports.state_words`.
         epoch, epochs: present epoch, and number of granted epochs.
         sub_epochs_done, sub_epochs: committed sub-epochs and their total, with those inherited from a parent.
         latest, latest_epoch: objective at the newest epoch that has it.
@@ -84,7 +85,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
     return ModelSummary(
         id=model.id,
         index=index,
-        state=wording.model(model, run),
+        state=state_words.model(model, run),
         epoch=model.epoch,
         epochs=model.epochs,
         sub_epochs_done=model.visited,

@@ -21,10 +21,10 @@ from cerebro.local import notebooks
 from cerebro.local.announcement import Announcement, announce
 from cerebro.local.cleaning import clean, remove_socket
 from cerebro.local.home import ClusterHome, ClusterInfo
-from cerebro.local.ports import reserve
-from cerebro.local.processes import identify
-from cerebro.local.services import Service, ServiceOptions, services
-from cerebro.local.supervisor import GRACE_S, ClusterState, Supervisor
+from cerebro.local.supervision.ports import reserve
+from cerebro.local.supervision.processes import identify
+from cerebro.local.supervision.services import Service, ServiceOptions, services
+from cerebro.local.supervision.supervisor import GRACE_S, ClusterState, Supervisor
 
 Builder = Callable[
     [ServiceOptions, ClusterHome, Mapping[str, int], Path, Mapping[str, str]], Sequence[Service]

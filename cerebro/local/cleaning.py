@@ -10,9 +10,9 @@ import shutil
 from pathlib import Path
 
 from cerebro.errors import ClusterError
-from cerebro.local import processes
 from cerebro.local.home import ClusterHome
-from cerebro.local.processes import ProcessId
+from cerebro.local.supervision import processes
+from cerebro.local.supervision.processes import ProcessId
 
 _GRACE_S = 2.0
 

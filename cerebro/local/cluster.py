@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cerebro.errors import ClusterError
-from cerebro.local import logs, notebooks, processes
+from cerebro.local import logs, notebooks
 from cerebro.local.announcement import Announcement, hear
 from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
-from cerebro.local.processes import ProcessId
-from cerebro.local.supervisor import ENDING, GRACE_S, ClusterState
+from cerebro.local.supervision import processes
+from cerebro.local.supervision.processes import ProcessId
+from cerebro.local.supervision.supervisor import ENDING, GRACE_S, ClusterState
 from cerebro.runtime import numeric_settings
 from cerebro.runtime.failure_rule_settings import cluster_rules
 from cerebro.runtime.usage import cores

@@ -23,7 +23,7 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 
 from cerebro.errors import ClusterError
-from cerebro.local.processes import ProcessId, is_alive
+from cerebro.local.supervision.processes import ProcessId, is_alive
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ServiceInfo:
 
     name: str
     state: str
-    """A `cerebro.local.service_process.ProcessState`."""
+    """A `cerebro.local.supervision.service_process.ProcessState`."""
     process: ProcessId | None
     since: float
     """Start time of the present process, in seconds since the epoch."""
@@ -54,7 +54,7 @@ class ClusterInfo:
 
     home: Path
     state: str
-    """A `cerebro.local.supervisor.ClusterState`."""
+    """A `cerebro.local.supervision.supervisor.ClusterState`."""
     version: str
     python: str
     python_version: str

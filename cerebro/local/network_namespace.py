@@ -23,7 +23,7 @@ def private_network() -> bool:
     """Enter a network with only a loopback interface. Return True if the kernel allowed it.
 
     Call it before starting threads. Open sockets stay in their network. The process keeps its user, its files
-    and its parent-death signal (`cerebro.runtime.parent_death`).
+    and its parent-death signal (`cerebro.runtime.isolation.parent_death`).
     """
     if sys.platform != "linux" or not _is_allowed():
         return False

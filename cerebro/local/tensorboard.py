@@ -2,7 +2,7 @@
 
 TensorBoard itself answers every client of its port, under any host name: other users of the machine, and web
 pages in a local browser (DNS rebinding). The guard redirects a browser without a pass to the cluster's page,
-which signs in the user and returns a ticket (`cerebro.runtime.tickets`). Programs send the cluster's token.
+which signs in the user and returns a ticket (`cerebro.runtime.web.tickets`). Programs send the cluster's token.
 TensorBoard plugins run here, so this process has only a key derived from the token.
 
 TensorBoard is fast with a data server, which answers every client of a loopback port. If the kernel allows
@@ -23,10 +23,10 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from cerebro.local.ports import HOST
-from cerebro.runtime import tickets
-from cerebro.runtime.addresses import host_name
-from cerebro.runtime.tickets import Kind
+from cerebro.local.supervision.ports import HOST
+from cerebro.runtime.web import tickets
+from cerebro.runtime.web.addresses import host_name
+from cerebro.runtime.web.tickets import Kind
 
 KEY, PAGE = "CEREBRO_TENSORBOARD_KEY", "CEREBRO_PAGE"
 DOOR = "/tensorboard"
@@ -114,8 +114,8 @@ class _Server:
     def serve_forever(self) -> None:
         """Answer, within the limits of the other services."""
         # The list of services imports this module and serves nothing.
-        from cerebro.runtime.serving import Threads, WebServer
-        from cerebro.runtime.wsgi import WsgiOnAsgi
+        from cerebro.runtime.web.serving import Threads, WebServer
+        from cerebro.runtime.web.wsgi import WsgiOnAsgi
 
         threads = Threads(_THREADS)
         WebServer(WsgiOnAsgi(self._app, threads), threads=threads, listening=[self._listener]).run_process()

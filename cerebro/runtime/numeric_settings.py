@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cerebro.contract.api import MAX_LEASE_S
+from cerebro.contract.rest.api import MAX_LEASE_S
 from cerebro.errors import ClusterError
-from cerebro.runtime import sandbox_settings
+from cerebro.runtime.isolation import sandbox_settings
 
 
 @dataclass(frozen=True, kw_only=True)

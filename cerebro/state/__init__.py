@@ -4,19 +4,26 @@ The code has no side effects. Controller, notebook, page, command line and repla
 """
 
 from cerebro.state.cluster import ClusterState
-from cerebro.state.commands import CommandRecord
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.keys import TaskKey
-from cerebro.state.models import Model, ModelState
-from cerebro.state.positions import position_of
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.model import Model, ModelState
+from cerebro.state.models.positions import position_of
 from cerebro.state.repair import whole
-from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
-from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.sharing import QueuePosition, queue_position_of, queue_positions
-from cerebro.state.tasks import Task, TaskState
-from cerebro.state.timeline import schedule_of
-from cerebro.state.visits import Visit
-from cerebro.state.waiting import explained, lost_because, reason_to_wait, waiting_for
+from cerebro.state.reports.schedule_report import (
+    ScheduleNow,
+    epoch_report,
+    gap,
+    plan_line,
+    schedule_lines,
+    schedule_now,
+)
+from cerebro.state.reports.sharing import QueuePosition, queue_position_of, queue_positions
+from cerebro.state.reports.timeline import schedule_of
+from cerebro.state.reports.wait_reasons import explained, lost_because, reason_to_wait, waiting_for
+from cerebro.state.runs.commands import CommandRecord
+from cerebro.state.runs.run import Dataset, Run, RunState
+from cerebro.state.tasks.keys import TaskKey
+from cerebro.state.tasks.task import Task, TaskState
 from cerebro.state.workers import Worker
 
 __all__ = [

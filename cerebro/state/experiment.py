@@ -5,7 +5,7 @@ wait in `unseen` until the next run opens.
 
 `apply` checks before it changes anything, so an illegal event raises and leaves the state unchanged. If the fold itself
 fails within an event, the state is torn and accepts no further events (`cerebro.state.repair`). User commands are in
-`cerebro.state.commands`, task events in `attempts`.
+`cerebro.state.runs.commands`, task events in `attempts`.
 """
 
 from __future__ import annotations
@@ -63,26 +63,17 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import SEARCH
-from cerebro.state import (
-    additions,
-    attempts,
-    beside,
-    breaks,
-    commands,
-    measured,
-    parallel_plans,
-    plans,
-    pruning,
-    taken,
-    workers,
-)
-from cerebro.state.archive import ARCHIVE_AFTER
-from cerebro.state.commands import CommandRecord, Reopening
-from cerebro.state.keys import TaskKey
-from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.search import SearchLog
-from cerebro.state.search_reports import report_command, report_models
-from cerebro.state.tasks import TaskEvent
+from cerebro.state import workers
+from cerebro.state.models import added_models, parallel_plans
+from cerebro.state.models.compaction import ARCHIVE_AFTER
+from cerebro.state.runs import breaks, commands, concurrent_runs, device_time, planned_run, pruning
+from cerebro.state.runs.commands import CommandRecord, Reopening
+from cerebro.state.runs.run import Dataset, Run, RunState
+from cerebro.state.runs.search_log import SearchLog
+from cerebro.state.runs.search_reports import report_command, report_models
+from cerebro.state.tasks import attempt_events, measurements
+from cerebro.state.tasks.keys import TaskKey
+from cerebro.state.tasks.task import TaskEvent
 from cerebro.state.workers import Worker, WorkerChange
 
 
@@ -130,8 +121,8 @@ class ExperimentState:
         return min(self.open_runs(), key=lambda run: run.is_evaluation, default=None)
 
     def going_on(self) -> list[Run]:
-        """Return the attended runs, oldest first (`cerebro.state.beside`)."""
-        return beside.going_on(self.runs)
+        """Return the attended runs, oldest first (`cerebro.state.runs.concurrent_runs`)."""
+        return concurrent_runs.going_on(self.runs)
 
     def newest_dataset(self) -> Dataset | None:
         """Return the data set of the newest finished ETL run."""
@@ -181,11 +172,11 @@ class ExperimentState:
                 | TaskAsked()
             ):
                 run = self._run(event.task.partition("/")[0])
-                attempts.apply(event, run, self.workers, self.datasets)
+                attempt_events.apply(event, run, self.workers, self.datasets)
                 self._tell_search(run, event)
             case TaskGivenUp():
                 run = self._run(event.task.partition("/")[0])
-                attempts.give_up(event, run)
+                attempt_events.give_up(event, run)
                 self._tell_search(run, event)
             case (
                 RunRequested()
@@ -220,7 +211,7 @@ class ExperimentState:
                 run = self._move(event)
                 if run.plan is None:
                     run.started, run.volume_pauses = event.time, 0
-                    plans.begin(self.datasets, self.holders, run, event.plan)
+                    planned_run.begin(self.datasets, self.holders, run, event.plan)
                     if isinstance(run.request, FitRequest) and run.request.search is not None:
                         run.search = SearchLog(first_workers=self._training(), workers=self._training())
                         for model in run.models.values():
@@ -266,7 +257,7 @@ class ExperimentState:
                 run = self._run(event.run)
                 may = run.is_open or self._may_be_reopened(run, event)
                 if isinstance(event, ModelExtended):
-                    may = may and beside.reader(self.runs, run, event.model) is None
+                    may = may and concurrent_runs.reader(self.runs, run, event.model) is None
                 has_effect = may and commands.steer(run, event)
                 if has_effect and run.search is not None:
                     report_command(run.search, run, event)
@@ -285,7 +276,7 @@ class ExperimentState:
         if isinstance(event, RunResumed) and pruning.lost_text(self.runs, run):
             return False
         if isinstance(event, Reopening) and event.beside:
-            return beside.obstacle(self.runs, run) is None
+            return concurrent_runs.obstacle(self.runs, run) is None
         return not self.open_runs()
 
     def _request(self, event: RunRequested) -> None:
@@ -351,11 +342,11 @@ class ExperimentState:
         elif isinstance(event, ForecastMade):
             run.forecasts.append(event)
         elif isinstance(event, DevicesTaken):
-            taken.add_taken(run, event)
+            device_time.add_taken(run, event)
         elif isinstance(event, ParallelPlansRuledOut):
             parallel_plans.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
-            measured.recall(event, run)
+            measurements.recall(event, run)
         elif isinstance(event, SearchDecided | ValuesDrawn):
             self._search(event, run)
         elif isinstance(event, CheckpointsPruned):
@@ -373,7 +364,7 @@ class ExperimentState:
         if run.search is None:
             raise IllegalEventError(f"{event.type} of {run.id}, which searches nothing")
         if isinstance(event, SearchDecided):
-            additions.decide(run, event)
+            added_models.decide(run, event)
         else:
             run.search.draw(event, since_s=run.elapsed_s(event.time))
 

@@ -1,8 +1,8 @@
 """Reader for time ranges of a log; its cost is independent of the log's length.
 
 A page has a thousand events and starts at a fixed number, so full pages never change and the last ones read are cached,
-as `cerebro.state.past.Move`. A binary search finds the page for a time: first among the log's segments, whose times the
-store knows, then among the pages of one segment, or of the part in the database.
+as `cerebro.state.tasks.past_attempts.Move`. A binary search finds the page for a time: first among the log's segments,
+whose times the store knows, then among the pages of one segment, or of the part in the database.
 
 Unreadable pages are reported and omitted.
 """
@@ -17,11 +17,11 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from cerebro.contract.events import Event
-from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError, UnreadableError
-from cerebro.state.keys import TaskKey
-from cerebro.state.past import Move, Pieces, moves
-from cerebro.state.timeline import Try
+from cerebro.state.reports.timeline import Try
+from cerebro.state.tasks.keys import TaskKey
+from cerebro.state.tasks.past_attempts import Move, Pieces, moves
 
 PAGE = 1000
 """Events per page: one answer of the store."""
@@ -40,7 +40,7 @@ _LOGS = 16
 
 
 class EventStore(Protocol):
-    """The part of `cerebro.runtime.kvs.KvsClient` in use."""
+    """The part of `cerebro.runtime.kvs.client.KvsClient` in use."""
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
         """Return events with seq > `after`, oldest first; an empty sequence after the last."""

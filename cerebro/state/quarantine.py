@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cerebro.contract.health import (
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import (
     CONTROLLER,
     CheckRequest,
     CheckResult,
@@ -21,7 +22,6 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError
 
 MOST = 0.5

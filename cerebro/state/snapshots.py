@@ -47,7 +47,7 @@ class DamagedSnapshotError(CerebroError):
 
 
 class SnapshotStore(Protocol):
-    """The part of `cerebro.runtime.kvs.KvsClient` in use."""
+    """The part of `cerebro.runtime.kvs.client.KvsClient` in use."""
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
         """Return the newest snapshot of a log in this format; an empty name means the cluster log."""

@@ -7,7 +7,7 @@ It checks, on several ranks of this machine:
 - *files*: a state that is restored and saved again is bitwise equal, under the same names;
 - *failing rank*: if one rank raises, no rank reports success.
 
-The ranks run `cerebro.worker.training.conforming`, which belongs to a higher layer and so is started by name.
+The ranks run `cerebro.worker.training.ranks.conformance`, which belongs to a higher layer and so is started by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques.base import Params, Technique
 
-_PROGRAM = "cerebro.worker.training.conforming"
+_PROGRAM = "cerebro.worker.training.ranks.conformance"
 _POLL_S = 0.05
 _START_S = 300.0
 """Seconds that ranks may take for imports."""

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import MEASURING
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy

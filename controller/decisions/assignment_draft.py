@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from cerebro.contract import api
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.rest import api
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Gang, TaskBody

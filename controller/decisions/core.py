@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
+from cerebro.contract.rest.api import YIELD_S
 from cerebro.state import ExperimentState, Run, RunState, TaskKey
 from controller.decisions.decide import Step, decide
 from controller.decisions.device_ends import due_s

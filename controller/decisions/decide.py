@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ControllerEvent,
     ParallelPlansRuledOut,
@@ -20,12 +19,13 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.metrics import ADVICE
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import FailureKind
 from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
-from cerebro.state.goals import spent
-from cerebro.state.report import epoch_report
-from cerebro.state.waiting import KIND, needed_partitions
+from cerebro.state.reports.schedule_report import epoch_report
+from cerebro.state.reports.wait_reasons import KIND, needed_partitions
+from cerebro.state.runs.goals import spent
 from controller.decisions.assignment import assign
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import release, revoke_task

@@ -43,7 +43,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, ByPriorityScor
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
-from cerebro.state.tasks import ENDED, Attempt
+from cerebro.state.tasks.task import ENDED, Attempt
 from cerebro.state.workers import Worker
 from controller.projections.sub_epoch_times import SubEpochTimes
 from controller.sources.parallel_plans import ParallelPlans

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import Run, Task, TaskState, Worker
 from controller.decisions.device_ends import end_of

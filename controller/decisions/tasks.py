@@ -23,8 +23,8 @@ from cerebro.contract.tasks import (
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
-from cerebro.state.audits import Audit, is_exact
-from cerebro.state.beside import epochs_read
+from cerebro.state.runs.concurrent_runs import epochs_read
+from cerebro.state.tasks.verifications import Audit, is_exact
 
 
 def body(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
 from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.texts import first_line
 from cerebro.state import ExperimentState, ModelState, Run, TaskState

@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from cerebro.contract import api
 from cerebro.contract.events import ModelRetried
-from cerebro.contract.health import (
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.rest import api
+from cerebro.contract.stored.health import (
     CONTROLLER,
     CheckRequest,
     HealthAnswer,
@@ -23,7 +24,6 @@ from cerebro.contract.health import (
     ReleaseRequest,
     WorkerHealth,
 )
-from cerebro.contract.records import WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.state import ExperimentState, Run
 from controller.exclusions import stragglers
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class MachineStore(Protocol):
-    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
+    """The calls to the store, as in `cerebro.runtime.kvs.client.KvsClient`."""
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
         """Give a worker no more tasks."""

@@ -1,6 +1,6 @@
 """Workers with too little memory for a task, and tasks that no worker has enough memory for. Pure.
 
-A task's need is learned from attempts that ran alone on their worker (`cerebro.state.memory`). A worker's
+A task's need is learned from attempts that ran alone on their worker (`cerebro.state.tasks.memory_need`). A worker's
 memory is known if nothing else uses it: the limit of a container, or the memory of a device. Workers with
 unknown memory try the task, until the run's attempts are used up.
 
@@ -18,7 +18,7 @@ from cerebro.contract.events import TaskGivenUp
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
-from cerebro.state.memory import USABLE, Lack, has_room
+from cerebro.state.tasks.memory_need import USABLE, Lack, has_room
 from controller.scaling.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
 from controller.sources.parallel_plans import options
 from controller.sources.ready_tasks import may_run

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import HealthAnswer
 from cerebro.state.quarantine import SLOW
 
 SUB_EPOCHS = 5
@@ -33,7 +33,7 @@ As in `cerebro.scheduling.estimates.Estimates.slowness`.
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """Tell how long a worker's sub-epochs take; see `cerebro.contract.health.PaceRequest`."""
+    """Tell how long a worker's sub-epochs take; see `cerebro.contract.stored.health.PaceRequest`."""
 
     worker: str
     is_slow: bool

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from cerebro.contract import api
 from cerebro.contract.events import Event
 from cerebro.contract.records import Unreadable
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState, whole
 from cerebro.state.snapshots import restored
 from controller.decisions.preemption import revoke_task

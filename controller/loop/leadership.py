@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.errors import CerebroError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 
 SOON_S = 0.001
 """Remaining lease in seconds: the shortest possible."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cerebro.contract.records import ExperimentSummary
-from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
+from cerebro.contract.stored.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
 from cerebro.errors import CerebroError, NotFoundError
 from cerebro.state.snapshots import snapshot_format
 from controller.loop.snapshot_process import SnapshotQuestion
@@ -61,7 +61,7 @@ class _Kept(NamedTuple):
 
 
 class KeepingStore(Protocol):
-    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
+    """The calls to the store, as in `cerebro.runtime.kvs.client.KvsClient`."""
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """Return all experiments."""

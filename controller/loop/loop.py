@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from cerebro.contract import api
 from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.search.questions import drawable
 from cerebro.state import ExperimentState, Run, RunState
-from cerebro.state.goals import goal_of
+from cerebro.state.runs.goals import goal_of
 from cerebro.state.snapshots import restored
 from controller.decisions.core import Core
 from controller.decisions.decide import Step

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.state import ExperimentState, Run, RunState, gap
 from cerebro.state.workers import NO_DEVICE, Ended
 from controller.decisions.core import Core

@@ -15,8 +15,8 @@ import traceback
 
 from cerebro.contract.base import Contract
 from cerebro.errors import CerebroError, ConflictError
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.snapshots import packed, restored, restored_cluster, snapshot_format
 
 _NICE = 10

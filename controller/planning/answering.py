@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cerebro.scheduling import advice, planner
-from cerebro.scheduling.allotment import Allotment, of_schedule
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.planning import advice, planner
+from cerebro.scheduling.planning.allotment import Allotment, of_schedule
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy

@@ -12,8 +12,8 @@ from typing import Any
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import PlannedSubEpoch
-from cerebro.scheduling.allotment import NOT_HERE, Allotment
 from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.problem import Problem, Strategy
 from controller.decisions.fit_dispatch import FitDispatch

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebro.runtime.parent_death import BACKGROUND, with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import BACKGROUND, with_parent_death_signal
 
 
 @dataclass

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cerebro.data.tables import ids_as_text
+from cerebro.data.tables.whole_tables import ids_as_text
 from cerebro.runtime.volume_errors import volume_errors_named
 from controller.preparation.partition import Keys
 

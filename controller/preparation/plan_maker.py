@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
-from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunPaused, RunStarted
 from cerebro.contract.records import Locators
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, StorageFullError, VolumeError
 from cerebro.runtime.volumes import Volumes

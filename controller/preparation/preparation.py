@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from cerebro.contract.base import Split
 from cerebro.contract.records import ExperimentRecord, Locator
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
-from cerebro.data.durable import sync_folder
+from cerebro.data.files.durable import sync_folder
 from cerebro.data.misc import versions
-from cerebro.data.table_files import TableFiles, table_files
+from cerebro.data.tables.table_files import TableFiles, table_files
 from cerebro.errors import ConflictError, LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
 from controller.preparation.partition import kept, shares
 from controller.storage.scratch import began, scratch_folder
 
 if TYPE_CHECKING:
-    from cerebro.data.table_stream import TableStream
+    from cerebro.data.tables.table_stream import TableStream
 
 
 def prepare_etl(
@@ -60,7 +60,7 @@ def prepare_etl(
         if dataset in known:
             return known[dataset]
         with _only_cut(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
-            from cerebro.data.table_stream import open_splits
+            from cerebro.data.tables.table_stream import open_splits
 
             streams = open_splits(
                 {split: (table.files, table.locator.types) for split, table in tables.items()}

@@ -20,7 +20,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import CerebroError, MetadataError
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from controller.storage.scratch import remove_abandoned
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator
-from cerebro.data.durable import DurableFile
-from cerebro.data.locators import metadata_of, require_columns
+from cerebro.data.files.durable import DurableFile
 from cerebro.data.prefetch import prefetched
-from cerebro.data.table_stream import Rows, TableStream
-from cerebro.data.tables import ids_as_text
+from cerebro.data.tables.locators import metadata_of, require_columns
+from cerebro.data.tables.table_stream import Rows, TableStream
+from cerebro.data.tables.whole_tables import ids_as_text
 from cerebro.errors import MetadataError
 from controller.preparation.bucket_sort import BucketSort, DuplicateIdError
 from controller.preparation.partition import cut, row_keys

@@ -17,9 +17,15 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cerebro.contract.events import Event, TaskCommitted
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import CodeRecord, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.stored.history import (
+    History,
+    HistoryAnswer,
+    HistoryRequest,
+    SubEpochHistory,
+    SubEpochKey,
+)
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import ConflictError, PermanentError
 from cerebro.state import ExperimentState, Run, TaskKey, Visit
@@ -37,7 +43,7 @@ _AT_ONCE = 1000
 
 
 class HistoryStore(Protocol):
-    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
+    """The calls to the store, as in `cerebro.runtime.kvs.client.KvsClient`."""
 
     def history(self) -> History:
         """Return the whole history."""

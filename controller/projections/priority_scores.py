@@ -17,7 +17,7 @@ from cerebro.contract.tasks import CurvePoint
 from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
 from cerebro.scheduling.policies import ByPriorityScore, Policy
 from cerebro.state import ExperimentState, Model, Run, Visit
-from cerebro.state.archived import EpochSummary
+from cerebro.state.models.sub_epochs import EpochSummary
 
 _LOSS = "loss"
 """Metric used without reports, if `train` does not return the run's metric."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cerebro.contract.history import SubEpochHistory, SubEpochKey, device_hash
+from cerebro.contract.stored.history import SubEpochHistory, SubEpochKey, device_hash
 from cerebro.contract.trials import DeviceKind
 from cerebro.scheduling.estimates import Estimates
 

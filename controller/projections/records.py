@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.figures.downsample import FEWEST, kept_indices
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
-from cerebro.state.committed import Values, values_of_commit, values_of_epoch
+from cerebro.state.tasks.committed_values import Values, values_of_commit, values_of_epoch
 from controller.projections.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from cerebro.contract.events import Event
 from cerebro.errors import NotFoundError, RetryableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored

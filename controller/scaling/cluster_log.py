@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, ReplicasChanged
 from cerebro.contract.records import Replica
+from cerebro.contract.rest import api
 from cerebro.errors import IllegalEventError, UnreadableClusterLogError
 from cerebro.state import ClusterState
 from cerebro.state.snapshots import restored_cluster
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ClusterLogStore(Protocol):
-    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
+    """The calls to the store, as in `cerebro.runtime.kvs.client.KvsClient`."""
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """Return events of the cluster log after a cursor."""

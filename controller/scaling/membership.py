@@ -12,10 +12,10 @@ import math
 import time
 from typing import Any
 
-from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles, WorkerStatus
+from cerebro.contract.stored.health import HealthAnswer
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from controller.exclusions.health import left_out, suspects
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.scaling.arrivals import Arrivals

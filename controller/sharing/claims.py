@@ -18,7 +18,7 @@ from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
-from cerebro.state.sharing import lanes_held, task_lanes
+from cerebro.state.reports.sharing import lanes_held, task_lanes
 from cerebro.state.workers import NO_DEVICE
 from controller.decisions.device_ends import due_s
 from controller.decisions.fit_dispatch import FitDispatch

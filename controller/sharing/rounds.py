@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.rest import api
 from cerebro.state import ExperimentState, Run, RunState, TaskState, Worker
 from cerebro.state.workers import NO_DEVICE
 from controller.decisions.core import Core

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cerebro.contract import api
 from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished
+from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, TakenSpan
 from cerebro.state import Run
-from cerebro.state.timeline import busy
+from cerebro.state.reports.timeline import busy
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.sharing.arbiter import Place, RunRef

@@ -16,7 +16,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
 from cerebro.scheduling.dispatch_state import Choice, GangMember
 from cerebro.state import ExperimentState, ModelState, Run
-from cerebro.state.parallel_plans import left
+from cerebro.state.models.parallel_plans import left
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.scaling.cluster_snapshot import ClusterSnapshot

@@ -13,7 +13,7 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
-from cerebro.state.parallel_plans import left
+from cerebro.state.models.parallel_plans import left
 from controller.projections.sub_epoch_times import SubEpochTimes, technique_of
 from controller.sources.trials.known import situation, totals
 from controller.sources.trials.parallel_plan_choice import allotted

@@ -1,7 +1,7 @@
 """Checkpoints of a search to remove now. Derived from the state, so each decision checks few models.
 
 A model is checked after its training has ended, in batches of one percent of the models. Models with files
-that may become removable later are checked again each time. `cerebro.state.pruning` decides which files to
+that may become removable later are checked again each time. `cerebro.state.runs.pruning` decides which files to
 remove, and `controller.storage.pruned_files` removes them.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cerebro.contract.events import CheckpointsPruned
 from cerebro.search.procedure import Failed, Reached, Stopped
 from cerebro.state import ModelState, Run
-from cerebro.state.pruning import may_go_on, prunable
+from cerebro.state.runs.pruning import may_go_on, prunable
 
 _SHARE = 100
 """One model in this many must wait before a check."""

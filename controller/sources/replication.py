@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterator
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
-from cerebro.state.waiting import KIND, needed_partitions
+from cerebro.state.reports.wait_reasons import KIND, needed_partitions
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
 from controller.sources.relief import relief

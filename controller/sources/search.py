@@ -24,7 +24,7 @@ from cerebro.search.questions import draw_question, values_for
 from cerebro.search.told import orders_line, packed, report_line
 from cerebro.search.transducer import Search
 from cerebro.state import Run
-from cerebro.state.search import SearchLog
+from cerebro.state.runs.search_log import SearchLog
 
 _AT_ONCE = 2000
 """Maximum reports processed in one call, so that other work is not delayed."""

@@ -21,7 +21,7 @@ _LASTING = frozenset({"device_memory", "gradient", "not_applicable"})
 
 
 class TrialStore(Protocol):
-    """The calls to the store, as in `cerebro.runtime.kvs.KvsClient`."""
+    """The calls to the store, as in `cerebro.runtime.kvs.client.KvsClient`."""
 
     def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
         """Return outcomes by cache keys."""

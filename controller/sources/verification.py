@@ -16,8 +16,8 @@ from typing import Protocol
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, RunState, TaskKey, Worker
-from cerebro.state.audits import Audit, AuditState, is_exact, may_redo
-from cerebro.state.memory import has_room
+from cerebro.state.tasks.memory_need import has_room
+from cerebro.state.tasks.verifications import Audit, AuditState, is_exact, may_redo
 from controller.decisions import tasks
 from controller.decisions.assignment_draft import AssignmentDraft
 from controller.exclusions.memory_needs import Views, limit_of

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.trash import Removal, move_aside
 from cerebro.runtime.volumes import Volumes
 

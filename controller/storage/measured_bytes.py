@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.base import Name
 from cerebro.errors import CerebroError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from cerebro.data.checkpoint_files import outdated
+from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
 

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
 
-from cerebro.contract.registry import ModelVersion, VersionOutcome
+from cerebro.contract.stored.registry import ModelVersion, VersionOutcome
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.base_file import BasedFile, UnreadableLayoutError, joined
-from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, discard_stale, fill
-from cerebro.data.safe_open import ABSENT, open_below
+from cerebro.data.files.base_file import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.files.durable import BLOCK_BYTES, DurableFile, Written, discard_stale, fill
+from cerebro.data.files.safe_open import ABSENT, open_below
 from cerebro.errors import CerebroError, RetryableError, StorageFullError, VolumeError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 
 log = logging.getLogger(__name__)

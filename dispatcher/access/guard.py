@@ -28,10 +28,10 @@ from flask import (
 )
 from werkzeug.wrappers import Response as BaseResponse
 
-from cerebro.contract import reserved_names
-from cerebro.contract.identity import Scope
+from cerebro.contract.accounts import reserved_names
+from cerebro.contract.accounts.identity import Scope
 from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
-from cerebro.runtime.addresses import EVERYWHERE, host_name
+from cerebro.runtime.web.addresses import EVERYWHERE, host_name
 from dispatcher.access.identities import Identities, Known
 from dispatcher.access.oidc import IdTokenError, IdTokens, is_jwt
 from dispatcher.access.refusals import refused, too_many, unauthorized

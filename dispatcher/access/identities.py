@@ -1,6 +1,6 @@
 """Resolve tokens and sessions to users, through the store, with a cache of one second.
 
-Only in users mode. The store decides about rights (`cerebro.contract.identity`).
+Only in users mode. The store decides about rights (`cerebro.contract.accounts.identity`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from cerebro.contract.identity import OPERATOR_WORD, TOKEN, Principal, operator_word
+from cerebro.contract.accounts.identity import OPERATOR_WORD, TOKEN, Principal, operator_word
 from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cerebro.contract import reserved_names
-from cerebro.contract.identity import RANK, Principal, Role
+from cerebro.contract.accounts import reserved_names
+from cerebro.contract.accounts.identity import RANK, Principal, Role
 from cerebro.errors import validation_summary
 from dispatcher.access.identities import Known
 from dispatcher.access.oidc_keys import (

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from cerebro.errors import StoreUnavailableError, UnauthorizedError
-from cerebro.runtime import proxies
+from cerebro.runtime.web import proxies
 from dispatcher.settings import Oidc
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from flask import Flask, g, has_request_context, request
 
 from cerebro.commands import rules
 from cerebro.commands.rules import CommandKind
-from cerebro.contract.identity import Owned, Principal, Scope
+from cerebro.contract.accounts.identity import Owned, Principal, Scope
 from cerebro.errors import CerebroError
 from cerebro.state import ExperimentState, Model, Run
 from dispatcher.read_models.reader import Reader

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from flask import Flask, abort, g, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.contract.identity import Scope
+from cerebro.contract.accounts.identity import Scope
 from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
-from cerebro.runtime import tickets
+from cerebro.runtime.web import tickets
 from dispatcher.access.guard import Guard, local_path, person
 from dispatcher.access.identities import Known
 from dispatcher.services import Services

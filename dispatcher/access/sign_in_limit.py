@@ -2,7 +2,7 @@
 
 Only wrong tokens are counted and delayed. A valid token is always accepted, because behind a proxy all callers share
 one address. So the limit bounds noise, and the length of the token bounds guessing: services warn of a short token
-at their start (`cerebro.contract.identity.warning_of`). A restart clears the counts.
+at their start (`cerebro.contract.accounts.identity.warning_of`). A restart clears the counts.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from flask import Blueprint, abort, g, redirect, render_template, request, url_f
 from flask.typing import ResponseReturnValue
 from pydantic import ValidationError
 
-from cerebro.contract.identity import (
+from cerebro.contract.accounts.identity import (
     DEFAULT_DAYS,
     MAX_DAYS,
     RANK,

@@ -19,8 +19,8 @@ from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
 from werkzeug.wsgi import FileWrapper
 
-from cerebro.data.base_file import BasedFile, UnreadableLayoutError, joined
-from cerebro.data.safe_open import ABSENT, open_below
+from cerebro.data.files.base_file import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.files.safe_open import ABSENT, open_below
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.downloads import Downloads
 from dispatcher.api.gateway import PREFIX, problem

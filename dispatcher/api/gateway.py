@@ -17,9 +17,9 @@ from urllib.parse import quote
 import urllib3
 from flask import Flask, Response, request
 
-from cerebro.contract import api
-from cerebro.contract.openapi import Operation
-from cerebro.contract.routes import STORE
+from cerebro.contract.rest import api
+from cerebro.contract.rest.openapi import Operation
+from cerebro.contract.rest.routes import STORE
 from dispatcher.settings import Settings
 
 PREFIX = "/api"
@@ -208,7 +208,7 @@ def operations() -> dict[str, Operation]:
 
 
 def problem(status: int, kind: str, message: str) -> Response:
-    """Return an error response that `cerebro.runtime.kvs` understands."""
+    """Return an error response that `cerebro.runtime.kvs.client` understands."""
     text = api.Problem(error=kind, message=message).model_dump_json()
     return Response(text, status, mimetype="application/json")
 

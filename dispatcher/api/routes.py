@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import Field
 
-from cerebro.contract import api
 from cerebro.contract.base import Contract
-from cerebro.contract.openapi import CSV, JSON, SVG, Operation
 from cerebro.contract.records import WorkerStatus
+from cerebro.contract.rest import api
+from cerebro.contract.rest.openapi import CSV, JSON, SVG, Operation
 from cerebro.figures import Figure
 from cerebro.state import QueuePosition
 from dispatcher.analysis import figures

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from cerebro import errors
 from cerebro.contract.base import Contract
-from cerebro.contract.openapi import CSV, JSON, SVG, document
+from cerebro.contract.rest.openapi import CSV, JSON, SVG, document
 from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
 from dispatcher.access.oidc import IdTokenError

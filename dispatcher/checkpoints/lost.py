@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from cerebro.data.lost_files import lost_files
+from cerebro.data.files.lost_files import lost_files
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.state import ExperimentState
-from cerebro.state.final_files import FinalFile, final_files
+from cerebro.state.models.final_checkpoints import FinalFile, final_files
 from dispatcher.read_models.reader import Reader
 
 FRESH_S = 300.0

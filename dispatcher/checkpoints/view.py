@@ -10,7 +10,7 @@ from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
-from cerebro.state.pruning import gone_text
+from cerebro.state.runs.pruning import gone_text
 from dispatcher.pages.tables import page_of
 from dispatcher.read_models.read_model import ReadModel
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
+from cerebro.contract.stored.health import HealthAnswer
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.summary import Summary, summary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import Troubles
+from cerebro.contract.rest.api import QueueAnswer
 from cerebro.state import (
     ExperimentState,
     QueuePosition,
@@ -17,11 +17,11 @@ from cerebro.state import (
     queue_positions,
     reason_to_wait,
     waiting_for,
-    wording,
 )
-from cerebro.state.sharing import lanes_held
-from cerebro.state.throughput import TimeLeft
-from cerebro.state.timeline import busy
+from cerebro.state.reports import state_words
+from cerebro.state.reports.sharing import lanes_held
+from cerebro.state.reports.throughput import TimeLeft
+from cerebro.state.reports.timeline import busy
 from cerebro.state.workers import WorkerChange
 
 _MAX_CHANGES = 200
@@ -125,13 +125,13 @@ def summary(
 def task_text(task: str) -> str:
     """Describe a task in words."""
     try:
-        return wording.task(TaskKey.parse(task)) if task else ""
+        return state_words.task(TaskKey.parse(task)) if task else ""
     except ValueError:
         return task
 
 
 def _waiting_text(task: str, devices: tuple[int, ...], there: int) -> str:
-    where = wording.on_devices(devices, there)
+    where = state_words.on_devices(devices, there)
     return f"{task_text(task)} ({where})" if where else task_text(task)
 
 
@@ -139,7 +139,7 @@ def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     done, total = run.progress()
     waits = explained(waiting_for(state, run), troubles.pods, troubles.note)
     return RunSummary(
-        state=wording.run(run),
+        state=state_words.run(run),
         done=done,
         total=total if run.has_known_end else 0,
         author=run.author,

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from cerebro.contract.api import QueueAnswer
-from cerebro.contract.health import HealthAnswer, Incident
 from cerebro.contract.records import (
     AuditEntry,
     SizeRequest,
@@ -19,9 +17,12 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.rest.api import QueueAnswer
+from cerebro.contract.stored.health import HealthAnswer, Incident
 from cerebro.figures.schedule.spans import by_number
-from cerebro.state import lost_because, wording
+from cerebro.state import lost_because
 from cerebro.state.quarantine import CHECK_PASSED, health_words
+from cerebro.state.reports import state_words
 from cerebro.state.workers import NO_DEVICE
 from dispatcher.cluster.summary import QueueRow, Summary, queue_rows, task_text
 from dispatcher.pages.tables import page_of
@@ -328,7 +329,7 @@ def _running(reported: str, summaries: Mapping[str, Summary], reachable: int) ->
         task=task,
         since=since,
         devices=devices,
-        on=wording.on_devices(devices or (), reachable),
+        on=state_words.on_devices(devices or (), reachable),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebro.commands.rules import CommandKind, allowed
-from cerebro.state import ExperimentState, wording
+from cerebro.state import ExperimentState
+from cerebro.state.reports import state_words
 from dispatcher.cluster.volumes import Measured, experiment_bytes
 
 
@@ -38,7 +39,7 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     if state.deletion is not None:
         reason = f"{state.deletion.by or 'A user'} has already requested the deletion; the controller is deleting it."
     elif open_runs:
-        open_list = ", ".join(f"{run.id} is {wording.run(run)}" for run in open_runs)
+        open_list = ", ".join(f"{run.id} is {state_words.run(run)}" for run in open_runs)
         reason = f"{open_list}: stop {'it' if len(open_runs) == 1 else 'them'} first."
     sizes = experiment_bytes(measured, state.name)
     return DeletionView(

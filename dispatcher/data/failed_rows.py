@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from cerebro.data.safe_open import open_below
+from cerebro.data.files.safe_open import open_below
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.data.view import FailedRowsView, FailedRowView

@@ -7,7 +7,7 @@ from flask.typing import ResponseReturnValue
 
 from cerebro.commands.rules import CommandKind
 from cerebro.errors import ConflictError
-from cerebro.state import wording
+from cerebro.state.reports import state_words
 from dispatcher.access.guard import author, local_path
 from dispatcher.access.rights import may_steer
 from dispatcher.commands.batch import execute_all
@@ -54,5 +54,5 @@ def may(row: ExperimentRow) -> tuple[CommandKind, ...]:
     """Return the commands that a user may give to a row's experiment together with others."""
     if row.is_deleting or not may_steer(row):
         return ()
-    stop = (CommandKind.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()
+    stop = (CommandKind.STOP_RUN,) if row.state in state_words.IN_PROGRESS and row.state != "stopping" else ()
     return (*stop, CommandKind.UNARCHIVE if row.is_archived else CommandKind.ARCHIVE)

@@ -13,8 +13,10 @@ from pydantic import Field, field_validator
 from cerebro.commands.rules import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
-from cerebro.state import ExperimentState, Run, breaks, wording
-from cerebro.state.throughput import TimeLeft
+from cerebro.state import ExperimentState, Run
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import TimeLeft
+from cerebro.state.runs import breaks
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
@@ -56,8 +58,8 @@ class ExperimentRow:
     """One experiment. Times are seconds since the epoch, `None` if unknown.
 
     Attributes:
-        state: a word of `cerebro.state.wording`, `READING` or `UNREADABLE`.
-        run, kind: id and kind of `cerebro.state.wording.shown_run`.
+        state: a word of `cerebro.state.reports.state_words`, `READING` or `UNREADABLE`.
+        run, kind: id and kind of `cerebro.state.reports.state_words.shown_run`.
         done, total: committed tasks and all tasks of that run.
         models: number of models of the newest planned fit.
         models_done: models that are trained completely or were stopped by the search.
@@ -116,7 +118,8 @@ class ExperimentsView(Paged):
     def is_running(self) -> bool:
         """True if a row of this page may change soon."""
         return any(
-            row.state in wording.IN_PROGRESS or row.state == READING or row.is_deleting for row in self.rows
+            row.state in state_words.IN_PROGRESS or row.state == READING or row.is_deleting
+            for row in self.rows
         )
 
 
@@ -171,9 +174,9 @@ def blank_row(summary: ExperimentSummary) -> ExperimentRow:
 def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> ExperimentRow:
     """Return the row of an experiment whose log is read, at `now` (seconds since the epoch)."""
     state, record = read_model.state, summary.experiment
-    run, fit = wording.shown_run(state), read_model.fit()
+    run, fit = state_words.shown_run(state), read_model.fit()
     done, total = read_model.progress(run) if run else (0, 0)
-    ends = wording.model_ends(fit) if fit else wording.ModelEnds()
+    ends = state_words.model_ends(fit) if fit else state_words.ModelEnds()
     begun, ended = _working_time(state)
     return ExperimentRow(
         name=record.name,
@@ -182,7 +185,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         owner=record.owner,
         created=record.created,
         last_event=summary.last_event,
-        state=wording.experiment(state),
+        state=state_words.experiment(state),
         run=run.id if run else "",
         kind=run.kind if run else "",
         done=done,
@@ -219,7 +222,7 @@ def _working_time(state: ExperimentState) -> tuple[float | None, float | None]:
 
 def _problem(read_model: ReadModel, run: Run) -> str:
     halted = resumable(read_model.state)
-    problem = run.error or run.reason or wording.failed_since(read_model.state)
+    problem = run.error or run.reason or state_words.failed_since(read_model.state)
     if problem or halted is None or halted is run:
         return problem
     done, total = read_model.progress(halted)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from pydantic import TypeAdapter
 
-from cerebro.data.safe_open import open_below
+from cerebro.data.files.safe_open import open_below
 from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal

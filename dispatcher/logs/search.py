@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro.data.safe_open import open_below
+from cerebro.data.files.safe_open import open_below
 from dispatcher.logs import terminal
 
 MAX_HITS = 500

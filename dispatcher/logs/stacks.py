@@ -8,7 +8,7 @@ from flask import Blueprint, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.errors import BadRequestError, ClusterError
-from cerebro.runtime.asked_stacks import stacks_of
+from cerebro.runtime.kvs.stack_requests import stacks_of
 from dispatcher.sandbox.slots import BusyError, Slots
 from dispatcher.tabs.tabs import Tabs
 

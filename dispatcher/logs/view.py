@@ -11,11 +11,12 @@ from typing import Annotated, overload
 
 from pydantic import Field, TypeAdapter
 
-from cerebro.contract.api import MAX_SEQ
 from cerebro.contract.base import Contract
-from cerebro.state import ExperimentState, ModelState, Run, TaskKey, TaskState, waiting_for, wording
-from cerebro.state.tasks import Attempt
-from cerebro.state.visits import Visit
+from cerebro.contract.rest.api import MAX_SEQ
+from cerebro.state import ExperimentState, ModelState, Run, TaskKey, TaskState, waiting_for
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.reports import state_words
+from cerebro.state.tasks.task import Attempt
 from dispatcher.logs.terminal import LEVELS
 
 MAX_QUERY_LENGTH = 200
@@ -169,7 +170,7 @@ def waiting_reason(state: ExperimentState, task: str) -> str:
         return f"{run.id} is {run.state}: resume the run to start it."
     if reason := waiting_for(state, run):
         return f"{run.id} is {reason}."
-    return _model_reason(run, key) or f"It waits for an idle worker; {run.id} is {wording.run(run)}."
+    return _model_reason(run, key) or f"It waits for an idle worker; {run.id} is {state_words.run(run)}."
 
 
 def _model_reason(run: Run, key: TaskKey) -> str:
@@ -177,11 +178,11 @@ def _model_reason(run: Run, key: TaskKey) -> str:
     if model is None or key.kind != "train":
         return ""
     if model.state is not ModelState.ACTIVE:
-        return f"{model.id} is {wording.model(model, run)}."
+        return f"{model.id} is {state_words.model(model, run)}."
     if key.epoch != model.epoch:
         return f"{model.id} is in epoch {model.epoch}; this sub-epoch is part of epoch {key.epoch}."
     if model.busy:
-        return f"{model.id} runs another sub-epoch first: it {wording.task(TaskKey.parse(model.busy))}."
+        return f"{model.id} runs another sub-epoch first: it {state_words.task(TaskKey.parse(model.busy))}."
     return ""
 
 
@@ -236,7 +237,7 @@ def _source(found: _Entry) -> Source:
     return Source(
         task=str(key),
         attempt=_number(found),
-        what=wording.task(key),
+        what=state_words.task(key),
         model=key.model or "",
         worker=attempt.worker,
         started=attempt.started,

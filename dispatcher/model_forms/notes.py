@@ -10,8 +10,10 @@ from cerebro.commands.rules import CommandKind
 from cerebro.contract.priority import NORMAL, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import Origin
-from cerebro.state import Model, Run, additions, wording
-from cerebro.state.models import is_same
+from cerebro.state import Model, Run
+from cerebro.state.models import added_models
+from cerebro.state.models.model import is_same
+from cerebro.state.reports import state_words
 
 _RATES = frozenset({"lr", "learning_rate", "weight_decay", "momentum"})
 """Names of values that an optimizer stores itself."""
@@ -39,7 +41,7 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
         yield "Optimizer values take effect only in an optimizer that is passed to checkpoint.track."
     reopens = command.kind in (CommandKind.ADD_MODELS, CommandKind.CLONE_MODEL, CommandKind.EXTEND_MODEL)
     if reopens and not run.is_open:
-        yield f"{run.id} is {wording.run(run)}: it reopens for this change only."
+        yield f"{run.id} is {state_words.run(run)}: it reopens for this change only."
 
 
 def _added_notes(run: Run, command: Command) -> Iterator[str]:
@@ -61,7 +63,7 @@ def _clone_notes(run: Run, model: Model, command: Command) -> Iterator[str]:
         if not command.hyperparams:
             yield f"All values are equal to {model.id}."
     else:
-        sub_epochs = additions.sub_epochs_at(
+        sub_epochs = added_models.sub_epochs_at(
             run, model, Origin.model_validate({"model": model.id, "at": command.at})
         )
         begun = model.partitions_until(sub_epochs)

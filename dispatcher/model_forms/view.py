@@ -19,9 +19,10 @@ from cerebro.commands.values import text_of
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.errors import BadRequestError
-from cerebro.state import ExperimentState, Model, Run, additions
-from cerebro.state.models import is_same
-from cerebro.state.pruning import gone_text
+from cerebro.state import ExperimentState, Model, Run
+from cerebro.state.models import added_models
+from cerebro.state.models.model import is_same
+from cerebro.state.runs.pruning import gone_text
 from dispatcher.model_forms.form import COLD, ModelForm
 from dispatcher.model_forms.notes import notes
 
@@ -207,9 +208,9 @@ def _possible_starts(run: Run, model: Model) -> Iterator[Start]:
     for at in ("last", "best", *ends):
         origin = Origin.model_validate({"model": model.id, "at": at})
         new = NewModel(hyperparams=model.hyperparams, epochs=model.epochs, origin=origin)
-        if additions.origin_refusal(run, new):
+        if added_models.origin_refusal(run, new):
             continue
-        sub_epochs = additions.sub_epochs_at(run, model, origin)
+        sub_epochs = added_models.sub_epochs_at(run, model, origin)
         if at not in ("last", "best") and sub_epochs in listed:
             continue
         listed.add(sub_epochs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.state import Model
-from cerebro.state.models import is_same
+from cerebro.state.models.model import is_same
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Model, Run, parallel_plans
-from cerebro.state.pruning import gone_text
+from cerebro.state import Model, Run
+from cerebro.state.models import parallel_plans
+from cerebro.state.runs.pruning import gone_text
 from dispatcher.access.rights import allowed_commands
 from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.query import ModelQuery, matching, selected_columns

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.contract.tasks import Failure
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Run, TaskState, audit_wording, rungs, wording
-from cerebro.state.goals import clock, forecast_lines
-from cerebro.state.throughput import Throughput, TimeLeft
+from cerebro.state import Run, TaskState
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import Throughput, TimeLeft
+from cerebro.state.runs import rungs
+from cerebro.state.runs.goals import clock, forecast_lines
+from cerebro.state.tasks import verification_texts
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
@@ -146,7 +149,7 @@ def overview(
         if run and run.search
         else None,
         forecast=_forecast(run, read_model.throughput(now, run).left, now) if run and run.forecasts else None,
-        audits=tuple(audit_wording.lines(run.audits)) if run else (),
+        audits=tuple(verification_texts.lines(run.audits)) if run else (),
     )
 
 
@@ -213,9 +216,9 @@ def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
         known = point if point and point.attempt == newest.number else None
         yield RunningTask(
             key=str(task.key),
-            what=wording.by_parallel_plan(task),
+            what=state_words.by_parallel_plan(task),
             worker=newest.worker,
-            devices=wording.on_devices(newest.devices, device_count(read_model.state, newest.worker)),
+            devices=state_words.on_devices(newest.devices, device_count(read_model.state, newest.worker)),
             model=task.key.model or "",
             attempt=newest.number,
             started=newest.started or None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cerebro.contract.events import Event
-from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.state.log_pages import LogPages
 from dispatcher.read_models.reader import Reader
 
@@ -33,9 +33,9 @@ class PastStore:
         self._reader = reader
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
-        """See `cerebro.runtime.kvs.KvsClient`."""
+        """See `cerebro.runtime.kvs.client.KvsClient`."""
         return self._reader.call(lambda: self._reader.store.events(experiment, after))
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """See `cerebro.runtime.segment_calls.SegmentCalls`."""
+        """See `cerebro.runtime.kvs.segment_calls.SegmentCalls`."""
         return self._reader.call(lambda: self._reader.store.segments(experiment))

@@ -34,10 +34,10 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
-from cerebro.state.rungs import Rung, Told
-from cerebro.state.rungs import rungs as rungs_of
-from cerebro.state.tasks import OPEN
-from cerebro.state.throughput import IDLE, Throughput, ThroughputMeter
+from cerebro.state.reports.throughput import IDLE, Throughput, ThroughputMeter
+from cerebro.state.runs.rungs import Rung, Told
+from cerebro.state.runs.rungs import rungs as rungs_of
+from cerebro.state.tasks.task import OPEN
 from dispatcher.read_models.live_series import LiveSeries
 from dispatcher.read_models.model_table import ModelTable
 

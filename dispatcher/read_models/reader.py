@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
+from cerebro.contract.rest.api import QueueAnswer
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
 from cerebro.state import QueuePosition, queue_positions
 from cerebro.state.snapshots import restored

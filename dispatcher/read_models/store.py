@@ -1,14 +1,12 @@
-"""Interface of the store: the calls of the dispatcher. `cerebro.runtime.kvs.KvsClient` implements it."""
+"""Interface of the store: the calls of the dispatcher. `cerebro.runtime.kvs.client.KvsClient` implements it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from cerebro.contract import api
+from cerebro.contract.accounts.identity import MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.accounts.quotas import Usage
 from cerebro.contract.events import ClientEvent, Event, LivePoint
-from cerebro.contract.health import HealthAnswer
-from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
-from cerebro.contract.quotas import Usage
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -20,8 +18,10 @@ from cerebro.contract.records import (
     UsageSample,
     WorkerStatus,
 )
-from cerebro.contract.registry import RegisteredModel
-from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.rest import api
+from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.stored.registry import RegisteredModel
+from cerebro.contract.stored.segments import SegmentsAnswer
 
 ENTRIES_PER_READ = 1000
 """Maximum number of entries that `events` and `live` return. Fewer mean the end of the log."""

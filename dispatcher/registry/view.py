@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from cerebro.contract.base import Contract
-from cerebro.contract.registry import RegisteredModel
+from cerebro.contract.stored.registry import RegisteredModel
 from cerebro.errors import StoreUnavailableError
 from dispatcher.read_models.reader import WORKERS_S, Reader
 

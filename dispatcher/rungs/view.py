@@ -8,8 +8,9 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract
 from cerebro.errors import NotFoundError
-from cerebro.state import ExperimentState, Run, rungs
-from cerebro.state.rungs import AtRung, Fate, Rung
+from cerebro.state import ExperimentState, Run
+from cerebro.state.runs import rungs
+from cerebro.state.runs.rungs import AtRung, Fate, Rung
 from dispatcher.access.rights import allowed_commands
 from dispatcher.read_models.model_table import ModelTable
 from dispatcher.read_models.read_model import ReadModel
@@ -25,7 +26,7 @@ _WORDS: dict[Fate, str] = {
     "trained": "finished",
     "stays": "finished",
 }
-"""Fate -> word of `cerebro.state.wording`. Running models have the word of their own state."""
+"""Fate -> word of `cerebro.state.reports.state_words`. Running models have the word of their own state."""
 
 
 class RungsQuery(Contract):

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.tasks import Failure
-from cerebro.state import Task, TaskKey, Visit, wording
-from cerebro.state.tasks import Attempt
-from cerebro.state.timeline import Try
+from cerebro.state import Task, TaskKey, Visit
+from cerebro.state.reports import state_words
+from cerebro.state.reports.timeline import Try
+from cerebro.state.tasks.task import Attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def _attempt_row(attempt: Attempt, devices: int) -> AttemptRow:
         outcome=attempt.outcome,
         devices=attempt.devices,
         parallel_plan=attempt.parallel_plan.label if attempt.parallel_plan else "",
-        on=wording.on_devices(attempt.devices, devices),
+        on=state_words.on_devices(attempt.devices, devices),
     )
 
 
@@ -91,7 +92,7 @@ def task_row(
     timings = visit or (result.timings if result else None)
     return TaskRow(
         key=str(key),
-        what=wording.task(key),
+        what=state_words.task(key),
         run=key.run,
         kind=key.kind,
         model=key.model or "",

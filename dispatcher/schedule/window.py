@@ -1,7 +1,7 @@
 """Selection of a time range of a run, and links to neighbouring ranges. Pure.
 
-The fold of a long run keeps only newer sub-epochs (`cerebro.state.archive`). A time range that starts earlier is
-read from the log.
+The fold of a long run keeps only newer sub-epochs (`cerebro.state.models.compaction`). A time range that starts
+earlier is read from the log.
 """
 
 from __future__ import annotations

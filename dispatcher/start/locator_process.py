@@ -19,9 +19,9 @@ from typing import Any
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import open_metadata, preview_metadata
 from cerebro.data.objects import ObjectStore, is_absent, split_uri
-from cerebro.data.table_stream import SplitTypesError, TableStream
+from cerebro.data.tables.locators import open_metadata, preview_metadata
+from cerebro.data.tables.table_stream import SplitTypesError, TableStream
 from cerebro.errors import LocatorError, MetadataError
 from dispatcher.sandbox.bounded_processes import limit_process
 from dispatcher.start.locator_check import FINDING, LocatorFinding

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from cerebro.data.files.safe_open import open_below, open_folder_below
 from cerebro.data.objects import ObjectStore, is_bucket, local_path
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.objects.s3 import S3Store
-from cerebro.data.safe_open import open_below, open_folder_below
 from cerebro.errors import LocatorError
 
 _NOT_DATA = ("/proc", "/sys", "/dev")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from cerebro.commands.rules import resumable
 from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
-from cerebro.state import QueuePosition, Run, RunState, reason_to_wait, waiting_for, wording
-from cerebro.state.throughput import TimeLeft
+from cerebro.state import QueuePosition, Run, RunState, reason_to_wait, waiting_for
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import TimeLeft
 from dispatcher.access.rights import allowed_commands
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
@@ -21,7 +22,7 @@ class Header:
     """Header of an experiment's pages.
 
     Attributes:
-        state: a word of `cerebro.state.wording`.
+        state: a word of `cerebro.state.reports.state_words`.
         note: details of the state, such as why a run is paused.
         waits: why the run in progress does not proceed, or an empty text.
         run, kind: the run in progress, else the newest fit, else the newest run.
@@ -84,9 +85,9 @@ def header(
 ) -> Header:
     """Build the header at `now` (seconds since the epoch). `fit`: id of a fit run, by default the newest."""
     state, record = read_model.state, read_model.record
-    run, chosen = wording.shown_run(state), read_model.fit(fit)
+    run, chosen = state_words.shown_run(state), read_model.fit(fit)
     done, total = read_model.progress(run) if run else (0, 0)
-    word, halted = wording.experiment(state), resumable(state)
+    word, halted = state_words.experiment(state), resumable(state)
     may = allowed_commands(state) | (allowed_commands(state, run) if run else frozenset())
     positions = (each.as_logged(state) for each in queue_positions)
     queue_position = next((each for each in positions if run and run.is_open and each.run == run.id), None)
@@ -97,7 +98,7 @@ def header(
         project=record.project,
         created=record.created,
         state=word,
-        note=_note(run, queue_position, waits) or wording.failed_since(state),
+        note=_note(run, queue_position, waits) or state_words.failed_since(state),
         waits=waits,
         run=run.id if run else "",
         kind=run.kind if run else "",
@@ -116,7 +117,7 @@ def header(
         priorities=_priorities(run),
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
-        is_live=word in wording.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,
+        is_live=word in state_words.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,
         is_complete=read_model.is_complete,
         seq=state.seq,
         stalled=_stalled(run, list(worker_rows(state, statuses, now))),
@@ -125,7 +126,7 @@ def header(
 
 
 def _trained(read_model: ReadModel, run: Run) -> str:
-    return wording.trained(run, read_model.table(run).trained_epochs())
+    return state_words.trained(run, read_model.table(run).trained_epochs())
 
 
 def _priorities(run: Run | None) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ def _note(run: Run | None, queue_position: QueuePosition | None, waits: str) -> 
     if run.state is RunState.QUEUED:
         place = f"{queue_position.position}: " if queue_position and queue_position.place else ""
         return place + waits if waits else "waits until the controller plans it"
-    return run.error or run.reason or wording.shortfall(run)
+    return run.error or run.reason or state_words.shortfall(run)
 
 
 def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cerebro.state import Run, wording
-from cerebro.state.best import BestModel, best_in, best_model
+from cerebro.state import Run
+from cerebro.state.models.best import BestModel, best_in, best_model
+from cerebro.state.reports import state_words
 from dispatcher.read_models.read_model import ReadModel
 
 
@@ -75,6 +76,6 @@ def failed_attempts(run: Run, models: Collection[str]) -> dict[str, FailedAttemp
             continue
         # Attempts may repeat a message, such as retries. The model failed at the last one.
         if model not in found or newest.ended > found[model][0]:
-            attempt = FailedAttempt(task=key, attempt=newest.number, what=wording.task(task.key))
+            attempt = FailedAttempt(task=key, attempt=newest.number, what=state_words.task(task.key))
             found[model] = newest.ended, attempt
     return {model: attempt for model, (_, attempt) in found.items()}

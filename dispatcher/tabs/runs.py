@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.figures import averaged, tested
-from cerebro.state import Run, RunState, breaks, waiting_for, wording
+from cerebro.state import Run, RunState, waiting_for
+from cerebro.state.reports import state_words
+from cerebro.state.runs import breaks
 from dispatcher.read_models.read_model import ReadModel
 
 
@@ -15,7 +17,7 @@ from dispatcher.read_models.read_model import ReadModel
 class RunRow:
     """One run. Times are seconds since the epoch, `None` when unknown.
 
-    `begun` is `started` plus the run's breaks (`cerebro.state.breaks`), so `ended - begun` is its working time.
+    `begun` is `started` plus the run's breaks (`cerebro.state.runs.breaks`), so `ended - begun` is its working time.
     """
 
     id: str
@@ -56,7 +58,7 @@ def run_row(read_model: ReadModel, run: Run) -> RunRow:
     return RunRow(
         id=run.id,
         kind=run.kind,
-        state=wording.run(run),
+        state=state_words.run(run),
         done=done,
         total=total,
         author=run.author,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.figures.schedule.spans import by_number
-from cerebro.state import ExperimentState, TaskKey, TaskState, wording
-from cerebro.state.tasks import OPEN
+from cerebro.state import ExperimentState, TaskKey, TaskState
+from cerebro.state.reports import state_words
+from cerebro.state.tasks.task import OPEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def worker_rows(
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
         devices = worker.devices if worker else 1
-        own_tasks = (wording.attempt(task, devices) for task in running)
+        own_tasks = (state_words.attempt(task, devices) for task in running)
         doing = (*own_tasks, *_elsewhere(state.name, status))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
@@ -73,7 +74,7 @@ def worker_rows(
             state=word,
             doing=(lost,) if lost else doing,
             since=min((task.attempts[-1].started for task in running), default=None),
-            next=tuple(wording.attempt(task, devices) for task in waiting),
+            next=tuple(state_words.attempt(task, devices) for task in waiting),
             partitions=len(worker.replicas) if worker else 0,
             reported=now - status.silent_s if status and word == "lost" else None,
             lost=lost,
@@ -87,6 +88,6 @@ def _elsewhere(experiment: str, status: WorkerStatus | None) -> Iterable[str]:
 
 def _for_another(experiment: str, key: str) -> str:
     try:
-        return f"{wording.task(TaskKey.parse(key))} for experiment {experiment}"
+        return f"{state_words.task(TaskKey.parse(key))} for experiment {experiment}"
     except ValueError:
         return f"works for experiment {experiment}"

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClusterEvent,
     Event,
@@ -22,8 +21,9 @@ from cerebro.contract.events import (
     SchedulePlanned,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Troubles
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
-from cerebro.contract.segments import SegmentRequest
+from cerebro.contract.stored.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed, restored, snapshot_format

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cerebro.contract.events import Event
-from cerebro.contract.history import SubEpochHistory, SubEpochKey
+from cerebro.contract.stored.history import SubEpochHistory, SubEpochKey
 from cerebro.state import ExperimentState
 from controller.projections.history import shown
 

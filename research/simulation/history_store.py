@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory
 from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.contract.stored.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory
 from cerebro.errors import NotFoundError
 from research.simulation.machine_store import VirtualMachineStore
 
 
 class VirtualHistoryStore(VirtualMachineStore):
-    """The methods of `cerebro.runtime.history_calls.HistoryCalls`, with the same meaning; nothing makes rows go."""
+    """The methods of `cerebro.runtime.kvs.history_calls.HistoryCalls`, with the same meaning; nothing makes rows go."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebro.contract.health import (
+from cerebro.contract.stored.health import (
     CheckRequest,
     CheckResult,
     HealthAnswer,
@@ -21,7 +21,7 @@ from research.simulation.worker_store import VirtualWorkerStore
 
 
 class VirtualMachineStore(VirtualWorkerStore):
-    """The methods of `cerebro.runtime.machine_calls.MachineCalls`, with the same meaning."""
+    """The methods of `cerebro.runtime.kvs.machine_calls.MachineCalls`, with the same meaning."""
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
         """Forget a worker, and what is known of its machine."""

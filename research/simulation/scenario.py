@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro.contract.events import RunStarted
-from cerebro.contract.history import SubEpochHistory
 from cerebro.contract.runs import EvaluateRequest, FitRequest
+from cerebro.contract.stored.history import SubEpochHistory
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure

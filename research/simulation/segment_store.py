@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
-from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from cerebro.contract.stored.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.errors import ConflictError, NotFoundError
 from research.simulation.history_store import VirtualHistoryStore
 
@@ -11,7 +11,7 @@ _OVER = ("committed", "failed", "revoked")
 
 
 class VirtualSegmentStore(VirtualHistoryStore):
-    """The methods of `cerebro.runtime.segment_calls.SegmentCalls`, with the same meaning.
+    """The methods of `cerebro.runtime.kvs.segment_calls.SegmentCalls`, with the same meaning.
 
     What was moved out of a log is read as before, unless the files are said to be lost (`Tables.files_are_lost`).
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     ClusterEvent,
@@ -32,6 +31,7 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Member
 from cerebro.errors import ConflictError, LostEventsError, NotFoundError
 from research.simulation.segment_store import VirtualSegmentStore
@@ -42,7 +42,7 @@ _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, Mod
 
 
 class VirtualStore(VirtualSegmentStore):
-    """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
+    """The methods of `cerebro.runtime.kvs.client.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
         now: the clock, seconds.

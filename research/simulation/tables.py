@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClusterEvent,
     DeletionRequested,
@@ -21,7 +20,6 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskStarted,
 )
-from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import (
     AuditEntry,
     ExperimentRecord,
@@ -32,8 +30,10 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
-from cerebro.contract.segments import Segment, Snapshot
+from cerebro.contract.rest import api
 from cerebro.contract.steps import AssignedMember
+from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.stored.segments import Segment, Snapshot
 from cerebro.contract.tasks import InboxItem
 
 DONE = api.StepOutcome(outcome="done")

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from cerebro.contract import api
 from cerebro.contract.events import RunStarted
-from cerebro.contract.health import CheckResult, Probe
 from cerebro.contract.records import (
     COMPUTES,
     Device,
@@ -20,7 +18,9 @@ from cerebro.contract.records import (
     Replica,
     WorkerRecord,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.search_questions import SearchAnswer
+from cerebro.contract.stored.health import CheckResult, Probe
 from cerebro.contract.tasks import (
     AuditOutcome,
     AuditTask,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cerebro.contract import api
 from cerebro.contract.events import Event, LivePoint, SubEpochSaved, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.records import (
     AUTOSCALER,
@@ -13,6 +12,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     no_workers_for,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
 from research.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
@@ -34,7 +34,7 @@ _STAYING = ("renew", "save")
 
 
 class VirtualWorkerStore(Tables):
-    """The methods of `cerebro.runtime.kvs.KvsClient` that concern workers, with the same meaning."""
+    """The methods of `cerebro.runtime.kvs.client.KvsClient` that concern workers, with the same meaning."""
 
     # --- workers ---------------------------------------------------------------------------------
 

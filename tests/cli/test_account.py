@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cerebro.cli.program import main
-from cerebro.contract.identity import TOKEN
+from cerebro.contract.accounts.identity import TOKEN
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cerebro import cli
-from cerebro.cli import status as cli_status
+from cerebro.cli.administration import cluster_status as cli_status
 from cerebro.local import cluster
 from cerebro.local.home import find_running
 from tests.local.conftest import MakeCluster

@@ -24,7 +24,6 @@ from cerebro.cli.doctor import (
     machine,
     settings,
 )
-from cerebro.contract.health import HealthAnswer, Quarantine, WorkerHealth
 from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
@@ -33,12 +32,13 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.contract.stored.health import HealthAnswer, Quarantine, WorkerHealth
+from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import NotFoundError
-from cerebro.local import processes
 from cerebro.local.home import ClusterHome
-from cerebro.runtime import landlock
-from cerebro.state.final_files import final_files
+from cerebro.local.supervision import processes
+from cerebro.runtime.isolation import landlock
+from cerebro.state.models.final_checkpoints import final_files
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import Fake
 from tests.state.stories import Story

@@ -6,11 +6,12 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import experiment_commands, main
-from cerebro.contract import api
+from cerebro.cli import main
+from cerebro.cli.experiments import commands
 from cerebro.contract.events import Event, RunFinished, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.rest import api
+from cerebro.runtime.kvs.client import KvsClient
 from research.simulation.store import VirtualStore
 from tests.state.stories import Story
 
@@ -49,9 +50,9 @@ class Store(VirtualStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     made = Store()
-    monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: cast(KvsClient, made))
+    monkeypatch.setattr(commands, "cluster_client", lambda home: cast(KvsClient, made))
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
-    monkeypatch.setattr(experiment_commands, "_POLL_S", 0.0)
+    monkeypatch.setattr(commands, "_POLL_S", 0.0)
     return made
 
 

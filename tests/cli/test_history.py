@@ -6,10 +6,11 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import history, main, recommend
-from cerebro.contract.history import HistoryRequest, SubEpochHistory, SubEpochKey
+from cerebro.cli import main
+from cerebro.cli.administration import history, recommend
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.stored.history import HistoryRequest, SubEpochHistory, SubEpochKey
+from cerebro.runtime.kvs.client import KvsClient
 from research.simulation.store import VirtualStore
 
 

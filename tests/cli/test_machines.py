@@ -6,9 +6,11 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import machines, main
-from cerebro.cli.status import worker_lines
-from cerebro.contract.health import (
+from cerebro.cli import main
+from cerebro.cli.administration import machines
+from cerebro.cli.administration.cluster_status import worker_lines
+from cerebro.contract.records import PodRef
+from cerebro.contract.stored.health import (
     CheckRequest,
     CheckResult,
     HealthAnswer,
@@ -17,9 +19,8 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import PodRef
 from cerebro.contract.tasks import KINDS
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.quarantine import health_words, slow
 from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import worker

@@ -6,8 +6,9 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import main, model_commands
-from cerebro.runtime.kvs import KvsClient
+from cerebro.cli import main
+from cerebro.cli.experiments import model_commands
+from cerebro.runtime.kvs.client import KvsClient
 from tests.cli.test_experiment_commands import Store
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cerebro.local import cleaning, cluster, ports, processes, readiness
+from cerebro.local import cleaning, cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from cerebro.local.supervision import ports, processes, readiness
 from examples import digits
 from tests.local.fakes import FakeCluster
 from tests.waiting import HANG_S

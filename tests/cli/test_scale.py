@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cerebro.cli import main
-from cerebro.cli import scale as cli_scale
+from cerebro.cli.administration import scale as cli_scale
 from cerebro.contract.records import (
     PodRef,
     SizeRequest,
@@ -16,7 +16,7 @@ from cerebro.contract.records import (
     WorkerRecord,
 )
 from cerebro.errors import ClusterError, NotFoundError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from research.simulation.store import VirtualStore
 
 

@@ -6,10 +6,11 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import main, stacks
-from cerebro.contract import api
+from cerebro.cli import main
+from cerebro.cli.experiments import stacks
 from cerebro.contract.events import Event
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.rest import api
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import TaskKey
 from tests.cli.test_experiment_commands import Store
 from tests.state.stories import Story

@@ -8,11 +8,10 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import queue as cli_queue
-from cerebro.cli import status as cli_status
-from cerebro.cli.experiment_status import state_lines
-from cerebro.cli.queue import ExperimentLog
-from cerebro.contract import api
+from cerebro.cli.administration import cluster_status as cli_status
+from cerebro.cli.administration import queue as cli_queue
+from cerebro.cli.administration.queue import ExperimentLog
+from cerebro.cli.experiments.status import state_lines
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
 from cerebro.contract.priority import LOW
 from cerebro.contract.records import (
@@ -27,12 +26,13 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
-from cerebro.state.throughput import ThroughputMeter
+from cerebro.state.reports.throughput import ThroughputMeter
 from research.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebro.cli.trials import lines, rows
+from cerebro.cli.experiments.trials import lines, rows
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import TaskResult
 from tests.controller.trials.test_trial_cache import FOUND, inspected

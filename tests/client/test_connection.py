@@ -14,8 +14,8 @@ import pytest
 from cerebro.client.connection import connect
 from cerebro.errors import ClusterError, UnauthorizedError
 from cerebro.local.home import ClusterHome, ClusterInfo
-from cerebro.local.processes import identify
-from cerebro.runtime.kvs import KvsClient
+from cerebro.local.supervision.processes import identify
+from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.real import TOKEN, Service
 
 

@@ -10,11 +10,11 @@ import pytest
 from cerebro import Above, ETLSpec, Experiment, SubEpochSpec
 from cerebro.client.connection import Connection
 from cerebro.client.files import MountedFiles
-from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import DataError, LocatorError, MetricError, NotFoundError, SpecError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.kvs_api.bench import LONG_S, note
 from tests.kvs_api.real import Service

@@ -17,7 +17,7 @@ from cerebro.client.visibility import check_outside
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import ClusterError, LocatorError, NotFoundError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.certificates import of_this_machine
 from tests.dispatcher.api.gateways import Served, served

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment
-from cerebro.cli.failed_rows import lines
+from cerebro.cli.experiments.failed_rows import lines
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import EtlResult
 from cerebro.client.session import Session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.cli.recommend import lines
+from cerebro.cli.administration.recommend import lines
 from cerebro.client.recommendation import MIN_SAMPLES, ContainerUsage, Recommendation, recommend
 from cerebro.contract.records import UsageSample, WorkerRecord, WorkerUsage
 

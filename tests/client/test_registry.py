@@ -15,17 +15,17 @@ import torch
 
 from cerebro import SubEpochSpec
 from cerebro.cli import program
-from cerebro.client import registry
 from cerebro.client.connection import Connection
 from cerebro.client.files import MountedFiles
-from cerebro.client.registry import RegistryMixin, load_model
+from cerebro.client.models import registry
+from cerebro.client.models.registry import RegistryMixin, load_model
 from cerebro.client.results import FitResult
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.registry import AliasRequest
+from cerebro.contract.stored.registry import AliasRequest
 from cerebro.contract.tasks import TaskResult
-from cerebro.data.base_file import Layout, Range, base_namer
-from cerebro.data.durable import DurableFile, checksum
-from cerebro.data.safe_open import open_below
+from cerebro.data.files.base_file import Layout, Range, base_namer
+from cerebro.data.files.durable import DurableFile, checksum
+from cerebro.data.files.safe_open import open_below
 from cerebro.errors import (
     BadRequestError,
     CheckpointCorruptError,
@@ -33,11 +33,11 @@ from cerebro.errors import (
     ConflictError,
     NotFoundError,
 )
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import pack_fitted, write_fitted
-from cerebro.worker.training.checkpoint import save
+from cerebro.worker.training.checkpoints.checkpoint import save
 from controller.storage.registered_models import Registering
 from tests.client.results.fits import fit_result
 from tests.state.stories import Story, sub_epoch

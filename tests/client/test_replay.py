@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cerebro.client.replay import ReplayResult, by_final_state, choose_models
 from cerebro.contract.events import RunFinished
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.worker.training.comparing import differences
+from cerebro.worker.training.checkpoints.comparison import differences
 from tests.state.stories import Story
 
 

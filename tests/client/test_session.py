@@ -10,9 +10,8 @@ import pytest
 
 from cerebro import Experiment, SubEpochSpec
 from cerebro.client.failure_rules import FailureRule
-from cerebro.client.run_requests import checked_failure_rules
+from cerebro.client.requests.run_requests import checked_failure_rules
 from cerebro.client.session import Session
-from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.events import Event, RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
@@ -25,6 +24,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.contract.rest.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.runs import EtlRequest
 from cerebro.errors import BadRequestError, DataError
 from tests.state.runs import TimedStory
@@ -267,7 +267,7 @@ def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object, **named: object) -> None:
         raise KeyError("m99")
 
-    monkeypatch.setattr("cerebro.state.attempts.commits.commit", fails)
+    monkeypatch.setattr("cerebro.state.tasks.attempt_events.commits.commit", fails)
     session = opened(story.log, story.zero + 44.0)
     for _ in range(2):
         head, unreadable, *rest = session.status().splitlines()
@@ -286,7 +286,7 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro.state.attempts.commits.commit", fails)
+        patch.setattr("cerebro.state.tasks.attempt_events.commits.commit", fails)
         with pytest.raises(KeyboardInterrupt):
             session.state()
     assert session.state() == story.state

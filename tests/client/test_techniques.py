@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.client.techniques import resolve_techniques
+from cerebro.client.requests.techniques import resolve_techniques
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from cerebro.commands.values import text_of, value_of
-from cerebro.state.models import is_same
+from cerebro.state.models.model import is_same
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

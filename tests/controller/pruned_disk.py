@@ -14,7 +14,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.tasks import EvaluateTask, PredictTask, TrainTask
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
-from cerebro.state.beside import epochs_read
+from cerebro.state.runs.concurrent_runs import epochs_read
 from controller.decisions.tasks import body
 from controller.storage.pruned_files import Leftovers
 

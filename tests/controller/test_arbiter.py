@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.state.sharing import due_shares
+from cerebro.state.reports.sharing import due_shares
 from controller.sharing.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef
 
 

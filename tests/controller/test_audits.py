@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import AuditTask, Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
-from cerebro.state.audit_wording import told
-from cerebro.state.audits import AuditState
 from cerebro.state.experiment import fold
+from cerebro.state.tasks.verification_texts import told
+from cerebro.state.tasks.verifications import AuditState
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request

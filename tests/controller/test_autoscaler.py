@@ -13,7 +13,7 @@ from cerebro.contract.events import ForecastMade, RunResumed
 from cerebro.contract.runs import FitRequest, Goal
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
-from cerebro.state.goals import forecast_lines, worker_hours
+from cerebro.state.runs.goals import forecast_lines, worker_hours
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     RunFinished,
     RunRequested,
@@ -22,6 +21,7 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult, TrainTask
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now

@@ -29,7 +29,7 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import EvaluateTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
-from cerebro.state.tasks import MAX_LOSSES
+from cerebro.state.tasks.task import MAX_LOSSES
 from cerebro.state.workers import lanes_of
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage

@@ -11,13 +11,13 @@ from typing import cast
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.runtime import trash
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.storage.deletion import Deletion
 from research.simulation.store import VirtualStore

@@ -14,8 +14,8 @@ from cerebro.contract.events import Event, TaskAssigned, TaskStarted
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.validator import validate
 from cerebro.state import ExperimentState, RunState, schedule_of
-from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
+from cerebro.state.reports.makespan_bound import lower_bound
 from controller.decisions.core import Core
 from controller.planning.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation

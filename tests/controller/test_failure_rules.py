@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cerebro.contract.api import Assign, Note
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, TaskFailed
 from cerebro.contract.failure_rules import Action, FailureRule, MatchedRule
-from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import WorkerStatus
+from cerebro.contract.rest.api import Assign, Note
 from cerebro.contract.runs import EtlRequest
+from cerebro.contract.stored.health import HealthAnswer
 from cerebro.contract.tasks import (
     EtlTask,
     Failure,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey
 from controller.decisions.core import Core

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, RunStopRequested
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import (
     EtlTask,

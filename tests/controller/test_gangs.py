@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskCommitted
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, Member, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     RunFinished,
     RunRequested,
@@ -16,6 +15,7 @@ from cerebro.contract.events import (
     WorkerJoined,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Replica
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey

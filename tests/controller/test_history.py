@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event, RunStarted
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import CodeRecord, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.stored.history import (
+    History,
+    HistoryAnswer,
+    HistoryRequest,
+    SubEpochHistory,
+    SubEpochKey,
+)
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import SchedulePlanned, TaskAssigned
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.scheduling import advice
+from cerebro.scheduling.planning import advice
 from cerebro.scheduling.problem import Problem
 from cerebro.state import RunState
 from cerebro.state.experiment import fold

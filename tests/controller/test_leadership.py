@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cerebro.contract.records import SizeRequest
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from controller.loop.leadership import resign
 from tests.kvs_api.real import TOKEN
 from tests.waiting import HANG_S, until

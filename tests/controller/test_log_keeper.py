@@ -9,9 +9,9 @@ import pytest
 from cerebro.contract.events import RunFinished, RunStarted
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary
 from cerebro.contract.runs import EtlPlan, PartitionPlan
-from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
+from cerebro.contract.stored.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored, restored_cluster
 from controller.loop.log_keeper import LogKeeper, Progress, Rule

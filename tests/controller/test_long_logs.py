@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.loop import loop
 from controller.loop.fold_cache import FoldCache

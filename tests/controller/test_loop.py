@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import Event, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import IllegalEventError, LocatorError, ServerError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 from controller.decisions.core import Core
@@ -285,6 +285,6 @@ def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pyte
     def fails(*given: object, **named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("cerebro.state.attempts.commits.commit", fails)
+    monkeypatch.setattr("cerebro.state.tasks.attempt_events.commit_events.commit", fails)
     with pytest.raises(MemoryError):
         made._reading.apply(core, story.log[core.state.seq :])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.health import (
+from cerebro.contract.stored.health import (
     CheckRequest,
     CheckResult,
     HealthAnswer,
@@ -22,7 +22,7 @@ from cerebro.contract.health import (
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, quarantine
-from cerebro.state.tasks import Task
+from cerebro.state.tasks.task import Task
 from controller.exclusions.health import Quarantined, act, evidence, given_up_at
 from controller.exclusions.machines import Machines
 from tests.controller.test_machines import ECC, ended, status

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
-from cerebro.contract.health import (
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import (
     CONTROLLER,
     CheckResult,
     HealthAnswer,
@@ -21,12 +22,11 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
-from cerebro.state.tasks import MAX_DEVICE_FAILURES
+from cerebro.state.tasks.task import MAX_DEVICE_FAILURES
 from cerebro.state.workers import Ended
 from controller.exclusions.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
 from research.simulation.cluster import Simulation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.identity import Role
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.accounts.identity import Role
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.storage import measured_bytes
 from controller.storage.measured_bytes import MeasuredBytes, folder_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Fleet, Memory, Pod
 from research.simulation.store import VirtualStore

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.records import (
@@ -23,6 +22,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cerebro import figures
-from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, SearchRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, TrainTask

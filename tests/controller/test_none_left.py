@@ -10,7 +10,7 @@ from typing import cast
 from cerebro.contract.events import RunPaused, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, Troubles
 from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.loop import loop
 from controller.planning import ChildHelper

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     PriorityChanged,
     RunRequested,
@@ -28,10 +27,11 @@ from cerebro.contract.records import (
     Replica,
     WorkerRecord,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ClusterError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold

@@ -10,7 +10,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import log_pages
 from cerebro.state.experiment import fold
 from cerebro.state.log_pages import Log, LogPages
-from cerebro.state.timeline import tries
+from cerebro.state.reports.timeline import tries
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import own_partition, plan, request

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from cerebro.contract.api import Note
 from cerebro.contract.events import Event, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.rest.api import Note
 from cerebro.contract.runs import EtlRequest
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
-from cerebro.state.waiting import waiting_for
+from cerebro.state.reports.wait_reasons import waiting_for
 from controller.decisions.core import Core
 from controller.decisions.decide import decide
 from controller.preparation import plan_maker

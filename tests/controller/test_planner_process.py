@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import Event, PriorityChanged, SchedulePlanned
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.scheduling import advice
+from cerebro.scheduling.planning import advice
 from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold

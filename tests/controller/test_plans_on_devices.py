@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.scheduling import planner
+from cerebro.scheduling.planning import planner
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState

@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.data.table_files import TableFiles
+from cerebro.data.tables.table_files import TableFiles
 from cerebro.errors import ConflictError, LocatorError, MetadataError, StorageFullError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
@@ -199,7 +199,7 @@ def test_the_same_rows_are_cut_the_same_parallel_plan(
 ) -> None:
     """However they are read: one file or many, CSV or Parquet, in any order, in memory or by files."""
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
         monkeypatch.setattr("controller.preparation.bucket_sort.CHUNK_BYTES", 500)
     found = set()
     for metadata in _tables(tmp_path, 37).values():

@@ -12,14 +12,14 @@ import pytest
 
 from cerebro.contract.events import Event
 from cerebro.contract.search import ASHA
-from cerebro.data.base_file import Layout, Range, base_namer
-from cerebro.data.durable import Written
-from cerebro.runtime.kvs import KvsClient
+from cerebro.data.files.base_file import Layout, Range, base_namer
+from cerebro.data.files.durable import Written
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
-from cerebro.state.archive import archive
 from cerebro.state.experiment import fold
-from cerebro.state.visits import Visit
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.compaction import archive
 from controller.loop.loop import Controller
 from controller.planning import ChildHelper
 from controller.settings import Settings

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     ModelExtended,
@@ -25,10 +24,12 @@ from cerebro.contract.events import (
     RunStopRequested,
     SearchStopRequested,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import ASHA
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from cerebro.state import ModelState, Run, RunState, pruning
+from cerebro.state import ModelState, Run, RunState
+from cerebro.state.runs import pruning
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.scaling.cluster_snapshot import ClusterSnapshot

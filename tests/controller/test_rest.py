@@ -22,7 +22,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import ClusterError, StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals

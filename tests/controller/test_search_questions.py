@@ -19,7 +19,7 @@ from cerebro.contract.search import ASHA, TPE, Random
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
-from cerebro.state.waiting import waiting_for
+from cerebro.state.reports.wait_reasons import waiting_for
 from controller.decisions.core import Core
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import WORKERS, fit_of, loss, search_of, simulation, story

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cerebro import figures
-from cerebro.cli.experiment_status import state_lines
+from cerebro.cli.experiments.status import state_lines
 from cerebro.client.progress.bars import bars, epoch_bars
 from cerebro.client.results import FitResult
 from cerebro.commands.rules import stopped_text
@@ -28,18 +28,18 @@ from cerebro.state import (
     ExperimentState,
     Run,
     RunState,
-    rungs,
     schedule_lines,
     schedule_now,
     schedule_of,
     waiting_for,
-    wording,
 )
-from cerebro.state.beside import finished_models, obstacle
 from cerebro.state.experiment import fold
-from cerebro.state.throughput import ThroughputMeter
-from cerebro.state.timeline import committed
-from cerebro.state.waiting import needed_partitions
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import ThroughputMeter
+from cerebro.state.reports.timeline import committed
+from cerebro.state.reports.wait_reasons import needed_partitions
+from cerebro.state.runs import rungs
+from cerebro.state.runs.concurrent_runs import finished_models, obstacle
 from controller.sharing.claims import claim
 from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
@@ -182,14 +182,14 @@ def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
         state.apply(event)
         fits = [run for run in state.runs.values() if run.kind == "fit"]
         if any(
-            {wording.model(m, run) for m in run.models.values()} >= {"paused", "finished"} for run in fits
+            {state_words.model(m, run) for m in run.models.values()} >= {"paused", "finished"} for run in fits
         ):
             break
     run = state.runs["fit-1"]
     final = finished_models(run)
     assert final
     assert all(run.models[name].epochs == 4 for name in final)
-    waiting = next(m.id for m in run.models.values() if wording.model(m, run) == "paused")
+    waiting = next(m.id for m in run.models.values() if state_words.model(m, run) == "paused")
     for number, (models, is_free) in enumerate({(final[0],): True, (waiting,): False, (): False}.items()):
         request = EvaluateRequest(kind="test", fit="fit-1", split="test", models=models)
         state.apply(RunRequested(run=f"test-{number}", request=request))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     ModelResumed,
@@ -25,6 +24,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.quarantine import SLOW, health_words
 from controller.exclusions.stragglers import SUB_EPOCHS, WELL, Paced, label

@@ -10,12 +10,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, DevicesTaken, Event, RunFinished
+from cerebro.contract.rest import api
 from cerebro.state import ExperimentState, Run, schedule_now
 from cerebro.state.experiment import fold
-from cerebro.state.report import epoch_report
-from cerebro.state.timeline import busy
+from cerebro.state.reports.schedule_report import epoch_report
+from cerebro.state.reports.timeline import busy
 from controller.decisions.decide import Step
 from controller.sharing.taken import TakenTime
 from research.simulation.cluster import Simulation

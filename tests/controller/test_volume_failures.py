@@ -13,8 +13,8 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.runtime.volume_errors import of_volume
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold
-from cerebro.state.failures import MAX_VOLUME_FAILURES
-from cerebro.worker.agent.child import failure_of
+from cerebro.state.tasks.failure_events import MAX_VOLUME_FAILURES
+from cerebro.worker.child.task_loop import failure_of
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, own_partition, plan, request

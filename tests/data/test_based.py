@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cerebro.data.base_file import (
+from cerebro.data.files.base_file import (
     LONGEST_NAME,
     MOST_RANGES,
     BasedFile,
@@ -23,7 +23,7 @@ from cerebro.data.base_file import (
     layout_of,
     opened,
 )
-from cerebro.data.durable import checksum, checksum_of
+from cerebro.data.files.durable import checksum, checksum_of
 from cerebro.runtime.volumes import sub_epoch_of
 
 

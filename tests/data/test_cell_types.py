@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locators
-from cerebro.data.locators import open_metadata, preview_metadata
-from cerebro.data.table_files import table_files
-from cerebro.data.table_stream import SplitTypesError, open_splits
-from cerebro.data.tables import parse_table
+from cerebro.data.tables.locators import open_metadata, preview_metadata
+from cerebro.data.tables.table_files import table_files
+from cerebro.data.tables.table_stream import SplitTypesError, open_splits
+from cerebro.data.tables.whole_tables import parse_table
 from cerebro.errors import MetadataError
 
 WRITTEN_SO: Mapping[str, Sequence[Any]] = {
@@ -98,7 +98,7 @@ def test_values_that_are_written_so(
 ) -> None:
     """Numbers, truth values and dates as programs write them are such; an empty cell is none."""
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 60)
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 60)
     each = [*cells.split(" "), ""]
     found = read({"train": write(tmp_path / "t.csv", {"c": each * 20})})["train"]["c"].to_pylist()
     assert list(map(repr, map(_in_utc, found[: len(each)]))) == list(map(repr, [*_like(values), None]))
@@ -118,7 +118,7 @@ def test_what_would_change_when_read_is_text(
     """Twenty digits, 1.10, 1e5, leading zeros, signs and words for null keep their text."""
     each = [*cells.split(" "), ""]
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 60 + len(cells))
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 60 + len(cells))
     uri = write(tmp_path / "t.csv", {"c": each * 20})
     assert read({"train": uri})["train"]["c"].to_pylist() == each * 20
 
@@ -322,7 +322,7 @@ def test_decimals_are_never_rounded_to_floats(tmp_path: Path, is_one_split: bool
 
 def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rows decide that a column has floats. Only words contradict."""
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     cells = ["0.5", "1.9", "1.5", "1.50", "3", "+2.5", "1e5", "", " 4.25"]
     values = [0.5, 1.9, 1.5, 1.5, 3.0, 2.5, 1e5, None, 4.25]
     assert read({"train": write(tmp_path / "t.csv", {"c": cells})})["train"]["c"].to_pylist() == values
@@ -351,7 +351,7 @@ def test_the_type_that_an_error_names_reads_the_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, later: str, alias: str
 ) -> None:
     """The column keeps its type if Arrow reads the cell so."""
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     uri = write(tmp_path / "t.csv", {"c": [*(cells.split(" ") * 5), later]})
     with pytest.raises(MetadataError, match=rf"row 11, column 'c', has '{later}'.*{{'c': '{alias}'}}"):
         read({"train": uri})
@@ -389,8 +389,8 @@ def test_rows_are_never_lost_in_a_quote(
     """Errors name the line of an open quote, a NUL byte or a wrong number of values."""
     (tmp_path / "t.csv").write_text(f"id,a\n0,q\n{content}", newline="")
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", len("id,a\n0,q\n"))
-        monkeypatch.setattr("cerebro.data.text_check._BLOCK_BYTES", 3)
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", len("id,a\n0,q\n"))
+        monkeypatch.setattr("cerebro.data.tables.text_check._BLOCK_BYTES", 3)
     elif "Expected" in expected:
         expected = f"Row #.: {expected}"
     with pytest.raises(MetadataError, match=rf"t\.csv.*{expected}"):
@@ -415,7 +415,7 @@ def test_empty_lines_before_the_header_are_skipped(
         lines = ["id,x", "1,2", "3,4"] if number else ["id,x"]
         (tmp_path / f"{number}.csv").write_text(blank + end.join(lines), newline="")
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     found = read({"train": f"{tmp_path}/1.csv", "valid": str(tmp_path)})
     assert [table["x"].to_pylist() for table in found.values()] == [[2, 4], [2, 4, 2, 4]]
     assert parse_table(f"{blank}id,x{end}1,2".encode(), "t.csv").to_pydict() == {"id": [1], "x": [2]}
@@ -435,7 +435,7 @@ def test_unusual_text_is_read(
 ) -> None:
     """Quotes inside a value, values over lines, mixed line ends, a mark at the begin."""
     if is_streamed:
-        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", len(content.encode()) - 1)
-        monkeypatch.setattr("cerebro.data.text_check._BLOCK_BYTES", 3)
+        monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", len(content.encode()) - 1)
+        monkeypatch.setattr("cerebro.data.tables.text_check._BLOCK_BYTES", 3)
     (tmp_path / "t.csv").write_text(content, newline="")
     assert read({"train": f"{tmp_path}/t.csv"})["train"]["a"].to_pylist() == rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.data.durable import DurableFile, Written, checksum, discard_leftovers, verify, write_json
+from cerebro.data.files.durable import DurableFile, Written, checksum, discard_leftovers, verify, write_json
 from cerebro.errors import ShardCorruptError, StorageFullError, VolumeError
 
 

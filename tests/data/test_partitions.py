@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cerebro.data import durable
+from cerebro.data.files import durable
 from cerebro.data.manifests import PartitionManifest, ShardManifest, Source
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import (

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.records import Locator
-from cerebro.data.locators import known_columns, preview_metadata
-from cerebro.data.table_files import table_files
-from cerebro.data.table_stream import open_tables
-from cerebro.data.tables import parse_table
+from cerebro.data.tables.locators import known_columns, preview_metadata
+from cerebro.data.tables.table_files import table_files
+from cerebro.data.tables.table_stream import open_tables
+from cerebro.data.tables.whole_tables import parse_table
 from cerebro.errors import LocatorError, MetadataError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 
@@ -88,7 +88,7 @@ def test_a_row_that_contradicts_the_first_ones_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, column: str, value: str
 ) -> None:
     """With file, row, column, value, and what to do: nothing is changed in silence."""
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
     path = tmp_path / "t.csv"
     path.write_text(f"id,number,word,empty\n{LATER}{row}\n{LATER}")
     with pytest.raises(MetadataError) as refused:
@@ -105,7 +105,7 @@ def test_unusual_numbers_that_are_the_same_are_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros, negative and missing ones, after the first rows."""
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     (tmp_path / "t.csv").write_text(
         "id,n\n" + "".join(f"{n},{n}\n" for n in range(9)) + "9,\n0,-5\n11,0\n12,-10\n"
     )
@@ -136,8 +136,8 @@ def test_text_that_is_no_table_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str, expected: str
 ) -> None:
     """With the file, and about where."""
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
-    monkeypatch.setattr("cerebro.data.text_stream.TEXT_BLOCK_BYTES", 2000)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.TEXT_BLOCK_BYTES", 2000)
     (tmp_path / "t.csv").write_text(f"id,number,word,empty\n{LATER}{tail}", errors="surrogateescape")
     with pytest.raises(MetadataError, match=rf"t\.csv.*{expected}"):
         read(str(tmp_path / "t.csv"))
@@ -178,7 +178,7 @@ def test_types_of_parquet_files_are_joined(tmp_path: Path) -> None:
 
 def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One may be larger than memory."""
-    monkeypatch.setattr("cerebro.data.table_stream.BATCH_BYTES", 1000)
+    monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 1000)
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "t.parquet", row_group_size=1000)
     found = [
         (rows.first, rows.batch.num_rows)
@@ -195,7 +195,7 @@ def test_batches_are_bounded_by_what_rows_take_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of texts that pages name by numbers, and where rows get longer: all rows, in their order."""
-    monkeypatch.setattr("cerebro.data.table_stream.BATCH_BYTES", 100_000)
+    monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 100_000)
     texts = ["short", "s", "t"] * 100 + ["x" * 5000, "y" * 5000] * 300 + ["short"] * 100
     table = pa.table({"id": range(1000), "text": pa.array(texts).dictionary_encode()})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=900)
@@ -318,7 +318,7 @@ def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "t.csv").write_text(f"id,n\n{rows}")
     first = [{"id": 0, "n": 0}, {"id": 1, "n": 1}]
     assert preview("t.csv") == preview("t.parquet") == (first, 100)
-    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
     (tmp_path / "t.csv").write_text(f"id,n\n{rows}0,oops\n")
     assert preview("t.csv") == (first, None)
     assert known_columns(f"{tmp_path}/*.csv") == known_columns(f"{tmp_path}/t.parquet") == ("id", "n")

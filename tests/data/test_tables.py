@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.data.locators import known_columns
-from cerebro.data.tables import (
+from cerebro.data.tables.locators import known_columns
+from cerebro.data.tables.whole_tables import (
     column_names,
     parquet_column_names,
     parse_table,

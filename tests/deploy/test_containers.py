@@ -112,8 +112,8 @@ def test_nothing_is_compiled_at_start(name: str) -> None:
     """Whatever Cerebro imports has bytecode in the image, which nobody checks against its source."""
     script = (
         "import importlib, pathlib\n"
-        "for name in ('cerebro.runtime.kvs', 'cerebro.data.tables', 'controller.loop.loop', 'urllib3', "
-        "'pyarrow.parquet'):\n"
+        "for name in ('cerebro.runtime.kvs.client', 'cerebro.data.tables.whole_tables', 'controller.loop.loop', "
+        "'urllib3', 'pyarrow.parquet'):\n"
         "    cached = importlib.import_module(name).__cached__\n"
         "    assert pathlib.Path(cached).read_bytes()[4] == 1, cached\n"  # PEP 552: hash-based, not checked
         "print('ok')"
@@ -132,7 +132,7 @@ def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
 def test_health_commands_tell_the_state(platform: Platform) -> None:
     """Docker's health command says healthy in every service's container; for the notebook the address is its own."""
     for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
-        docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.health")
+        docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.web.health")
 
 
 def test_requirements_of_user_code_are_installed_on_the_shards_volume(

@@ -13,11 +13,10 @@ from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.test import TestResponse
 
-from cerebro.contract import SCHEMA_VERSION, api
+from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.accounts.identity import MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.accounts.quotas import Usage
 from cerebro.contract.events import ClientEvent, Event, LivePoint, RunRequested
-from cerebro.contract.health import HealthAnswer
-from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
-from cerebro.contract.quotas import Usage
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -29,8 +28,10 @@ from cerebro.contract.records import (
     UsageSample,
     WorkerStatus,
 )
-from cerebro.contract.registry import RegisteredModel
-from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.rest import api
+from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.stored.registry import RegisteredModel
+from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from dispatcher.app import create_app

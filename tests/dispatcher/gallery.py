@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     DeletionRequested,
     EpochCompleted,
@@ -32,8 +31,9 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.registry import ModelVersion, RegisteredModel, Registration
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
+from cerebro.contract.stored.registry import ModelVersion, RegisteredModel, Registration
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report

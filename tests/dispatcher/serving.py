@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from flask import Flask
 
-from cerebro.runtime.serving import Threads, WebServer
-from cerebro.runtime.wsgi import WsgiOnAsgi
+from cerebro.runtime.web.serving import Threads, WebServer
+from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from tests.waiting import HANG_S
 
 _THREADS = 4

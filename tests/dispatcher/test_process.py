@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from cerebro.contract.api import MAX_WAIT_S
 from cerebro.contract.records import ExperimentRecord
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.rest.api import MAX_WAIT_S
+from cerebro.runtime.kvs.client import KvsClient
 from tests.dispatcher.fakes import TOKEN
 from tests.forking import Forked, Forks
 from tests.kvs_api.bench import LOCATORS, requested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.registry import RegisteredModel, UnreadableVersion
+from cerebro.contract.stored.registry import RegisteredModel, UnreadableVersion
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.gallery import registered_models
 

@@ -10,8 +10,9 @@ import pytest
 
 from cerebro.contract.events import Event, SearchStopRequested
 from cerebro.contract.search import ASHA, PBT, ProcedureChoice
-from cerebro.state import ExperimentState, rungs
+from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
+from cerebro.state.runs import rungs
 from dispatcher.read_models.read_model import ReadModel
 from tests.controller.searches import search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser

@@ -15,9 +15,10 @@ import pytest
 from cerebro import Experiment
 from cerebro.client.results import FitResult
 from cerebro.contract.events import Event, RunStopRequested
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
-from cerebro.runtime.kvs import KvsClient
+from cerebro.local.supervision import processes
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, Run
 from cerebro.state.experiment import fold

@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from cerebro.local import liveness, readiness
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
-from cerebro.local.ports import HOST
-from cerebro.local.services import Service, ServiceOptions, health_port, services
+from cerebro.local.supervision import liveness, readiness
+from cerebro.local.supervision.ports import HOST
+from cerebro.local.supervision.services import Service, ServiceOptions, health_port, services
 
 
 def build(

@@ -15,11 +15,11 @@ import torch
 from cerebro.contract.events import Event, TaskCommitted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.loader import PartitionLoader
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, Run
 from cerebro.usercode.encoding import decode
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch

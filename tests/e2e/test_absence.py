@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from cerebro.local import processes
+from cerebro.local.supervision import processes
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyTraining
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.state.audits import AuditState
+from cerebro.state.tasks.verifications import AuditState
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining

@@ -7,7 +7,7 @@ import pytest
 
 from cerebro.cli import main
 from cerebro.contract.events import TaskFailed, WorkerRemoved
-from cerebro.contract.health import CONTROLLER, ReleaseRequest
+from cerebro.contract.stored.health import CONTROLLER, ReleaseRequest
 from cerebro.contract.tasks import FailureKind
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab

@@ -12,7 +12,7 @@ import torch
 
 from cerebro import Experiment
 from cerebro.contract.events import Event, TaskCommitted
-from cerebro.data.base_file import layout_of
+from cerebro.data.files.base_file import layout_of
 from cerebro.errors import RunFailedError
 from tests.e2e.harness import Lab, Log
 from tests.e2e.specs import FrozenTraining, TinyTraining

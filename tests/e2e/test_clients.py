@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import processes
+from cerebro.local.supervision import processes
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyTraining
 

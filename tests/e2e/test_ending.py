@@ -10,7 +10,7 @@ import pytest
 from cerebro.contract.events import Event, TaskAssigned, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.data.mapped import MappedRows
-from cerebro.local import processes
+from cerebro.local.supervision import processes
 from etl_worker.shard_counts import REPORT_S
 from tests.e2e.harness import ROWS, Lab, Log
 from tests.e2e.specs import TinyETL, TinyTraining

@@ -13,7 +13,7 @@ from cerebro.data.partitions import find_partitions
 from cerebro.local.cluster import scale
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Ratio
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import sub_epoch_seed

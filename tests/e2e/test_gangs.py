@@ -15,7 +15,7 @@ from cerebro.contract.events import TaskAssigned
 from cerebro.contract.runs import FitPlan
 from cerebro.data.loader import Batch, MergedLoader
 from cerebro.state import Run
-from cerebro.worker.training import checkpoint
+from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch

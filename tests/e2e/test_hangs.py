@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from cerebro.cli import main
-from cerebro.local import processes
+from cerebro.local.supervision import processes
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
 from tests.waiting import HANG_S

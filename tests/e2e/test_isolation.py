@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cerebro import Experiment
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining

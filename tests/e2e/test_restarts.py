@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import cleaning, cluster, processes
+from cerebro.local import cleaning, cluster
+from cerebro.local.supervision import processes
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import ROWS, Lab
 from tests.e2e.specs import TinyETL, TinyTraining

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro.errors import RunFailedError
-from cerebro.runtime import landlock
+from cerebro.runtime.isolation import landlock
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyETL, TinyTraining
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from cerebro.cli import scale as cli_scale
+from cerebro.cli.administration import scale as cli_scale
 from cerebro.contract.events import TaskCommitted
 from cerebro.state import Run
 from tests.e2e.harness import DEADLINE_S, Lab

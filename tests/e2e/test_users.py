@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cerebro import Experiment
-from cerebro.contract.identity import Role, TokenRequest
+from cerebro.contract.accounts.identity import Role, TokenRequest
 from cerebro.errors import ForbiddenError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from tests.e2e.browser import Complaints, violations
 from tests.e2e.harness import write_table
 from tests.e2e.specs import TinyETL, TinyTraining
@@ -105,7 +105,7 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
 
 
 def _handlers() -> tuple[str, ...]:
-    from cerebro.local.services import _HANDLERS
+    from cerebro.local.supervision.services import _HANDLERS
 
     return _HANDLERS
 

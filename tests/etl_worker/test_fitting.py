@@ -20,8 +20,8 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.context import Context
 from etl_worker import fitting, handler
 from tests.etl_worker.jobs import write_metadata
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.tasks import FailureKind
-from cerebro.worker.agent.child import failure_of
+from cerebro.worker.child.task_loop import failure_of
 from etl_worker.cores import Cores
 from etl_worker.errors import NoMemoryError
 from etl_worker.partition import preprocess_partition

@@ -16,8 +16,9 @@ import pytest
 
 from cerebro import Experiment
 from cerebro.contract.events import TaskAssigned
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
+from cerebro.local.supervision import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT = {"leaderboard.csv", "history.csv", "sub_epochs.csv", "predictions.csv", "report.html"}

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from cerebro import Experiment
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
+from cerebro.local.supervision import processes
 from examples import digits
 from tests.data.objects.s3 import BUCKET, client, s3_server
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.registry import ModelVersion, RegisteredModel, Registration
+from cerebro.contract.stored.registry import ModelVersion, RegisteredModel, Registration
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer

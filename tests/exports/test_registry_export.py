@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.cli.program import main
-from cerebro.contract.registry import VersionOutcome
+from cerebro.contract.stored.registry import VersionOutcome
 from cerebro.errors import ExportError, TrackerUnavailableError
 from cerebro.exports.export_loop import ExportLoop
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
 from cerebro.exports.registry_values import alias_changes
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from tests.exports.fake_mlflow import Answer, serving
 from tests.exports.fake_registry import FakeRegistry
 from tests.exports.logged import LogStore, record

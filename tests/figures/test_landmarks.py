@@ -7,7 +7,7 @@ import pytest
 from cerebro.client.reporting import Drawings
 from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested
 from cerebro.figures import description, landmarks, spans, table
-from cerebro.state.report import schedule_now
+from cerebro.state.reports.schedule_report import schedule_now
 from tests.client.reporting.stories import resumed
 from tests.state.stories import Story, joined, lost
 

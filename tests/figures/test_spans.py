@@ -11,7 +11,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
 from cerebro.figures import OTHER_TASK_KINDS, other_tasks, spans, spans_of
 from cerebro.state import TaskState
-from cerebro.state.timeline import tries
+from cerebro.state.reports.timeline import tries
 from tests.dispatcher.stories import Story
 from tests.state import stories
 from tests.state.histories import History

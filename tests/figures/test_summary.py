@@ -9,8 +9,9 @@ import pytest
 
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.models import summaries, summary
-from cerebro.state import Run, models
-from cerebro.state.visits import Visit, mean
+from cerebro.state import Run
+from cerebro.state.models import model
+from cerebro.state.models.committed_sub_epoch import Visit, mean
 from tests.state.stories import Story, sub_epoch, validation
 
 
@@ -85,7 +86,7 @@ def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.Monke
         asked["means"] += 1
         return mean(visits)
 
-    monkeypatch.setattr(models, "mean", counted)
+    monkeypatch.setattr(model, "mean", counted)
     story.fit(models=5, epochs=4)
     for name in story.run.models:
         for epoch in (1, 2, 3):

@@ -21,14 +21,14 @@ from cerebro.ragged_rows import ragged
 from cerebro.spec import Hints, Metrics
 from cerebro.techniques.named import resolve
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.frozen import LEAST_BYTES
 from cerebro.worker.training.facts import facts_of
 from cerebro.worker.training.frameworks import users
-from cerebro.worker.training.frozen import LEAST_BYTES
-from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create, evaluate, predicting, restore, train_sub_epoch
 from tests.keras.models import BACKEND, Net, require_keras

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     ClusterEvent,
@@ -19,17 +18,6 @@ from cerebro.contract.events import (
     RunStarted,
     WorkerJoined,
 )
-from cerebro.contract.health import (
-    CheckRequest,
-    CheckResult,
-    HealthAnswer,
-    IncidentRequest,
-    PaceRequest,
-    QuarantineWorkerRequest,
-    ReleaseRequest,
-    WorkerHealth,
-)
-from cerebro.contract.history import History, HistoryAnswer, HistoryRequest
 from cerebro.contract.records import (
     AuditEntry,
     Device,
@@ -44,8 +32,20 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from cerebro.contract.stored.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    IncidentRequest,
+    PaceRequest,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerHealth,
+)
+from cerebro.contract.stored.history import History, HistoryAnswer, HistoryRequest
+from cerebro.contract.stored.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
-from kvs_api import database
-from kvs_api.store import Store
+from cerebro.contract.rest import api
+from kvs_api.store import database
+from kvs_api.store.store import Store
 from tests.kvs_api.bench import LOCATORS, TASK, body, worker, worker_step
 from tests.kvs_api.real import Database
 

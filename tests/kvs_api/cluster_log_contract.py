@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClusterEvent,
     DeletionRequested,
@@ -19,6 +18,7 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.records import ExperimentRecord, Replica
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
 

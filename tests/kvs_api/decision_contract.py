@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskAsked, TaskAssigned, TaskCommitted, TaskRevoked
+from cerebro.contract.rest import api
 from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchAnswer
 from cerebro.contract.tasks import SearchTask, TaskResult

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import DeletionRequested
-from cerebro.contract.history import History, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.stored.history import History, HistoryRequest, SubEpochHistory, SubEpochKey
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import ConflictError
 from tests.kvs_api.bench import LOCATORS, Bench

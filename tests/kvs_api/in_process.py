@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from cerebro.runtime.serving import Threads
-from kvs_api.app import App
-from kvs_api.long_polls import LongPoll
-from kvs_api.store import Store
+from cerebro.runtime.web.serving import Threads
+from kvs_api.api.app import App
+from kvs_api.api.long_polls import LongPoll
+from kvs_api.store.store import Store
 
 Result = TypeVar("Result")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LOCATORS, PAUSED, Bench, note, requested
 

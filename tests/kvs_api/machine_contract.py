@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.health import (
+from cerebro.contract.records import Replica
+from cerebro.contract.stored.health import (
     CONTROLLER,
     CheckRequest,
     CheckResult,
@@ -17,7 +18,6 @@ from cerebro.contract.health import (
     QuarantineWorkerRequest,
     ReleaseRequest,
 )
-from cerebro.contract.records import Replica
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LONG_S, Bench, worker

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, TaskAssigned
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.rest import api
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Member, Position, TrainTask
 from tests.kvs_api.bench import Bench, worker, worker_step

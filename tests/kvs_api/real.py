@@ -13,11 +13,11 @@ import redis
 import urllib3
 
 from cerebro.local.database import server_command
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.serving import ConnectionLimits, Threads, WebServer
-from kvs_api.app import App
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.runtime.web.serving import ConnectionLimits, Threads, WebServer
+from kvs_api.api.app import App
 from kvs_api.settings import Settings
-from kvs_api.store import Store
+from kvs_api.store.store import Store
 from tests.dispatcher.serving import end, start
 from tests.forking import Forked, Forks
 from tests.kvs_api.in_process import wait_for_news

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskRevoked
 from cerebro.contract.records import AUTOSCALER, SizeRequest
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import TASK, Bench, requested, worker

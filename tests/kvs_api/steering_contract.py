@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
@@ -21,6 +20,7 @@ from cerebro.contract.events import (
     SchedulerChanged,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim, WorkerUsage
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import FINISHED, LOCATORS, TASK, Bench, live_point, note, requested, started, worker
 

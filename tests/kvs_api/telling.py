@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from pydantic import TypeAdapter, ValidationError
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
     Event,
@@ -17,7 +16,8 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.rest import api
+from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.bench import LONG_S, body, note, worker
 
 _CLIENTS: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from cerebro.contract.api import MAX_WAIT_S
-from cerebro.runtime.kvs import KvsClient
+from cerebro.contract.rest.api import MAX_WAIT_S
+from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.bench import TASK, Bench, requested, worker
 from tests.kvs_api.real import Replica, Service
 from tests.waiting import join, until

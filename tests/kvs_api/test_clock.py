@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from tests.kvs_api.bench import JOINED, OTHER
 from tests.kvs_api.clocks import HOUR_S, LEASE_S, Machines
 from tests.kvs_api.cluster_log_contract import LOST

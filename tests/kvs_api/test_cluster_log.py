@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import Event, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.segments import SegmentRequest
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import cluster_log, database
-from kvs_api.store import Store
+from cerebro.contract.rest import api
+from cerebro.contract.stored.segments import SegmentRequest
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.logs import cluster_log
+from kvs_api.store import database
+from kvs_api.store.store import Store
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
 from tests.kvs_api.cluster_log_contract import LOST, tell
 from tests.kvs_api.real import Service

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.bench import SHORT_S, Bench
 from tests.kvs_api.contract import StoreContract
 

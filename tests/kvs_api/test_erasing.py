@@ -10,8 +10,8 @@ import pytest
 from cerebro.contract.events import DeletionRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.runtime.kvs import KvsClient
-from kvs_api.store import Store
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store.store import Store
 from tests.kvs_api.bench import LOCATORS, LONG_S, SHORT_S, Bench
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment

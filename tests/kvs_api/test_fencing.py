@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cerebro.contract import api
-from cerebro.contract.health import PaceRequest
 from cerebro.contract.records import SizeRequest, Troubles
+from cerebro.contract.rest import api
+from cerebro.contract.stored.health import PaceRequest
 from cerebro.errors import ConflictError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from controller.loop.leadership import fence
 from tests.kvs_api.bench import LONG_S, PAUSED, Bench, note, worker
 from tests.kvs_api.real import TOKEN, Service

@@ -10,11 +10,11 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.history import FADES, SubEpochHistory, SubEpochKey
+from cerebro.contract.stored.history import FADES, SubEpochHistory, SubEpochKey
 from cerebro.contract.trials import DeviceKind
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import history as store_part
-from kvs_api import keys
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import history as store_part
+from kvs_api.store import keys
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.history_contract import GPU, ROW, key, told
 from tests.kvs_api.real import Service

@@ -10,15 +10,16 @@ import pytest
 import urllib3
 from openapi_spec_validator import validate
 
-from cerebro.contract import SCHEMA_VERSION, api
+from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.events import RunPaused
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.routes import STORE
+from cerebro.contract.rest import api
+from cerebro.contract.rest.routes import STORE
 from cerebro.contract.trials import TrialOutcome, TrialRecord
 from cerebro.errors import BadRequestError, NotFoundError, UnauthorizedError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.api.views import openapi_document, package_version
 from kvs_api.settings import Settings
-from kvs_api.views import openapi_document, package_version
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import TOKEN, Service
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys
+from cerebro.contract.rest import api
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import keys
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.runtime.serving import ConnectionLimits
+from cerebro.runtime.web.serving import ConnectionLimits
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.test_many_readers import READ, answer

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from cerebro.contract.records import ExperimentRecord
-from kvs_api import keys, news
-from kvs_api.database import Entries
-from kvs_api.long_polls import LongPoll
-from kvs_api.news import News
-from kvs_api.store import Store
+from kvs_api.api.long_polls import LongPoll
+from kvs_api.store import keys, news
+from kvs_api.store.database import Entries
+from kvs_api.store.news import News
+from kvs_api.store.store import Store
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.in_process import wait_for_news
 from tests.kvs_api.real import Service
@@ -112,7 +112,7 @@ class World:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == "kvs_api.news"]
+    return [each.getMessage() for each in caplog.records if each.name == "kvs_api.store.news"]
 
 
 def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> None:

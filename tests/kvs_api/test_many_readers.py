@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys, news
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import keys, news
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import TOKEN, Replica, Service
 from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, Event, RunFinished
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.segments import SegmentRequest
+from cerebro.contract.rest import api
+from cerebro.contract.stored.segments import SegmentRequest
 from cerebro.errors import ConflictError, LostEventsError, NotFoundError
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys, segment_store
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.logs import segment_store
+from kvs_api.store import keys
 from tests.kvs_api.bench import (
     JOINED,
     LOCATORS,
@@ -120,7 +121,7 @@ def test_what_has_gone_is_in_the_databases_file_no_more(
     monkeypatch.setattr(segment_store, "MOST", 4)
     assert kvs.cut("one", request(bench)).moved is not None
     assert _file_size(database) > 40 << 20, "it is small for that"
-    monkeypatch.setattr("kvs_api.database._LEAST_FILE", 1 << 20)
+    monkeypatch.setattr("kvs_api.store.database._LEAST_FILE", 1 << 20)
     assert kvs.cut("one", request(bench)).moved is not None
     deadline = time.monotonic() + 30
     while _file_size(database) > 1 << 20:

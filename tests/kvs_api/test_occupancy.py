@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, NotFoundError
 from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import LOCATORS, LONG_S, SHORT_S, AnyStore, Bench, body, worker, worker_step

@@ -13,10 +13,10 @@ import pytest
 import redis
 import urllib3
 
-from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunStopRequested
+from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.bench import FINISHED, PAUSED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
 from tests.waiting import HANG_S

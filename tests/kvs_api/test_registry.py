@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from cerebro.cli.registry import lines
-from cerebro.client.registry import find_version
-from cerebro.contract import api
+from cerebro.cli.experiments.registry import lines
+from cerebro.client.models.registry import find_version
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
+from cerebro.contract.rest import api
+from cerebro.contract.stored.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnreadableError
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import keys
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import Service
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract import api
 from cerebro.contract.events import (
     ClusterEvent,
     DeletionRequested,
@@ -21,6 +20,7 @@ from cerebro.contract.events import (
     WorkerLost,
 )
 from cerebro.contract.records import ExperimentRecord, Replica, SizeRequest
+from cerebro.contract.rest import api
 from cerebro.errors import CerebroError
 from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import (

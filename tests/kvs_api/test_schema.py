@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvs_api.views import openapi_document, package_version
+from kvs_api.api.views import openapi_document, package_version
 from tests.kvs_api.asking import undocumented
 from tests.kvs_api.bench import Bench, requested
 from tests.kvs_api.real import TOKEN, Service

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvs_api.segments import DamagedSegmentError, Entry, decode, encode
+from kvs_api.logs.segments import DamagedSegmentError, Entry, decode, encode
 
 TEXTS = st.one_of(
     st.binary(max_size=60).map(lambda text: text.replace(b"\n", b" ")),

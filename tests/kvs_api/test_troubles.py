@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from cerebro.contract.records import Troubles
-from cerebro.runtime.kvs import KvsClient
-from kvs_api import keys
+from cerebro.runtime.kvs.client import KvsClient
+from kvs_api.store import keys
 from tests.kvs_api.real import Service
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import SubEpochSaved, TaskAssigned, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.records import Replica
+from cerebro.contract.rest import api
 from tests.kvs_api.bench import (
     FAILURE,
     LONG_S,

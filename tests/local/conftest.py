@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.local import cleaning
-from cerebro.local.processes import marked
+from cerebro.local.supervision.processes import marked
 from tests.local.fakes import Fake, FakeCluster
 
 MakeCluster = Callable[..., FakeCluster]

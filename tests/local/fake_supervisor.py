@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
-from cerebro.local.processes import MARKER
-from cerebro.local.services import Service, ServiceOptions
+from cerebro.local.supervision.processes import MARKER
+from cerebro.local.supervision.services import Service, ServiceOptions
 
 
 def build(

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, ServiceInfo, find_running
+from cerebro.local.supervision import processes
 from tests.waiting import HANG_S
 
 STEADY = "import signal; signal.pause()"

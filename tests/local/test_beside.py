@@ -12,7 +12,7 @@ import pytest
 from cerebro.errors import ClusterError
 from cerebro.local import cluster, notebooks
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Service, ServiceOptions, health_port, services
+from cerebro.local.supervision.services import Service, ServiceOptions, health_port, services
 
 SHELL = {
     "PATH": "/bin",

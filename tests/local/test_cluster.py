@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from cerebro.local.supervision import processes
 from cerebro.runtime.usage import cores
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from cerebro.local import damage
-from cerebro.local.service_process import ServiceProcess
-from cerebro.local.services import Service
+from cerebro.local.supervision.service_process import ServiceProcess
+from cerebro.local.supervision.services import Service
 from tests.kvs_api.real import Database
 
 RECORDS = 500

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import liveness, processes, readiness
 from cerebro.local.home import ClusterHome
-from cerebro.local.liveness import EVERY_S, LOOKS, Watch
-from cerebro.local.processes import ProcessId
-from cerebro.local.service_process import START_S, ServiceProcess
-from cerebro.local.services import Service
+from cerebro.local.supervision import liveness, processes, readiness
+from cerebro.local.supervision.liveness import EVERY_S, LOOKS, Watch
+from cerebro.local.supervision.processes import ProcessId
+from cerebro.local.supervision.service_process import START_S, ServiceProcess
+from cerebro.local.supervision.services import Service
 from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from cerebro.local import processes
-from cerebro.local.processes import identify
-from cerebro.runtime import parent_death
+from cerebro.local.supervision import processes
+from cerebro.local.supervision.processes import identify
+from cerebro.runtime.isolation import parent_death
 from tests.local.fakes import STEADY, python
 from tests.waiting import HANG_S
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 TYING_PARENT = f"""
 import subprocess, sys, signal
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 child = subprocess.Popen(with_parent_death_signal([sys.executable, '-c', {f"print('up', flush=True); {STEADY}"!r}]),
                          stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
-from cerebro.local import database, environment, ports, tensorboard
+from cerebro.local import database, environment, tensorboard
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Service, ServiceOptions, services
-from cerebro.runtime import tickets
+from cerebro.local.supervision import ports
+from cerebro.local.supervision.services import Service, ServiceOptions, services
 from cerebro.runtime.usage import cores
+from cerebro.runtime.web import tickets
 from kvs_api.settings import Settings
 
 SEED = "0badcafe"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import processes
+from cerebro.local.supervision import processes
 from cerebro.runtime.usage.memory import peak_bytes
 
 pytestmark = pytest.mark.processes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import cluster, notebooks, processes
+from cerebro.local import cluster, notebooks
+from cerebro.local.supervision import processes
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
 from tests.waiting import HANG_S

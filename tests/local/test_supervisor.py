@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
-from cerebro.local.processes import ProcessId, identify
-from cerebro.local.services import Service
-from cerebro.local.supervisor import ClusterState, Supervisor
+from cerebro.local.supervision import processes
+from cerebro.local.supervision.processes import ProcessId, identify
+from cerebro.local.supervision.services import Service
+from cerebro.local.supervision.supervisor import ClusterState, Supervisor
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import BROKEN, STEADY, STUBBORN, Fake, FakeCluster
 from tests.waiting import HANG_S

@@ -17,11 +17,12 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.local import processes, tensorboard
-from cerebro.local.processes import MARKER
-from cerebro.runtime import tickets
-from cerebro.runtime.parent_death import with_parent_death_signal
-from cerebro.runtime.tickets import LASTS_S, Kind
+from cerebro.local import tensorboard
+from cerebro.local.supervision import processes
+from cerebro.local.supervision.processes import MARKER
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.web import tickets
+from cerebro.runtime.web.tickets import LASTS_S, Kind
 from controller.projections.event_file import EventFile, Scalar
 from tests.waiting import HANG_S
 

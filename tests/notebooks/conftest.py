@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome
-from cerebro.local.processes import marked
+from cerebro.local.supervision.processes import marked
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.validator import validate
 from research.assumed import DEVICE_GIB, WORKLOADS, parallel_plans, saturn
 from research.baselines import BASELINES

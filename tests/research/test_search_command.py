@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.scheduling.conditions import Conditions
 from research import command
-from research.searches import SCENARIOS, WITHIN, Outcome, compare, lasting
+from research.searches.searches import SCENARIOS, WITHIN, Outcome, compare, lasting
 
 _SMALL = ("--workers", "2", "--epochs", "3", "--samples", "4")
 

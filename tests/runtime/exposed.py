@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from cerebro.contract.records import GpuUsage, WorkerUsage
 from cerebro.contract.tasks import TaskResult
-from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
+from cerebro.worker.upkeep.metrics import Metrics as WorkerMetrics
 from controller.metrics import Metrics as ControllerMetrics
 from dispatcher.metrics import Metrics as DispatcherMetrics
 from kvs_api.metrics import MeteredStore

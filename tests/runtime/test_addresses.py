@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cerebro.runtime import addresses, health
-from cerebro.runtime.serving import Threads, WebServer
-from cerebro.runtime.wsgi import WsgiOnAsgi
+from cerebro.runtime.web import addresses, health
+from cerebro.runtime.web.serving import Threads, WebServer
+from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from tests.dispatcher.serving import running
 
 BOTH = ("127.0.0.1", "::1")

@@ -11,7 +11,10 @@ from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
-BEGINNING = "import atexit, os; from cerebro.runtime.ending import end_after; atexit.register(os.abort)\n"
+BEGINNING = (
+    "import atexit, os; from cerebro.runtime.isolation.process_exit import end_after; "
+    "atexit.register(os.abort)\n"
+)
 """What is left for the interpreter's end would end the process by a signal."""
 
 

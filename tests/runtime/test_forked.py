@@ -11,7 +11,7 @@ import pytest
 CALLS = """
 import os, signal, threading
 from cerebro.errors import ConflictError, SpecError
-from cerebro.runtime.forked import in_fork
+from cerebro.runtime.isolation.forked import in_fork
 
 def spoil():
     os.environ["LEFT"] = "1"

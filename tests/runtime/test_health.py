@@ -12,7 +12,7 @@ import pytest
 import urllib3
 
 from cerebro.errors import ClusterError
-from cerebro.runtime import health
+from cerebro.runtime.web import health
 from controller.__main__ import HUNG_S, hung
 
 
@@ -85,14 +85,14 @@ def test_a_wrong_address_is_one_sentence(bind: str) -> None:
 @pytest.mark.processes
 def test_the_command_ends_with_0_or_1(served: Served) -> None:
     """As containers' health commands do; it is quick, because it imports next to nothing."""
-    command = [sys.executable, "-m", "cerebro.runtime.health", f"{served.address}/health"]
+    command = [sys.executable, "-m", "cerebro.runtime.web.health", f"{served.address}/health"]
     assert subprocess.run(command, check=False).returncode == 0
     served.unready = "busy dying"
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, "busy dying" in done.stderr) == (1, True)
     assert health.main([], {}) == 1
     heavy = "{'pydantic', 'urllib3', 'flask', 'numpy'}"
-    code = f"import sys, cerebro.runtime.health; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, cerebro.runtime.web.health; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

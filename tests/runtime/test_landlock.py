@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.runtime import landlock
+from cerebro.runtime.isolation import landlock
 
 pytestmark = pytest.mark.processes
 

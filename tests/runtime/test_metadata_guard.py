@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.runtime import metadata_filter, metadata_guard
-from cerebro.runtime.metadata_guard import Supervisor
+from cerebro.runtime.isolation import metadata_filter, metadata_guard
+from cerebro.runtime.isolation.metadata_guard import Supervisor
 
 _WHY = metadata_guard.why_unavailable()
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")]

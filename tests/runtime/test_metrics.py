@@ -13,7 +13,6 @@ import redis
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunStarted, TaskFailed
 from cerebro.contract.records import (
     ExperimentRecord,
@@ -23,18 +22,19 @@ from cerebro.contract.records import (
     Locators,
     WorkerUsage,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, Position, TaskResult, TrainTask
 from cerebro.state import epoch_report
-from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
+from cerebro.worker.upkeep.metrics import Metrics as WorkerMetrics
 from controller.decisions.core import Core
 from controller.loop import event_logging
 from controller.loop.open_runs import Overview
 from controller.metrics import Metrics as ControllerMetrics
 from controller.scaling.cluster_snapshot import ClusterSnapshot
-from kvs_api.app import App
+from kvs_api.api.app import App
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.settings import Settings as StoreSettings
-from kvs_api.store import Store
+from kvs_api.store.store import Store
 from tests.kvs_api.in_process import InThisThread, ask
 from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, sub_epoch

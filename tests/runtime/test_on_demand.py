@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cerebro.runtime.on_demand import OnDemandServer
+from cerebro.runtime.web.on_demand import OnDemandServer
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.processes
@@ -56,7 +56,7 @@ class OnDemand:
             sys.executable,
             "-P",
             "-m",
-            "cerebro.runtime.on_demand",
+            "cerebro.runtime.web.on_demand",
             f"--bind={HOST}:{self.port}",
             "--",
         ]

@@ -6,8 +6,8 @@ import pytest
 import urllib3
 
 from cerebro.exports.mlflow_server import MlflowServer
-from cerebro.runtime import proxies
-from cerebro.runtime.transport import Transport
+from cerebro.runtime.kvs.transport import Transport
+from cerebro.runtime.web import proxies
 
 PROXY = "http://proxy.example.org:3128"
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.runtime.serving import (
+from cerebro.runtime.web.serving import (
     MOST_CONNECTIONS,
     ConnectionLimits,
     Threads,
@@ -21,7 +21,7 @@ from cerebro.runtime.serving import (
     most_connections,
     open_files,
 )
-from cerebro.runtime.wsgi import WsgiOnAsgi
+from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from tests.dispatcher.serving import end, start
 from tests.waiting import HANG_S, until
 
@@ -212,7 +212,7 @@ def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.Monk
 
 def _stick(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert served.server.hung() == ""
-    monkeypatch.setattr("cerebro.runtime.serving.HUNG_S", 0.05)
+    monkeypatch.setattr("cerebro.runtime.web.serving.HUNG_S", 0.05)
     is_stuck, may_go_on = threading.Event(), threading.Event()
 
     def stick() -> None:
@@ -236,12 +236,12 @@ def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest
         readers = [stack.enter_context(served.connect(WHOLE)) for _ in range(2)]
         assert all(served.asked.acquire(timeout=LIMIT_S) for _ in readers)
         with monkeypatch.context() as short:
-            short.setattr("cerebro.runtime.serving.STUCK_S", -1.0)
+            short.setattr("cerebro.runtime.web.serving.STUCK_S", -1.0)
             assert served.server.hung() == ""
         readers.append(stack.enter_context(served.connect(WHOLE)))
         until(lambda: served.threads._pending == 3, "a request waits for a thread")
         assert served.server.hung() == ""
-        monkeypatch.setattr("cerebro.runtime.serving.STUCK_S", 0.05)
+        monkeypatch.setattr("cerebro.runtime.web.serving.STUCK_S", 0.05)
         until(served.server.hung, "the threads hang")
         assert "1 requests wait, and no thread has answered one" in served.server.hung()
         served.may_answer.set()

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 import urllib3
 
-from cerebro.contract import api
 from cerebro.contract.events import RunStopRequested
-from cerebro.contract.registry import Registration
+from cerebro.contract.rest import api
+from cerebro.contract.stored.registry import Registration
 from cerebro.errors import ServerError, StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
 JSON = {"Content-Type": "application/json"}
@@ -46,7 +46,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Made:
         service, kvs = Answers(*answers), KvsClient("http://store", "t", retry_for_s=retry_for_s)
         monkeypatch.setattr(kvs, "_http", service)
         service.headers = {}  # type: ignore[attr-defined] # as a pool has them
-        monkeypatch.setattr("cerebro.runtime.transport.time.sleep", lambda s: None)
+        monkeypatch.setattr("cerebro.runtime.kvs.transport.time.sleep", lambda s: None)
         return kvs, service
 
     return made

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from cerebro.contract.tasks import FailureKind
-from cerebro.data.durable import DurableFile
+from cerebro.data.files.durable import DurableFile
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.runtime.volume_errors import (
     AWAY,
@@ -27,7 +27,7 @@ from cerebro.runtime.volume_errors import (
     of_volume,
     platform_error,
 )
-from cerebro.worker.agent.child import failure_of
+from cerebro.worker.child.task_loop import failure_of
 
 ROOT = Path("/volumes/checkpoints")
 numbers = st.sampled_from(sorted(errno.errorcode))

@@ -6,8 +6,8 @@ import random
 
 from hypothesis import given, settings
 
-from cerebro.scheduling.advice import choose
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.advice import choose
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import Problem, open_shop
 from tests.scheduling.instances import problems
 from tests.scheduling.ticking import Ticking

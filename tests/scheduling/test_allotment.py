@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from cerebro.scheduling.allotment import (
+from cerebro.scheduling.planning.allotment import (
     allotments,
     allowed,
     alternatives,
     has_choice,
     of_schedule,
 )
-from cerebro.scheduling.planner import plan
+from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import Problem, multi_gpu, undominated
 from tests.scheduling.instances import problems
 from tests.scheduling.ticking import Ticking

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.decoder import Decoder
 from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.planning.decoder import Decoder
 from cerebro.scheduling.policies import CriticalFirst
 from cerebro.scheduling.problem import Problem, Strategy, open_shop
 from tests.scheduling.instances import problems

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.allotment import allotments
-from cerebro.scheduling.decoder import Decoder, to_schedule
-from cerebro.scheduling.local_search import Candidate, search_priorities, search_rotations
-from cerebro.scheduling.order_search import search_orders
+from cerebro.scheduling.planning.allotment import allotments
+from cerebro.scheduling.planning.decoder import Decoder, to_schedule
+from cerebro.scheduling.planning.local_search import Candidate, search_priorities, search_rotations
+from cerebro.scheduling.planning.order_search import search_orders
+from cerebro.scheduling.planning.rotation import is_open_shop
 from cerebro.scheduling.problem import Problem, open_shop
-from cerebro.scheduling.rotation import is_open_shop
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import open_shops, problems
 

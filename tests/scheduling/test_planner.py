@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.allotment import allotments
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planner import Plan, plan
+from cerebro.scheduling.planning.allotment import allotments
+from cerebro.scheduling.planning.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate

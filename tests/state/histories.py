@@ -23,7 +23,7 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
-from cerebro.state.parallel_plans import left
+from cerebro.state.models.parallel_plans import left
 from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 FAILURES = (

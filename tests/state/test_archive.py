@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import FitPlan, NewModel
 from cerebro.state import ExperimentState, Model, Run, TaskState, epoch_report, schedule_now
-from cerebro.state.archived import ArchivedError
-from cerebro.state.parallel_plans import told
-from cerebro.state.positions import position_of
+from cerebro.state.models.parallel_plans import told
+from cerebro.state.models.positions import position_of
+from cerebro.state.models.sub_epochs import ArchivedError
 from cerebro.state.snapshots import packed, unpacked
 from tests.state.archived_runs import archived, epochs_of_all
 from tests.state.histories import History

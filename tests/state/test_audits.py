@@ -21,9 +21,9 @@ from cerebro.contract.records import COMPUTES
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.contract.trials import DeviceKind
 from cerebro.state import TaskKey
-from cerebro.state.audit_wording import lines, told
-from cerebro.state.audits import Audit, AuditState, Redo, is_drawn, is_exact, judged
-from cerebro.state.visits import Visit
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.tasks.verification_texts import lines, told
+from cerebro.state.tasks.verifications import Audit, AuditState, Redo, is_drawn, is_exact, judged
 from cerebro.state.workers import Worker
 from tests.state.stories import DATASET, Story, sub_epoch
 

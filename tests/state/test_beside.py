@@ -20,7 +20,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
 from cerebro.state import ModelState, waiting_for
-from cerebro.state.beside import finished_models, going_on, obstacle
+from cerebro.state.runs.concurrent_runs import finished_models, going_on, obstacle
 from tests.state.stories import DATASET, SHA, Story
 
 ETL = EtlRequest(code=SHA, code_fingerprint=SHA)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.state import RunState, wording
-from cerebro.state.best import best_model
+from cerebro.state import RunState
+from cerebro.state.models.best import best_model
+from cerebro.state.reports import state_words
 from tests.dispatcher.stories import CODE, Story
 
 
@@ -67,13 +68,13 @@ def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
     story.train("m00", 1)
     story.tell(ModelStopRequested(run="fit-1", model="m01"))
     run = story.state.runs["fit-1"]
-    assert (wording.run(run), wording.shortfall(run)) == ("running", "")
+    assert (state_words.run(run), state_words.shortfall(run)) == ("running", "")
     story.train("m02", 1)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert run.state is RunState.FINISHED
-    assert wording.run(run) == wording.experiment(story.state) == "ended"
-    assert wording.shortfall(run) == "of 3 models, 1 stopped"
+    assert state_words.run(run) == state_words.experiment(story.state) == "ended"
+    assert state_words.shortfall(run) == "of 3 models, 1 stopped"
     story.fit(models=1, epochs=1, run="fit-2")
     story.train("m00", 1, run="fit-2")
     story.finish("fit-2")
-    assert wording.experiment(story.state) == "finished"
+    assert state_words.experiment(story.state) == "finished"

@@ -6,7 +6,8 @@ import pytest
 
 from cerebro.contract.events import RunFinished, TaskRevoked
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ScheduleNow, TaskKey, breaks, schedule_now
+from cerebro.state import ScheduleNow, TaskKey, schedule_now
+from cerebro.state.runs import breaks
 from tests.state.runs import TimedStory
 from tests.state.stories import joined, lost, sub_epoch
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import Member
-from cerebro.state.archived import _VISITS as _COMMON
-from cerebro.state.archived import EpochSummary, Summaries, Visits
-from cerebro.state.visits import Visit
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.sub_epochs import _VISITS as _COMMON
+from cerebro.state.models.sub_epochs import EpochSummary, Summaries, Visits
 
 _NUMBERS = st.floats(allow_nan=False)
 _COUNTS = st.integers(-(2**63), 2**63 - 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import DeletionRequested
-from cerebro.data.lost_files import lost_files
-from cerebro.state.final_files import FinalFile, final_files
+from cerebro.data.files.lost_files import lost_files
+from cerebro.state.models.final_checkpoints import FinalFile, final_files
 from tests.state.stories import Story
 
 

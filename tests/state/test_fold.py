@@ -185,7 +185,9 @@ def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro.state.attempts.commits.commit", fails)  # after the task was closed
+        patch.setattr(
+            "cerebro.state.tasks.attempt_events.commit_events.commit", fails
+        )  # after the task was closed
         with pytest.raises(IllegalEventError if isinstance(error, KeyError) else type(error)):
             state.apply(story.log[-1])
     assert state.torn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cerebro.contract.events import TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind, Member
 from cerebro.state import TaskKey, TaskState
-from cerebro.state.positions import position_of
+from cerebro.state.models.positions import position_of
 from tests.state.stories import Story, joined, sub_epoch
 from tests.state.test_hopping import refused
 

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.contract.events import ForecastMade, RunFinished, RunPaused, RunResumed
 from cerebro.contract.runs import ForecastEnd, Goal
-from cerebro.state.goals import forecast_lines, spent, worker_hours
+from cerebro.state.runs.goals import forecast_lines, spent, worker_hours
 from tests.state.stories import Story, lost
 
 

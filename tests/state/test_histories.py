@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
 from cerebro.state import Model, ModelState, Run, TaskState
-from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
-from cerebro.state.timeline import committed, running, tries
+from cerebro.state.reports.makespan_bound import lower_bound
+from cerebro.state.reports.timeline import committed, running, tries
 from tests.state.histories import History
 from tests.state.soundness import assert_sound
 

@@ -10,7 +10,7 @@ from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskRevo
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey
-from cerebro.state.tasks import OPEN
+from cerebro.state.tasks.task import OPEN
 from tests.state.stories import DATASET, Story, joined, lost, sub_epoch, validation
 
 

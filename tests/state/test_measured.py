@@ -18,7 +18,7 @@ from cerebro.contract.trials import Cause, Inspection, KnownParallelPlan, ModelG
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
-from cerebro.state.parallel_plans import has_more_than_one, told
+from cerebro.state.models.parallel_plans import has_more_than_one, told
 from tests.state.stories import Story
 
 INSPECT = TaskKey(run="fit-1", kind="inspect")

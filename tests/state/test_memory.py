@@ -10,7 +10,7 @@ from cerebro.contract.events import ModelRetried, TaskFailed, TaskGivenUp, TaskR
 from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState, TaskState
-from cerebro.state.memory import Lack, has_room, with_failure
+from cerebro.state.tasks.memory_need import Lack, has_room, with_failure
 from tests.state.stories import Story, sub_epoch
 
 KEY = sub_epoch(1, 0)

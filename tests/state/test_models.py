@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelRetried, TaskRevoked
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
-from cerebro.state.failures import MAX_REOPENED
-from cerebro.state.models import Model
-from cerebro.state.tasks import Attempt
-from cerebro.state.visits import Visit
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.model import Model
+from cerebro.state.tasks.failure_events import MAX_REOPENED
+from cerebro.state.tasks.task import Attempt
 from tests.state.stories import Story, sub_epoch, validation
 
 

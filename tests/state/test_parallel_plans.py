@@ -13,7 +13,7 @@ from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold
-from cerebro.state.parallel_plans import left, lines, told
+from cerebro.state.models.parallel_plans import left, lines, told
 from tests.state.stories import Story, sub_epoch
 
 CHECKPOINTING = ParallelPlan(technique="checkpointing")

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event
-from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError
 from cerebro.state import log_pages
 from cerebro.state.log_pages import Log, LogPages, Window
-from cerebro.state.past import Pieces, moves
-from cerebro.state.timeline import Try, tries
+from cerebro.state.reports.timeline import Try, tries
+from cerebro.state.tasks.past_attempts import Pieces, moves
 from tests.state.histories import History
 
 PAGE = 20

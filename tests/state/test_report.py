@@ -14,10 +14,10 @@ from cerebro.contract.runs import TakenSpan
 from cerebro.contract.tasks import FailureKind
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
-from cerebro.state.bound import least_s
 from cerebro.state.experiment import fold
-from cerebro.state.taken import taken_s
-from cerebro.state.timeline import committed
+from cerebro.state.reports.makespan_bound import least_s
+from cerebro.state.reports.timeline import committed
+from cerebro.state.runs.device_time import taken_s
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, sub_epoch
 

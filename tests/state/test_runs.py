@@ -15,7 +15,7 @@ from cerebro.contract.events import (
 )
 from cerebro.errors import IllegalEventError
 from cerebro.state import RunState
-from cerebro.state.runs import ENDED_RUN, OPEN_RUN, TRANSITIONS
+from cerebro.state.runs.run import ENDED_RUN, OPEN_RUN, TRANSITIONS
 from tests.state.stories import Story, sub_epoch
 
 

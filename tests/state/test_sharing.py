@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.priority import HIGH, LOW, NORMAL, weight
-from cerebro.state.sharing import due_shares, queue_positions
+from cerebro.contract.rest.api import Attended, AttendedRun, QueueAnswer, QueueEntry
+from cerebro.state.reports.sharing import due_shares, queue_positions
 from tests.state.stories import Story, sub_epoch
 
 weighted = st.dictionaries(

@@ -6,7 +6,8 @@ from cerebro.contract.events import (
     TaskRevoked,
 )
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ModelState, TaskState, wording
+from cerebro.state import ModelState, TaskState
+from cerebro.state.reports import state_words
 from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import failed, resume, retry, states, stop
 
@@ -18,9 +19,9 @@ def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
     story.train(1, 0)
     story.start(sub_epoch(1, 1), 1)
     story.tell(stop())
-    assert wording.model(story.model(), story.run) == "stopping"
+    assert state_words.model(story.model(), story.run) == "stopping"
     story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
-    assert wording.model(story.model(), story.run) == "stopped"
+    assert state_words.model(story.model(), story.run) == "stopped"
     assert (len(story.model().visits), story.model().redone) == (1, 0)
     assert story.run.progress() == (1, 5)
     assert not story.run.is_complete()

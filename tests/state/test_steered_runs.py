@@ -13,7 +13,8 @@ from cerebro.contract.events import (
     RunStopRequested,
 )
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import RunState, schedule_now, wording
+from cerebro.state import RunState, schedule_now
+from cerebro.state.reports import state_words
 from tests.state.runs import TimedStory
 from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, states, stop
@@ -42,9 +43,9 @@ def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
     story = Story()
     story.tell(RunRequested(run="fit-1", request=request), RunStopRequested(run="fit-1"), ended("stopped"))
     story.tell(RunResumed(run="fit-1"))
-    assert wording.run(story.run) == "queued"
+    assert state_words.run(story.run) == "queued"
     story.tell(RunStarted(run="fit-1", plan=plan))
-    assert wording.run(story.run) == "starting"
+    assert state_words.run(story.run) == "starting"
 
 
 @pytest.mark.parametrize("outcome", ["stopped", "finished", "failed"])

@@ -13,7 +13,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import waiting_for
-from cerebro.state.timeline import tries
+from cerebro.state.reports.timeline import tries
 from tests.state.stories import Story, joined, lost, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 

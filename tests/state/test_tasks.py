@@ -19,9 +19,9 @@ from cerebro.contract.failure_rules import ACTIONS, Action, MatchedRule
 from cerebro.contract.tasks import FAILS_RUN, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
-from cerebro.state.tasks import MAX_DEVICE_FAILURES, UNCOUNTED
-from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
-from cerebro.worker.agent.failure_rules import MATCHED
+from cerebro.state.tasks.task import MAX_DEVICE_FAILURES, UNCOUNTED
+from cerebro.state.tasks.task import TRANSITIONS as TASK_TRANSITIONS
+from cerebro.worker.health.failure_rules import MATCHED
 from tests.state.stories import Story, joined, sub_epoch
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]

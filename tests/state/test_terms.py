@@ -25,7 +25,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import FitPlan, NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
 from cerebro.state import Model, ModelState, TaskKey, TaskState, Visit, position_of
-from cerebro.state.models import Terms
+from cerebro.state.models.model import Terms
 from tests.state.stories import Story, sub_epoch
 
 ROWS = {0: 10, 1: 7, 2: 12}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunResumed
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.throughput import ThroughputMeter
+from cerebro.state.reports.throughput import ThroughputMeter
 from tests.state.runs import TimedStory
 from tests.state.stories import Story, sub_epoch
 

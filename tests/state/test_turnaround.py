@@ -7,9 +7,9 @@ import pytest
 from cerebro.contract.events import ForecastMade, RunFinished, RunPaused, RunResumed
 from cerebro.contract.runs import ForecastEnd
 from cerebro.state import RunState
-from cerebro.state.goals import forecast_lines
-from cerebro.state.throughput import FORECAST, ThroughputMeter, forecast_left
-from cerebro.state.turnaround import turnaround_s
+from cerebro.state.reports.throughput import FORECAST, ThroughputMeter, forecast_left
+from cerebro.state.reports.turnaround import turnaround_s
+from cerebro.state.runs.goals import forecast_lines
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch
 

@@ -20,12 +20,12 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.checkpoint import State
-from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.savepoints import Savepoints, is_for
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.savepoints import Savepoints, is_for
+from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 

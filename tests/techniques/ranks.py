@@ -87,7 +87,7 @@ def nothing(group: object) -> None:
 def _start(number: int) -> tuple[Any, Connection]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.techniques.ranks", "torch._dynamo", "cerebro.worker.training.grouped"]
+        ["tests.techniques.ranks", "torch._dynamo", "cerebro.worker.training.ranks.grouped"]
     )
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"rank-{number}")

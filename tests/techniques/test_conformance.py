@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     """One process that has imported what ranks do, for all tests."""
-    with Forks("cerebro.worker.training.conforming") as made:
+    with Forks("cerebro.worker.training.ranks.conformance") as made:
         yield made
 
 

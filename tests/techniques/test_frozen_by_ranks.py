@@ -13,13 +13,13 @@ from torch import nn
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.base_file import is_base
+from cerebro.data.files.base_file import is_base
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
-from cerebro.worker.training import frozen as freezing
-from cerebro.worker.training.checkpoint import check, load, read, save
-from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.checkpoints import frozen as freezing
+from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
+from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.sub_epoch import Trainee, restore
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks

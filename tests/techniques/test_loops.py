@@ -19,9 +19,9 @@ from cerebro.spec import Checkpoint, DataLoader, Hints, Ratio, SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.pipeline import balanced
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
+from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 from tests.techniques.ranks import Ranks
 

@@ -16,9 +16,9 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import SpecError, StorageFullError, VolumeError
 from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
-from cerebro.worker.training.checkpoint import State, load, save
-from cerebro.worker.training.gathering import whole
-from cerebro.worker.training.own_rows import save_together
+from cerebro.worker.training.checkpoints.checkpoint import State, load, save
+from cerebro.worker.training.checkpoints.joint_write import save_together
+from cerebro.worker.training.ranks.gathering import whole
 from tests.techniques.ranks import Ranks
 
 SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data import durable
+from cerebro.data.files import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques import Group
-from cerebro.worker.training import checked as checking
-from cerebro.worker.training import reading_together as reading
-from cerebro.worker.training.checkpoint import State, check, load, save
-from cerebro.worker.training.reading_together import Unchecked, load_together, read_together
+from cerebro.worker.training.checkpoints import joint_read as reading
+from cerebro.worker.training.checkpoints import verified_file as checking
+from cerebro.worker.training.checkpoints.checkpoint import State, check, load, save
+from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together, read_together
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 from tests.techniques.test_sharded import MIB

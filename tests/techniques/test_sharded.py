@@ -21,7 +21,7 @@ def cut_and_joined(group: Group, shapes: list[list[int]]) -> list[tuple[bool, bo
     one of another shape is; and whether the optimizer's own state is cut alike."""
     from torch.distributed.tensor import DTensor
 
-    from cerebro.worker.training.sharded import cut, cut_optimizer_states
+    from cerebro.worker.training.ranks.sharded import cut, cut_optimizer_states
 
     module = nn.Module()
     for number, shape in enumerate(shapes):

@@ -19,7 +19,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.agent.device_memory import DeviceMemory
+from cerebro.worker.child.device_memory import DeviceMemory
 from tests.state.stories import SHA
 from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec, threads
 from trial_runner import stopwatch

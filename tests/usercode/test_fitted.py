@@ -12,7 +12,7 @@ import pytest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import DataError, SpecError, VolumeError
 from cerebro.usercode import fitted
-from cerebro.worker.agent.child import failure_of
+from cerebro.worker.child.task_loop import failure_of
 
 
 class Vocabulary:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from cerebro.cli.administration.cluster_status import client
 from cerebro.cli.doctor.check import Case, Finding, ok, warn
-from cerebro.cli.experiment_status import load_readable
-from cerebro.cli.status import client
-from cerebro.data.lost_files import lost_files
+from cerebro.cli.experiments.status import load_readable
+from cerebro.data.files.lost_files import lost_files
 from cerebro.errors import CerebroError
-from cerebro.state.final_files import FinalFile, final_files, lost_text
+from cerebro.state.models.final_checkpoints import FinalFile, final_files, lost_text
 
 _BUDGET_S = 10.0
 """Time limit; the newest experiments are checked first."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 
+from cerebro.cli.administration.cluster_status import client, remote_client
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
-from cerebro.cli.status import client, remote_client
 from cerebro.errors import CerebroError, ClusterError
-from cerebro.local import cleaning, cluster, ports, processes, readiness
+from cerebro.local import cleaning, cluster
 from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterInfo, ServiceInfo
-from cerebro.local.services import health_port
-from cerebro.local.supervisor import ClusterState
+from cerebro.local.supervision import ports, processes, readiness
+from cerebro.local.supervision.services import health_port
+from cerebro.local.supervision.supervisor import ClusterState
 from cerebro.runtime.usage.cores import crowded
 from cerebro.state.quarantine import health_words
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from cerebro.cli.administration.cluster_status import client, remote_client
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
-from cerebro.cli.status import client, remote_client
-from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.errors import CerebroError
 
 _BUDGET_S = 10.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.text import size
 from cerebro.errors import ClusterError
-from cerebro.local.ports import HOST
-from cerebro.runtime import landlock, metadata_guard, sandbox_settings
+from cerebro.local.supervision.ports import HOST
+from cerebro.runtime.isolation import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.usage.cores import available
 
 _WORKER_BYTES = 1_000_000_000

@@ -10,10 +10,10 @@ from typing import Any
 from cerebro.client.dry_run.outcome import RowTrial, StepTrial
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import Preview, open_metadata, preview_metadata
 from cerebro.data.manifests import FailedRow, PartitionManifest, Source, named_rows
 from cerebro.data.partitions import write_manifest
-from cerebro.data.tables import write_table
+from cerebro.data.tables.locators import Preview, open_metadata, preview_metadata
+from cerebro.data.tables.whole_tables import write_table
 from cerebro.errors import RowError, SpecError
 from cerebro.usercode.checks import NO_TRAINING_ROWS, fits
 from cerebro.usercode.fitted import pack_fitted, restore_fitted

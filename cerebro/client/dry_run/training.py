@@ -12,7 +12,7 @@ from cerebro.client.dry_run.outcome import RowTrial, StepTrial
 from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.tasks import Position, Validation
 from cerebro.data.loader import PartitionLoader
-from cerebro.data.tables import read_columns
+from cerebro.data.tables.whole_tables import read_columns
 from cerebro.data.trees import map_leaves
 from cerebro.errors import SpecError
 from cerebro.ragged_rows import Ragged, ragged
@@ -20,11 +20,11 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Technique
 from cerebro.techniques.conformance import check
 from cerebro.usercode.checks import has_method
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.predictions import write_predictions
-from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
     Trainee,

@@ -38,7 +38,7 @@ from cerebro.contract.search import (
     Plateau,
     Random,
 )
-from cerebro.data.locators import parse_locators
+from cerebro.data.tables.locators import parse_locators
 from cerebro.errors import ExperimentFileError, LocatorError
 from cerebro.runtime import checked_yaml
 from cerebro.runtime.checked_yaml import Part

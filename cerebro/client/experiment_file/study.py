@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cerebro.client.creation import pack_code
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.schema import ExperimentFile, read
-from cerebro.client.run_requests import check_dry_run, check_etl, resolve_fit
-from cerebro.client.techniques import dry_run_plans, resolve_techniques
+from cerebro.client.requests.creation import pack_code
+from cerebro.client.requests.run_requests import check_dry_run, check_etl, resolve_fit
+from cerebro.client.requests.techniques import dry_run_plans, resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.records import ExperimentRecord, Locators
-from cerebro.data.locators import absolute, parse_locators
+from cerebro.data.tables.locators import absolute, parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError
 from cerebro.runtime.checked_yaml import told as located_message
 from cerebro.spec import ETLSpec, SubEpochSpec

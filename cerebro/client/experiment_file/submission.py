@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from cerebro.client.experiment_file.schema import ExperimentFile, Options, WithModels, parsed
 from cerebro.client.goals import goal
-from cerebro.client.run_requests import check_shares, checked_failure_rules, fit_request, resolve_fit
-from cerebro.client.techniques import resolve_techniques
+from cerebro.client.requests.run_requests import check_shares, checked_failure_rules, fit_request, resolve_fit
+from cerebro.client.requests.techniques import resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.base import Contract
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Request
-from cerebro.data.locators import parse_locators
+from cerebro.data.tables.locators import parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError, SearchError
 from cerebro.runtime.checked_yaml import told as located_message
 from cerebro.usercode.named import Named, encoded

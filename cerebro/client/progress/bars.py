@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
-from cerebro.state import ExperimentState, Model, QueuePosition, Run, RunState, TaskKey, TaskState, wording
-from cerebro.state.throughput import TimeLeft
+from cerebro.state import ExperimentState, Model, QueuePosition, Run, RunState, TaskKey, TaskState
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import TimeLeft
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +118,7 @@ def outcome(run: Run) -> str:
         value = best.metric(name, epoch, validated=run.is_validated)
         parts.append(f"best {name} {value:.4g} ({best.id}, epoch {epoch})")
     if not run.has_known_models:
-        parts.insert(0, wording.trained(run))
+        parts.insert(0, state_words.trained(run))
     if failed:
         parts.append(f"{failed} failed")
     if run.state is RunState.STOPPING:

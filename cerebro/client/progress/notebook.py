@@ -16,8 +16,11 @@ from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, QueueDisplay, b
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, audit_wording, rungs, wording
-from cerebro.state.goals import forecast_lines
+from cerebro.state import ExperimentState, Run
+from cerebro.state.reports import state_words
+from cerebro.state.runs import rungs
+from cerebro.state.runs.goals import forecast_lines
+from cerebro.state.tasks import verification_texts
 
 _MAX_EPOCH_BARS = 12
 """Maximum number of epoch bars; completed epochs are combined into one."""
@@ -72,13 +75,13 @@ def rendered(
 ) -> str:
     """Return the run as HTML: state, queue, bars, and a table of models."""
     is_fit = isinstance(run.request, FitRequest)
-    status = ", ".join(part for part in (wording.run(run), outcome(run), reason) if part)
+    status = ", ".join(part for part in (state_words.run(run), outcome(run), reason) if part)
     parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(status)}</p>"]
     if shown.line:
         parts.append(f"<p>{escape(shown.line)}</p>")
     parts.append(_bars_html(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
-        lines = (*rungs.lines(run), *forecast_lines(run, time.time()), *audit_wording.lines(run.audits))
+        lines = (*rungs.lines(run), *forecast_lines(run, time.time()), *verification_texts.lines(run.audits))
         parts += [f"<p>{escape(line)}</p>" for line in lines]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)
@@ -86,7 +89,7 @@ def rendered(
 
 def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
     lines = (f"{bar.name}: {_fraction_text(bar)} {bar.note}".rstrip() for bar in bars(state, run, rows))
-    return "\n".join(lines) or f"{run.id}: {wording.run(run)}"
+    return "\n".join(lines) or f"{run.id}: {state_words.run(run)}"
 
 
 def _fraction_text(bar: ProgressBar) -> str:
@@ -152,7 +155,7 @@ def _shown_models(run: Run) -> list[ModelSummary]:
         model = run.models[model_id]
         epoch = model.best_epoch(name, mode, validated=run.is_validated)
         best = model.metric(name, epoch, validated=run.is_validated) if epoch else None
-        return not wording.is_at_work(model, run), best is None, sign * (best or 0.0), index
+        return not state_words.is_at_work(model, run), best is None, sign * (best or 0.0), index
 
     ranked = sorted(enumerate(run.models), key=rank)[:_MAX_MODELS]
     return [figures.summary(run, run.models[model_id], index) for index, model_id in ranked]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, QueueDisplay, bars
 from cerebro.state import ExperimentState, Run
-from cerebro.state.goals import short
+from cerebro.state.runs.goals import short
 
 _WARM_UP_S = 1.0
 """Time before a bar shows a rate. Earlier items don't count, because they were done before this client started."""

@@ -26,7 +26,9 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, RunState, parallel_plans, rungs, schedule_lines
+from cerebro.state import ExperimentState, Run, RunState, schedule_lines
+from cerebro.state.models import parallel_plans
+from cerebro.state.runs import rungs
 
 if TYPE_CHECKING:
     from jinja2 import Environment

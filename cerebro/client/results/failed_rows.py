@@ -12,7 +12,8 @@ from cerebro.client.files import Files
 from cerebro.contract.runs import EtlPlan
 from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import failed_rows_file
-from cerebro.state import Run, Task, TaskKey, TaskState, wording
+from cerebro.state import Run, Task, TaskKey, TaskState
+from cerebro.state.reports import state_words
 
 COLUMNS = ("split", "id", "error", "traceback")
 
@@ -80,5 +81,5 @@ def _notes(run: Run | None, replaced: Sequence[str]) -> Iterator[str]:
         yield (
             f"Failed rows of {', '.join(replaced)} were replaced: a later run preprocessed the same data set."
         )
-    if run is not None and (note := wording.incomplete(run)):
+    if run is not None and (note := state_words.incomplete(run)):
         yield note

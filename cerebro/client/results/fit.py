@@ -19,19 +19,12 @@ from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from cerebro.state import (
-    ExperimentState,
-    Model,
-    ModelState,
-    Run,
-    audit_wording,
-    gap,
-    parallel_plans,
-    schedule_of,
-    wording,
-)
+from cerebro.state import ExperimentState, Model, ModelState, Run, gap, schedule_of
 from cerebro.state.log_pages import EventStore, Log, LogPages
-from cerebro.state.pruning import gone_text
+from cerebro.state.models import parallel_plans
+from cerebro.state.reports import state_words
+from cerebro.state.runs.pruning import gone_text
+from cerebro.state.tasks import verification_texts
 from cerebro.usercode.in_process import UserCode
 
 
@@ -161,7 +154,7 @@ class FitResult(FitFigures):
             )
             facts = {
                 "model": model.id,
-                "state": wording.model(model, self._run),
+                "state": state_words.model(model, self._run),
                 self._request.metric: value,
                 "best_epoch": epoch,
                 "epochs": model.completed_epochs,
@@ -319,7 +312,7 @@ class FitResult(FitFigures):
                 "exact": audit.redos[0].is_exact if audit.redos else None,
                 "state": str(audit.state),
                 "wrong": audit.wrong,
-                "note": audit_wording.told(audit),
+                "note": verification_texts.told(audit),
             }
             for audit in self._run.audits.known.values()
         ]

@@ -113,7 +113,7 @@ class TrainedModel:
         return users([module.eval() for module in trainee.modules])
 
     def _state(self, device: str) -> dict[str, Any]:
-        from cerebro.worker.training.checkpoint import load
+        from cerebro.worker.training.checkpoints.checkpoint import load
 
         self._check_exists()
         return load(self.files.checkpoints(self.checkpoint), self.checkpoint, device)

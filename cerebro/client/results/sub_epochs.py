@@ -15,8 +15,8 @@ from cerebro.contract.parallel_plans import SINGLE
 from cerebro.errors import LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
 from cerebro.state.log_pages import PAGE, Log, LogPages
-from cerebro.state.past import Pieces
-from cerebro.state.timeline import Try
+from cerebro.state.reports.timeline import Try
+from cerebro.state.tasks.past_attempts import Pieces
 
 _FRAME_ROWS = 20_000
 """Rows per data frame. Python objects need ten times the memory, so they are converted in parts."""

@@ -9,7 +9,7 @@ import pandas as pd
 
 from cerebro.client.files import Files
 from cerebro.contract.runs import EvaluatePlan
-from cerebro.data.tables import read_columns
+from cerebro.data.tables.whole_tables import read_columns
 from cerebro.figures import tested
 from cerebro.state import Run
 

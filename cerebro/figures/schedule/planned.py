@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.state import Run, TaskKey, TaskState
-from cerebro.state.models import Model, ModelState
-from cerebro.state.tasks import Attempt
+from cerebro.state.models.model import Model, ModelState
+from cerebro.state.tasks.task import Attempt
 
 MOST_PLANNED = 500
 """Maximum number of planned sub-epochs to show: later ones will change."""

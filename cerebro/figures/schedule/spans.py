@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cerebro.contract.tasks import MEASURING
-from cerebro.state import ExperimentState, Run, TaskState, wording
-from cerebro.state.report import moment, schedule_now
-from cerebro.state.timeline import Try, tries
+from cerebro.state import ExperimentState, Run, TaskState
+from cerebro.state.reports import state_words
+from cerebro.state.reports.schedule_report import moment, schedule_now
+from cerebro.state.reports.timeline import Try, tries
 
 Outcome = Literal["committed", "failed", "revoked", "running"]
 
@@ -83,7 +84,7 @@ class TakenBar:
 class Landmarks:
     """Background of a schedule. Times are seconds on the clock of `Span`, which continues in breaks.
 
-    Durations do not include breaks (`cerebro.state.breaks`).
+    Durations do not include breaks (`cerebro.state.runs.breaks`).
 
     Attributes:
         now_s: now, while sub-epochs remain; else the last commit.
@@ -285,7 +286,7 @@ def _new_span(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: 
         devices=attempt.devices,
         parallel_plan=attempt.parallel_plan.label if attempt.parallel_plan else "",
         kind=key.kind,
-        what="" if key.kind == "train" else wording.task(key),
+        what="" if key.kind == "train" else state_words.task(key),
     )
 
 

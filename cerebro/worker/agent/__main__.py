@@ -17,20 +17,22 @@ from contextlib import suppress
 
 from cerebro.contract.records import Replica
 from cerebro.errors import CerebroError
-from cerebro.runtime import health, logs
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime import logs
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.gpus import Gpus
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import process_hardening, sandbox
+from cerebro.runtime.web import health
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.loop import Agent
-from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.processes import process_hardening
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.child import sandbox
+from cerebro.worker.upkeep.metrics import Metrics
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import LivePoint
+from cerebro.contract.rest.api import YIELD_S
 from cerebro.contract.tasks import (
     EtlTask,
     Failure,
@@ -28,15 +28,15 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.data.durable import discard_leftovers
+from cerebro.data.files.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, sub_epoch_of
-from cerebro.worker.agent.activity import seen, waits_in
 from cerebro.worker.agent.drain import Drain
-from cerebro.worker.agent.group import ChildGroup
-from cerebro.worker.agent.hanging import Activity, Verdict, Watch
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
-from cerebro.worker.agent.process import ChildProcess
+from cerebro.worker.agent.processes.group import ChildGroup
+from cerebro.worker.agent.processes.process import ChildProcess
+from cerebro.worker.health.activity import seen, waits_in
+from cerebro.worker.health.hang_detection import Activity, Verdict, Watch
 
 log = logging.getLogger(__name__)
 

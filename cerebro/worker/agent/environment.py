@@ -18,8 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cerebro.errors import RequirementsError
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.archive import extract

@@ -40,21 +40,21 @@ from cerebro.errors import (
 from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volume_errors import platform_error, volume_errors_named
-from cerebro.worker.agent import unreadable_rows
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
-from cerebro.worker.agent.device_errors import tells_of_device
 from cerebro.worker.agent.environment import archive_folder, python_for
-from cerebro.worker.agent.failure_rules import end_of, ruled
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import MemberRun, Prepared
 from cerebro.worker.agent.gangs.remote import RemoteRank
-from cerebro.worker.agent.group import ChildGroup
-from cerebro.worker.agent.group_channel import Rank
 from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.mailbox import Mailbox
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.processes.group import ChildGroup
+from cerebro.worker.agent.processes.group_channel import Rank
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reports import SupersededError
 from cerebro.worker.agent.shared import Shared
+from cerebro.worker.health.device_errors import tells_of_device
+from cerebro.worker.health.failure_rules import end_of, ruled
+from cerebro.worker.upkeep import unreadable_rows
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cerebro.contract import api
 from cerebro.contract.events import LivePoint
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import InboxItem, Savepoint
 
 Named = InboxItem | api.Commit | api.Fail | api.Save

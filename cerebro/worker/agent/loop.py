@@ -16,27 +16,27 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.errors import RetryableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage.memory import own_group
-from cerebro.worker.agent.checking import NodeChecker
-from cerebro.worker.agent.children import ChildPool
-from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import decline
-from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
-from cerebro.worker.agent.metrics import Metrics
-from cerebro.worker.agent.reclaiming import Reclaimer
+from cerebro.worker.agent.processes.children import ChildPool
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.agent.slot import Slot, named
-from cerebro.worker.agent.task_logs import TaskLogs
-from cerebro.worker.agent.telling import StacksTeller
+from cerebro.worker.health.machine_checks import NodeChecker
+from cerebro.worker.health.stack_requests import StacksTeller
+from cerebro.worker.upkeep.checkpoint_removal import Discarder
+from cerebro.worker.upkeep.housekeeping import Housekeeping
+from cerebro.worker.upkeep.metrics import Metrics
+from cerebro.worker.upkeep.shard_space import Reclaimer
+from cerebro.worker.upkeep.task_logs import TaskLogs
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
     COMPUTES,
@@ -23,9 +22,10 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.worker.agent.devices import WorkerDevices

@@ -9,8 +9,8 @@ from pathlib import Path
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
-from cerebro.runtime import sandbox_settings
 from cerebro.runtime.failure_rule_settings import cluster_rules
+from cerebro.runtime.isolation import sandbox_settings
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
@@ -58,7 +58,7 @@ class Settings:
             address; in a pod none, which excludes it from gangs.
         gang_port: port of that address (``CEREBRO_GANG_PORT``); 0, the default, means any free port.
         savepoint_s: seconds between savepoints of a resumable sub-epoch, 0 for only at the worker's end
-            (``CEREBRO_SAVEPOINT_S``, default automatic, see `cerebro.worker.training.savepoints.Timer`).
+            (``CEREBRO_SAVEPOINT_S``, default automatic, see `cerebro.worker.training.checkpoints.savepoints.Timer`).
         task_log_bytes: maximum bytes of an attempt's log, its beginning and its end
             (``CEREBRO_TASK_LOG_MIB``, default 64 MiB); 0 for no limit.
         sandbox: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or

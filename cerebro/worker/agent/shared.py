@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cerebro.runtime.kvs import KvsClient
-from cerebro.worker.agent.children import ChildPool
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
-from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.environment import python_for
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.mailbox import DeviceQueues
-from cerebro.worker.agent.metrics import Metrics
-from cerebro.worker.agent.process import ChildSpec
+from cerebro.worker.agent.processes.children import ChildPool
+from cerebro.worker.agent.processes.process import ChildSpec
 from cerebro.worker.agent.reports import Reports
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.agent.task_logs import TaskLogs
+from cerebro.worker.upkeep.checkpoint_removal import Discarder
+from cerebro.worker.upkeep.metrics import Metrics
+from cerebro.worker.upkeep.task_logs import TaskLogs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, InboxItem
 from cerebro.errors import RetryableError, ServerError
 from cerebro.runtime import logs
-from cerebro.state.keys import TaskKey
-from cerebro.worker.agent.discarding import outdated_by
+from cerebro.state.tasks.keys import TaskKey
 from cerebro.worker.agent.execution import Execution
 from cerebro.worker.agent.lease import Lease, Name, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.shared import Shared
+from cerebro.worker.upkeep.checkpoint_removal import outdated_by
 
 log = logging.getLogger(__name__)
 

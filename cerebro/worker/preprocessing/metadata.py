@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cerebro.data.durable import checksum
-from cerebro.data.tables import is_text
+from cerebro.data.files.durable import checksum
+from cerebro.data.tables.whole_tables import is_text
 from cerebro.errors import LocatorError, MetadataError
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 

@@ -11,7 +11,7 @@ from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
 from cerebro.errors import SpecError
 from cerebro.search.own import answer
 from cerebro.search.questions import values_for
-from cerebro.worker.agent.context import BaseHandler, Context
+from cerebro.worker.child.context import BaseHandler, Context
 
 _NICE = 15
 """Niceness: concurrent sub-epochs have priority."""

@@ -13,9 +13,9 @@ from cerebro.contract.values import has_masked
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
+from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.metrics import checked_name
-from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.torch_view import as_torch
 
 _MAX_VALUES = 100

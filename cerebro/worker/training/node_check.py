@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from cerebro.contract.health import Probe
+from cerebro.contract.stored.health import Probe
 
 _SIDE = 1024
 """Side of the matrices. With integers up to 15, sums stay below 2^24 and exact in single precision."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from cerebro.data.tables import write_columns
+from cerebro.data.tables.whole_tables import write_columns
 from cerebro.errors import DataError, SpecError
 from cerebro.ragged_rows import Ragged
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cerebro.worker.training.comparing import differences
+from cerebro.worker.training.checkpoints.comparison import differences
 
 
 def model_seed(seed: int, model: str) -> int:

@@ -21,10 +21,10 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.worker.training.base_tensors import BaseTensors, is_plain
-from cerebro.worker.training.checkpoint import LAYOUT, State, needs_named, save
+from cerebro.worker.training.checkpoints.base_tensors import BaseTensors, is_plain
+from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State, needs_named, save
+from cerebro.worker.training.checkpoints.frozen import Frozen, move_to_base
 from cerebro.worker.training.frameworks import hopped, only_single
-from cerebro.worker.training.frozen import Frozen, move_to_base
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch_checks import SubEpochChecks

@@ -16,9 +16,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from xxhash import xxh3_64_intdigest
 
+from cerebro.worker.training.checkpoints.rows import content
+from cerebro.worker.training.checkpoints.storable import tensors
 from cerebro.worker.training.frameworks import only_single
-from cerebro.worker.training.rows import content
-from cerebro.worker.training.storable import tensors
 
 if TYPE_CHECKING:
     from cerebro.spec import DataLoader

@@ -23,7 +23,7 @@ from cerebro import spec
 from cerebro.contract.records import Hyperparameters
 from cerebro.errors import SpecError
 from cerebro.worker.training import schedules
-from cerebro.worker.training.storable import storable
+from cerebro.worker.training.checkpoints.storable import storable
 
 log = logging.getLogger(__name__)
 

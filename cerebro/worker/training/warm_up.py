@@ -9,7 +9,7 @@ import io
 
 import torch
 
-from cerebro.worker.training.checkpoint import put
+from cerebro.worker.training.checkpoints.checkpoint import put
 from cerebro.worker.training.seeds import has_cpu_only, seed_everything
 
 

@@ -21,8 +21,8 @@ from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import ForecastEnd
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.absences import Absences, Frequency
-from cerebro.state.goals import goal_of, worker_hours
-from cerebro.state.waiting import needed_partitions
+from cerebro.state.reports.wait_reasons import needed_partitions
+from cerebro.state.runs.goals import goal_of, worker_hours
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.planning import Helper

@@ -10,8 +10,8 @@ from cerebro.scheduling.beliefs import beliefs
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run
 from cerebro.state.absences import Frequency
-from cerebro.state.tasks import TaskState
-from cerebro.state.turnaround import turnaround_s
+from cerebro.state.reports.turnaround import turnaround_s
+from cerebro.state.tasks.task import TaskState
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.planning.planner_query import ready
 from controller.scaling.autoscaler.forecast import Outlook

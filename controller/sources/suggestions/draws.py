@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from cerebro.contract import api
 from cerebro.contract.events import RunPaused, ValuesDrawn
+from cerebro.contract.rest import api
 from cerebro.state import Run, RunState
 from controller.decisions.core import Core
 from controller.decisions.decide import Step

@@ -10,8 +10,8 @@ from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunSt
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.state.keys import TaskKey
-from cerebro.state.report import epoch_report
+from cerebro.state.reports.schedule_report import epoch_report
+from cerebro.state.tasks.keys import TaskKey
 from tests.state.stories import Story, joined, sub_epoch
 
 NASTY = "<script>alert(1)</script>"

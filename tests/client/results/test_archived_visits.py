@@ -11,7 +11,7 @@ import pytest
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
-from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import LostEventsError
 from cerebro.runtime.volumes import Volumes

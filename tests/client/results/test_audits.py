@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebro.cli.experiment_status import state_lines
+from cerebro.cli.experiments.status import state_lines
 from cerebro.runtime.volumes import Volumes
 from tests.client.results.fits import fit_result
 from tests.state.stories import sub_epoch

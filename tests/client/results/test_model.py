@@ -22,7 +22,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.usercode import archive
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
-from cerebro.worker.training.checkpoint import save
+from cerebro.worker.training.checkpoints.checkpoint import save
 from tests.client.results.fits import fit_result, fitted
 from tests.state.stories import Story, sub_epoch
 

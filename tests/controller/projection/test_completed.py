@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed

@@ -9,7 +9,7 @@ from typing import cast
 
 from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from controller.projections.tensorboard import Projection
 from tests.controller.projection.written import (

@@ -9,9 +9,9 @@ from typing import Any
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from cerebro.contract.api import QueueEntry
 from cerebro.contract.events import Event, LivePoint
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
+from cerebro.contract.rest.api import QueueEntry
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes

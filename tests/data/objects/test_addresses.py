@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.data.locators import absolute, known_columns, parse_locators
 from cerebro.data.misc import fetch_misc
 from cerebro.data.objects import describe, fetch_uri, open_store, read_bytes
-from cerebro.data.table_files import table_files
+from cerebro.data.tables.locators import absolute, known_columns, parse_locators
+from cerebro.data.tables.table_files import table_files
 from cerebro.errors import LocatorError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 

@@ -34,7 +34,7 @@ READERS = {
     "test/selftest": ("cerebro.client.connection", "cerebro.runtime.volumes"),
     "tensorboard/tensorboard": (),
     "redis/redis": (),
-    "export/export": ("cerebro.cli.export", "cerebro.client.connection", "cerebro.runtime.logs"),
+    "export/export": ("cerebro.cli.experiments.export", "cerebro.client.connection", "cerebro.runtime.logs"),
 }
 """Container -> modules that read its environment."""
 

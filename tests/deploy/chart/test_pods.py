@@ -185,7 +185,7 @@ def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> 
 @pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
 def test_services_pause_before_they_end_and_have_time_to_drain(name: str) -> None:
     """preStop covers the time until nobody is sent here; then requests in hand are answered within the grace period."""
-    from cerebro.runtime.serving import GRACE_S
+    from cerebro.runtime.web.serving import GRACE_S
 
     spec = render("defaults").pod(name)["spec"]
     (command,) = [container["lifecycle"]["preStop"]["exec"]["command"] for container in spec["containers"]]
@@ -255,7 +255,7 @@ def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None
     (container,) = render("defaults").pod(name)["spec"]["containers"]
     (port,) = container["ports"]
     listens = f"--bind=[::]:{port['containerPort']}"
-    assert container["command"] == ["python", "-P", "-m", "cerebro.runtime.on_demand", listens, "--"]
+    assert container["command"] == ["python", "-P", "-m", "cerebro.runtime.web.on_demand", listens, "--"]
     assert "--port={port}" in container["args"]
     assert ("--host=127.0.0.1" in container["args"]) == (name == "tensorboard")
 

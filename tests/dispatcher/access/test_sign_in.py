@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.identity import warning_of
+from cerebro.contract.accounts.identity import warning_of
 from dispatcher.access.sign_in_limit import IN_ALL, PER_ADDRESS, WINDOW_S, SignInLimiter
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import running_story

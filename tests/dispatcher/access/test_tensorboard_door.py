@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro.local.tensorboard import guarded
-from cerebro.runtime import tickets
+from cerebro.runtime.web import tickets
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.serving import serving
 from tests.e2e.browser import chromium, window

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.serving import Threads, WebServer
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
-from cerebro.runtime.wsgi import WsgiOnAsgi
+from cerebro.runtime.web.serving import Threads, WebServer
+from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
 from tests.dispatcher.serving import end, start

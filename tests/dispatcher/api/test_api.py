@@ -12,8 +12,8 @@ import pytest
 from pydantic import TypeAdapter
 from werkzeug.test import TestResponse
 
-from cerebro.contract import api
 from cerebro.contract.events import LivePoint
+from cerebro.contract.rest import api
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api import gateway
 from dispatcher.api.routes import ROUTES

@@ -14,9 +14,9 @@ from flask import Flask
 from cerebro import errors
 from cerebro.client.files import FetchedFiles
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.base_file import Layout, Range, base_namer
-from cerebro.data.durable import checksum
-from cerebro.data.safe_open import open_below
+from cerebro.data.files.base_file import Layout, Range, base_namer
+from cerebro.data.files.durable import checksum
+from cerebro.data.files.safe_open import open_below
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
 from tests.dispatcher.api.gateways import BEARER, Served, served

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cerebro import errors
-from cerebro.contract.api import MAX_WAIT_S
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
+from cerebro.contract.rest.api import MAX_WAIT_S
 from cerebro.contract.runs import EtlRequest
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from dispatcher.api.gateway import FORWARDED
 from tests.dispatcher.api.gateways import Served, served
 from tests.kvs_api.bench import LOCATORS

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import RunRequested, TaskCommitted
-from cerebro.contract.health import (
-    CheckResult,
-    HealthAnswer,
-    Incident,
-    Pace,
-    Probe,
-    Quarantine,
-    WorkerCheck,
-    WorkerHealth,
-)
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
     Device,
@@ -25,7 +14,18 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluateRequest
+from cerebro.contract.stored.health import (
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    Pace,
+    Probe,
+    Quarantine,
+    WorkerCheck,
+    WorkerHealth,
+)
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.state.quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary

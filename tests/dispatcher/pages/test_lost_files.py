@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.state.final_files import final_files
+from cerebro.state.models.final_checkpoints import final_files
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import NOW, Story
 from tests.waiting import HANG_S

@@ -21,7 +21,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentSummary
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.figures.models import summaries
-from cerebro.state.throughput import BASIS, ThroughputMeter
+from cerebro.state.reports.throughput import BASIS, ThroughputMeter
 from dispatcher.experiments.view import row_of
 from dispatcher.read_models import read_model as read_model_module
 from dispatcher.read_models.model_table import ModelTable

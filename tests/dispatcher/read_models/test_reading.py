@@ -213,7 +213,7 @@ def test_no_event_is_shown_in_part(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro.state.attempts.commits.commit", fails)
+        patch.setattr("cerebro.state.tasks.attempt_events.commit_events.commit", fails)
         with pytest.raises((IllegalEventError, MemoryError)):
             bench.seq()
     bench.store.is_away = True

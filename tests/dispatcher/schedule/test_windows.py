@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError
 from cerebro.state import log_pages
 from cerebro.state.log_pages import Log
+from cerebro.state.reports.timeline import tries
 from cerebro.state.snapshots import packed, snapshot_format
-from cerebro.state.timeline import tries
 from dispatcher.schedule.window import TimeRange, window_view
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from flask import Flask
 
-from cerebro.contract.identity import ACTS_FOR, MadeToken, Role, TokenRequest
+from cerebro.contract.accounts.identity import ACTS_FOR, MadeToken, Role, TokenRequest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from dispatcher.access.guard import acts_for
 from dispatcher.app import create_app
 from dispatcher.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.identity import Role
+from cerebro.contract.accounts.identity import Role
 from cerebro.errors import ClusterError
 from dispatcher.access.oidc import IdTokenError, IdTokens, OidcUnavailableError
 from dispatcher.access.oidc_keys import FRESH_S

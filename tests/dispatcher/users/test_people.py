@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.contract.accounts.identity import Role, operator_word
 from cerebro.contract.events import RunStopRequested
-from cerebro.contract.identity import Role, operator_word
 from cerebro.errors import UnauthorizedError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from dispatcher.access import identities
 from tests.dispatcher.fakes import Browser
@@ -110,7 +110,7 @@ def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str])
 def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the page has forgotten it, after a second: also for what it asks for again and again. How long the store
     itself believes a token is another test's (test_tokens.py)."""
-    monkeypatch.setattr("kvs_api.access.FRESH_S", 0.0)
+    monkeypatch.setattr("kvs_api.api.access.FRESH_S", 0.0)
     made = place.made(name="ada")
     browser = place.browser(made.token)
     assert browser.get("/fragments/experiments").status_code == 200

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from cerebro import cli
-from cerebro.cli import experiment_commands
-from cerebro.cli import status as cli_status
+from cerebro.cli.administration import cluster_status as cli_status
+from cerebro.cli.experiments import commands
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.session import Session
 from cerebro.commands.command import Command
@@ -19,7 +19,7 @@ from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import DeletionRequested
 from cerebro.contract.records import Unreadable
 from cerebro.errors import ConflictError, UnreadableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from dispatcher.app import create_app
 from tests.dispatcher.fakes import Browser
 from tests.dispatcher.fakes import settings as page_settings
@@ -89,9 +89,9 @@ def test_a_notebook_may_restore_it(bad: Store) -> None:
 @pytest.fixture
 def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     """Types a command."""
-    monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: bad.kvs)
+    monkeypatch.setattr(commands, "cluster_client", lambda home: bad.kvs)
     monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
-    monkeypatch.setattr(experiment_commands, "_DELETION_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(commands, "_DELETION_TIMEOUT_S", 0.0)
     return lambda command: cli.main(command.split())
 
 

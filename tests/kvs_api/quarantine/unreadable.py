@@ -10,7 +10,7 @@ from typing import Any, cast
 import redis
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
-from kvs_api import keys
+from kvs_api.store import keys
 from tests.kvs_api.bench import requested
 from tests.kvs_api.real import Service
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cerebro.contract.identity import ACTS_FOR, MadeToken, Principal, Role, Scope, TokenRequest
+from cerebro.contract.accounts.identity import ACTS_FOR, MadeToken, Principal, Role, Scope, TokenRequest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from kvs_api.access import Access
-from kvs_api.app import App
+from kvs_api.api.access import Access
+from kvs_api.api.app import App
 from kvs_api.settings import Settings
-from kvs_api.store import Store
+from kvs_api.store.store import Store
 from tests.dispatcher.fakes import Clock
 from tests.kvs_api.in_process import Answer, InThisThread, ask
 from tests.kvs_api.real import Database

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from cerebro.contract.accounts.identity import Principal, Role
 from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
@@ -16,11 +17,10 @@ from cerebro.contract.events import (
     RunRequested,
     RunStopRequested,
 )
-from cerebro.contract.identity import Principal, Role
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
-from cerebro.contract.routes import STORE
+from cerebro.contract.rest.routes import STORE
 from cerebro.contract.runs import EtlRequest
-from kvs_api.stamping import stamped_event
+from kvs_api.api.stamping import stamped_event
 from tests.kvs_api.bench import requested
 from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place
 

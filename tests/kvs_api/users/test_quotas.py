@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from cerebro.contract.accounts.identity import Role
+from cerebro.contract.accounts.quotas import Quota
 from cerebro.contract.events import DeletionRequested, ModelsAdded, RunRequested
-from cerebro.contract.identity import Role
-from cerebro.contract.quotas import Quota
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel
 from cerebro.contract.search import SearchRequest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cerebro.contract.identity import Role
-from cerebro.contract.registry import AliasRequest, ModelVersion, VersionOutcome
+from cerebro.contract.accounts.identity import Role
+from cerebro.contract.stored.registry import AliasRequest, ModelVersion, VersionOutcome
 from tests.kvs_api.test_registry import ASKED, COPY
 from tests.kvs_api.users.people import SERVICES, Place
 

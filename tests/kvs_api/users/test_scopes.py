@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.identity import RANK, SCOPES, Principal, Role, Scope
-from cerebro.contract.routes import STORE
-from kvs_api.app import App
-from kvs_api.store import Store
+from cerebro.contract.accounts.identity import RANK, SCOPES, Principal, Role, Scope
+from cerebro.contract.rest.routes import STORE
+from kvs_api.api.app import App
+from kvs_api.store.store import Store
 from tests.kvs_api.in_process import InThisThread
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, users

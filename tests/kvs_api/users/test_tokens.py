@@ -13,7 +13,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.identity import (
+from cerebro.contract.accounts.identity import (
     RANK,
     TOKEN,
     MadeToken,
@@ -25,8 +25,8 @@ from cerebro.contract.identity import (
 )
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import UnauthorizedError
-from kvs_api.access import FRESH_S
-from kvs_api.app import App
+from kvs_api.api.access import FRESH_S
+from kvs_api.api.app import App
 from kvs_api.settings import Settings
 from tests.kvs_api.bench import requested
 from tests.kvs_api.in_process import InThisThread
@@ -155,7 +155,7 @@ def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why:
 
 def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """409, with how many there are. One that has ended counts no more."""
-    monkeypatch.setattr("kvs_api.tokens.MAX_TOKENS", 2)
+    monkeypatch.setattr("kvs_api.accounts.tokens.MAX_TOKENS", 2)
     place.person("ada")
     last = place.made(name="ada")
     answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": "ada"})
@@ -168,8 +168,8 @@ def test_the_audit_list_is_bounded_and_read_from_its_end(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each entry is a line of the service's log, too, which may be kept for longer."""
-    monkeypatch.setattr("kvs_api.audit.KEPT", 300)
-    with caplog.at_level(logging.INFO, logger="kvs_api.audit"):
+    monkeypatch.setattr("kvs_api.accounts.audit.KEPT", 300)
+    with caplog.at_level(logging.INFO, logger="kvs_api.accounts.audit"):
         for number in range(1000):
             place.store.note("ada", f"did {number}")
     assert "audit by=ada what=did 0" in caplog.text

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import CodeRecord
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Position, TaskBody, TrainTask
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.forking import Forked, Forks
 from tests.kvs_api.bench import Bench

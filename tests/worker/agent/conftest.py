@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from tests.forking import Forks
 from tests.kvs_api.real import Service
 from tests.worker.agent.agents import Agents, agent_forks

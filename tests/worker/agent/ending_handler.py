@@ -6,7 +6,7 @@ import os
 import sys
 
 from cerebro.contract.tasks import TaskBody, TaskResult, TrialTask
-from cerebro.worker.agent.context import BaseHandler
+from cerebro.worker.child.context import BaseHandler
 
 
 class Handler(BaseHandler):

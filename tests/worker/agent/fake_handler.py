@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebro.contract.tasks import CheckpointRef, Savepoint, TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
-from cerebro.worker.agent.context import BaseHandler, Context
+from cerebro.worker.child.context import BaseHandler, Context
 
 if _NOTES := os.environ.get("NOTES"):
     with Path(_NOTES, "handler").open("a") as notes:

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import IO
 
-from cerebro.runtime.parent_death import with_parent_death_signal
-from cerebro.worker.agent import child, process
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.worker.agent.processes import process
+from cerebro.worker.child import task_loop
 from tests.forking import Forked, Forking, fork_server
 from tests.worker.agent import rights
 
@@ -30,7 +31,7 @@ if _HANDLER := os.environ.get(WARM, ""):
 def prepare() -> None:
     """In an agent, before it begins: a container's rights, and children that are forks."""
     rights.drop()
-    forking = SimpleNamespace(**vars(subprocess) | {"Popen": _Starting(fork_server(child.main))})
+    forking = SimpleNamespace(**vars(subprocess) | {"Popen": _Starting(fork_server(task_loop.main))})
     process.subprocess = forking  # type: ignore[attr-defined, assignment]
 
 
@@ -52,7 +53,7 @@ class _Starting:
         start_new_session: bool,
         cwd: str | None,
     ) -> Forked | subprocess.Popen[bytes]:
-        known = with_parent_death_signal([sys.executable, "-P", "-m", child.__name__, "--channel"])
+        known = with_parent_death_signal([sys.executable, "-P", "-m", task_loop.__name__, "--channel"])
         (channel,) = pass_fds
         if cwd is None and command[: len(known) + 1] == [*known, str(channel)]:
             assert (stdin, stderr, start_new_session) == (subprocess.DEVNULL, subprocess.STDOUT, True)

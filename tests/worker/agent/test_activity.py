@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cerebro.worker.agent.activity import seen, waits_in
+from cerebro.worker.health.activity import seen, waits_in
 
 
 def process(

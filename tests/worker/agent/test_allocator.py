@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cerebro.runtime.usage.memory import own_group
-from cerebro.worker.agent import allocator
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.processes import allocator
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 GIB = 1 << 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.rest import api
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
-from cerebro.runtime.asked_stacks import stacks_of
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.runtime.kvs.stack_requests import stacks_of
 from tests.kvs_api.bench import TASK, Bench, worker
 from tests.worker.agent.agents import Agents, until
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.records import Replica
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import TaskResult
 from cerebro.errors import StoreUnavailableError
 from cerebro.worker.agent import reports

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.worker.agent import channel as channels
-from cerebro.worker.agent.channel import Channel
+from cerebro.worker.child import channel as channels
+from cerebro.worker.child.channel import Channel
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from cerebro.contract.health import CheckRequest
 from cerebro.contract.records import Reclaim
+from cerebro.contract.stored.health import CheckRequest
 from cerebro.errors import StoreUnavailableError
-from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage.gpus import Gpus
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent.checking import NodeChecker
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.health.machine_checks import NodeChecker
 from tests.worker.agent.agents import Agents, until
 
 pytestmark = pytest.mark.processes

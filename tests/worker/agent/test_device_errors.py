@@ -7,8 +7,8 @@ import pytest
 
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import DeviceError
-from cerebro.worker.agent.child import failure_of
-from cerebro.worker.agent.device_errors import Blame, blame
+from cerebro.worker.child.task_loop import failure_of
+from cerebro.worker.health.device_errors import Blame, blame
 
 _MORE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "

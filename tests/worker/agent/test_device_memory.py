@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cerebro.contract.tasks import FailureKind
-from cerebro.worker.agent.child import failure_of
-from cerebro.worker.agent.device_memory import DeviceMemory, OutOfMemoryError
 from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.child.device_memory import DeviceMemory, OutOfMemoryError
+from cerebro.worker.child.task_loop import failure_of
 
 MIB = 1 << 20
 

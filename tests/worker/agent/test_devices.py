@@ -15,7 +15,7 @@ from cerebro.runtime.usage.gpus import Gpu
 from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.devices import Share, WorkerDevices
 from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox, overlap
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract import api
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import (
     AuditOutcome,
     AuditTask,
@@ -23,14 +23,14 @@ from cerebro.contract.tasks import (
     TaskResult,
     TrainTask,
 )
-from cerebro.data.checkpoint_files import outdated
+from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, checkpoint_file, sub_epoch_of
 from cerebro.worker.agent.devices import WorkerDevices
-from cerebro.worker.agent.discarding import outdated_by
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
+from cerebro.worker.upkeep.checkpoint_removal import outdated_by
 
 
 def name(sub_epoch: int, attempt: int = 1) -> str:

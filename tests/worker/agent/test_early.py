@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import CheckpointRef, FailureKind
 from cerebro.runtime.volumes import checkpoint_file
-from kvs_api.store import Store
+from kvs_api.store.store import Store
 from tests.worker.agent.agents import Agents, is_running, until
 
 CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)

@@ -10,8 +10,8 @@ from cerebro.contract.failure_rules import MAX_LINE, FailureRule
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ClusterError
 from cerebro.runtime.failure_rule_settings import FAILURE_RULES
-from cerebro.worker.agent.failure_rules import BUILT_IN, ruled
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.health.failure_rules import BUILT_IN, ruled
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import cerebro
 from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
 from cerebro.contract.texts import cleaned
-from cerebro.worker.agent.child import failure_of
+from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import checked_metrics
 

@@ -13,9 +13,9 @@ import pytest
 
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import child
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.rank_page import PAGE, RankPage
+from cerebro.worker.child import task_loop
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.rank_page import PAGE, RankPage
 from tests.trial_runner.sub_epochs import task_of
 from tests.waiting import HANG_S
 from tests.worker.agent import ending_handler
@@ -74,7 +74,7 @@ def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
         RankPage.make(folder / PAGE, ranks)
         message |= {"ranks": {"rank": 0, "size": ranks, "folder": str(folder)}}
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", child.__name__, "--channel", str(theirs.fileno())]
+    command = [sys.executable, "-m", task_loop.__name__, "--channel", str(theirs.fileno())]
     command += ["--handler", ending_handler.__name__, "--cores", "1"]
     with (
         ours,

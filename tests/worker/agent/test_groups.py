@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
 from tests.small_volume import fill, small_volume
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.worker.agent.hanging import Activity, Phase, Use, Verdict, Watch, limit_s, verdict
+from cerebro.worker.health.hang_detection import Activity, Phase, Use, Verdict, Watch, limit_s, verdict
 
 IDLE, BUSY = Use(cores=0.01, gpu=0.0, runnable=0.0), Use(cores=0.9, gpu=0.0, runnable=1.0)
 SECONDS = st.floats(0.001, 5000)

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
+from cerebro.contract.rest import api
 from cerebro.errors import StoreUnavailableError
-from cerebro.worker.agent import housekeeping
 from cerebro.worker.agent.devices import WorkerDevices
-from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.loop import Agent
-from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.agent.task_logs import TaskLogs
+from cerebro.worker.upkeep import housekeeping
+from cerebro.worker.upkeep.housekeeping import Housekeeping
+from cerebro.worker.upkeep.metrics import Metrics
+from cerebro.worker.upkeep.task_logs import TaskLogs
 from tests.waiting import HANG_S
 
 USAGE = WorkerUsage(cores=2, memory_bytes=7)

@@ -29,7 +29,7 @@ from cerebro.contract.tasks import (
 )
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from tests.etl_worker.jobs import write_metadata
 from tests.forking import Forks
 from tests.misdeeds import FATAL, process_state

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.errors import VolumeError
-from cerebro.worker.agent.lost_access import restore
+from cerebro.worker.child.lost_access import restore
 
 
 def denied(path: Path) -> PermissionError:

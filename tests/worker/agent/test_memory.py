@@ -15,10 +15,10 @@ import pytest
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult, TrainTask
 from cerebro.runtime.usage.memory import MemoryGroup, own_group
-from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.group import ChildGroup
-from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
+from cerebro.worker.agent.processes import process
+from cerebro.worker.agent.processes.group import ChildGroup
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
 from tests.control_groups import run_in
 from tests.waiting import HANG_S

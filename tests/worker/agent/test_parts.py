@@ -11,8 +11,7 @@ import pytest
 from cerebro import errors
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
-from cerebro.runtime.kvs import KvsClient
-from cerebro.worker.agent.child import failure_of
+from cerebro.runtime.kvs.client import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.loop import Agent
@@ -20,6 +19,7 @@ from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox
 from cerebro.worker.agent.reports import Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
+from cerebro.worker.child.task_loop import failure_of
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
-from cerebro.worker.agent.process_hardening import forget_secrets
+from cerebro.worker.agent.processes.process_hardening import forget_secrets
 from tests.kvs_api.real import TOKEN
 from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 _AGENT = """
 import ctypes, os, signal, subprocess, sys
-from cerebro.worker.agent.process_hardening import hide_process
+from cerebro.worker.agent.processes.process_hardening import hide_process
 
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))

@@ -27,8 +27,8 @@ from cerebro.contract.tasks import (
 )
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.forking import members
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.child.forking import members
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from tests.forking import Forks
 from tests.state.stories import DATASET
 from tests.worker.agent.agents import LIMIT_S, Agents, agent_forks, until

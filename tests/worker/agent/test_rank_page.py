@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
+from cerebro.worker.child.rank_page import PAGE, Action, RankPage
 
 RANKS, LAST = 3, 400
 

@@ -11,7 +11,7 @@ import pytest
 from cerebro.contract.records import Reclaim
 from cerebro.runtime import trash
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent.reclaiming import Reclaimer
+from cerebro.worker.upkeep.shard_space import Reclaimer
 
 
 class Shelf:

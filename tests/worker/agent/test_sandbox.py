@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, Position, TrainTask
 from cerebro.errors import ClusterError
-from cerebro.runtime import landlock, metadata_guard, sandbox_settings
+from cerebro.runtime.isolation import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.numeric_settings import check as check_settings
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent import sandbox
-from cerebro.worker.agent.sandbox import Rights, Scope, common_folders, outside, rights_of
+from cerebro.worker.child import sandbox
+from cerebro.worker.child.sandbox import Rights, Scope, common_folders, outside, rights_of
 from tests.worker.agent.agents import Agents
 
 needs_landlock = pytest.mark.skipif(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract import api
 from cerebro.contract.events import SubEpochSaved, TaskCommitted, TaskFailed
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
-from cerebro.data.checkpoint_files import outdated
+from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_file
-from cerebro.worker.agent.discarding import outdated_by_savepoint
+from cerebro.worker.upkeep.checkpoint_removal import outdated_by_savepoint
 from tests.worker.agent.agents import LIMIT_S, Agents, until
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.rest import api
 from cerebro.contract.tasks import FailureKind
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.worker.agent import stacks
+from cerebro.worker.child import stacks
 
 SILENT, SLOW, BABBLING, DEAF = range(100, 104)
 """Groups of one process: one does not answer, one halts between two lines, one writes all the time, one would be ended

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.worker.agent.task_logs import TaskLogs, _Line, fold, folded_line, shorten
+from cerebro.worker.upkeep.task_logs import TaskLogs, _Line, fold, folded_line, shorten
 from tests.worker.agent.agents import Agents, until
 
 LIMIT = 4000

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from cerebro.worker.agent import task_processes
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
-from cerebro.worker.agent.task_processes import TaskProcesses, _TaskProcess
+from cerebro.worker.child import task_processes
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.context import Context
+from cerebro.worker.child.task_processes import TaskProcesses, _TaskProcess
 
 FULL = BlockingIOError(11, "Resource temporarily unavailable")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
-from cerebro.data import durable
+from cerebro.data.files import durable
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import ShardCorruptError
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent.unreadable_rows import drop_damaged, explained
+from cerebro.worker.upkeep.unreadable_rows import drop_damaged, explained
 from tests.data.rows import write_partition
 from tests.worker.agent.agents import SHA, Agents
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.worker.agent.verdict import RankEnd, decisive, is_lost_peer, who_is_behind
+from cerebro.worker.health.root_cause import RankEnd, decisive, is_lost_peer, who_is_behind
 from tests.worker.agent.fake_handler import LOST_PEER
 
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")

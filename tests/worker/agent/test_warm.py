@@ -17,9 +17,9 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.children import REST_S, ChildPool
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.processes.children import REST_S, ChildPool
+from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT, Agents, is_running, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cerebro.contract.tasks import TaskBody, TaskResult
-from cerebro.worker.agent.context import BaseHandler
+from cerebro.worker.child.context import BaseHandler
 
 
 class Handler(BaseHandler):

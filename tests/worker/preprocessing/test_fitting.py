@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.data.objects.folder import FolderStore
-from cerebro.data.tables import write_table
+from cerebro.data.tables.whole_tables import write_table
 from cerebro.errors import ObjectStoreError, PreemptedError, SpecError
 from cerebro.spec import ETLSpec
 from cerebro.worker.preprocessing import fitting

@@ -18,11 +18,11 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import PreemptedError
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 from tests.worker.training.handlers import learn_from

@@ -21,7 +21,7 @@ from torch.nn import functional
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch

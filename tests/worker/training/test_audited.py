@@ -15,8 +15,8 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import AuditTask, TaskResult, TrainTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.spec import DataLoader
-from cerebro.state.audits import Audit
-from cerebro.worker.training import comparing
+from cerebro.state.tasks.verifications import Audit
+from cerebro.worker.training.checkpoints import comparison
 from controller.decisions import tasks
 from model_hopper import handler as hopper
 from model_hopper.handler import Handler
@@ -186,8 +186,8 @@ def test_digests_are_equal_exactly_where_states_are() -> None:
         {**base, "b": [1, {"y": 2.0}]},
         {"a": base["a"]},
     ]
-    assert comparing.digest(base) == comparing.digest(same)
-    assert list(comparing.differences(base, same)) == []
+    assert comparison.digest(base) == comparison.digest(same)
+    assert list(comparison.differences(base, same)) == []
     for other in others:
-        assert comparing.digest(other) != comparing.digest(base)
-        assert list(comparing.differences(other, base)) != []
+        assert comparison.digest(other) != comparison.digest(base)
+        assert list(comparison.differences(other, base)) != []

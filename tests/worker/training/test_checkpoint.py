@@ -14,12 +14,12 @@ import torch
 from pydantic import ValidationError
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data import durable
-from cerebro.data.checkpoint_files import outdated
+from cerebro.data.files import durable
+from cerebro.data.files.checkpoint_files import outdated
 from cerebro.errors import CheckpointCorruptError, StorageFullError
 from cerebro.runtime.volumes import checkpoint_file
-from cerebro.worker.training.checkpoint import State, load, save
-from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.checkpoints.checkpoint import State, load, save
+from cerebro.worker.training.checkpoints.storable import state_bytes
 
 CPU = torch.device("cpu")
 
@@ -209,7 +209,7 @@ def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
 import json, sys
 from pathlib import Path
 import torch
-from cerebro.worker.agent.channel import Channel
+from cerebro.worker.child.channel import Channel
 from cerebro.worker.training import checkpoint, reading_together
 import socket
 {PATCHED}

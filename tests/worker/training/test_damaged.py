@@ -24,14 +24,14 @@ import pytest
 import torch
 
 from cerebro.contract.tasks import CheckpointRef, Position, TrainTask
-from cerebro.data import durable
+from cerebro.data.files import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
-from cerebro.worker.training import checked
-from cerebro.worker.training.checkpoint import check, load, read, save
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.context import Context
+from cerebro.worker.training.checkpoints import verified_file
+from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from model_hopper import handler
 from model_hopper.handler import Handler
 from tests.data.rows import write_partition
@@ -199,7 +199,7 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
         durable_fill = durable.fill
         patch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
         patch.setattr(durable, "fill", counted)
-        patch.setattr(checked, "fill", counted)
+        patch.setattr(verified_file, "fill", counted)
         patch.setattr(handler, "_SMALL_BYTES", small_bytes)
         try:
             yield made

@@ -19,15 +19,15 @@ from torch import nn
 
 from cerebro.client.files import MountedFiles
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data import durable
-from cerebro.data.base_file import Layout, base_written, is_base, layout_of
-from cerebro.data.checkpoint_files import outdated
-from cerebro.data.durable import checksum
+from cerebro.data.files import durable
+from cerebro.data.files.base_file import Layout, base_written, is_base, layout_of
+from cerebro.data.files.checkpoint_files import outdated
+from cerebro.data.files.durable import checksum
 from cerebro.errors import CheckpointCorruptError, StorageFullError
 from cerebro.runtime.volumes import Volumes, checkpoint_file
-from cerebro.worker.training import frozen as freezing
-from cerebro.worker.training.checkpoint import check, load, read, save
-from cerebro.worker.training.storable import state_bytes
+from cerebro.worker.training.checkpoints import frozen as freezing
+from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
+from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore
 from cerebro.worker.training.tracking import Checkpoint
 

@@ -18,7 +18,7 @@ from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
 from cerebro.techniques.ranks import Alone
-from cerebro.worker.agent.child import failure_of
+from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.training.sub_epoch import create
 from model_hopper.memory_fallback import fallback_settings
 from model_hopper.rank_setup import RankSetup

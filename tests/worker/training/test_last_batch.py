@@ -13,8 +13,8 @@ from cerebro.contract.records import batches_of
 from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training import comparing
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 from tests.data.rows import write_partition
@@ -103,4 +103,4 @@ def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -
     assert set(saved["checkpoint"]["rows"]) == {10}
     assert saved["checkpoint"]["steps"] == [(step, 3 * per_epoch) for step in range(3 * per_epoch)]
     again = repeated(story, model, volumes, sizes, tmp_path, Normalised())
-    assert list(comparing.differences(again, saved)) == []
+    assert list(comparison.differences(again, saved)) == []

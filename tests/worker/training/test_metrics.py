@@ -21,8 +21,8 @@ from cerebro.contract.metrics import total
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import MetricError, NonFiniteMetricError
 from cerebro.spec import Ratio
-from cerebro.state.tasks import Attempt
-from cerebro.state.visits import Visit, mean
+from cerebro.state.models.committed_sub_epoch import Visit, mean
+from cerebro.state.tasks.task import Attempt
 from cerebro.worker.training.metrics import (
     Measured,
     RankMetrics,

@@ -18,9 +18,9 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
 from cerebro.spec import DataLoader
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training import comparing
-from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import comparison
+from cerebro.worker.training.ranks.repetition import Repeat
 from cerebro.worker.training.sub_epoch import Trainee
 from controller.decisions import tasks
 from model_hopper.handler import Handler
@@ -119,7 +119,7 @@ def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
         return repeat.train(model, tmp_path)
 
     again = repeated(7)
-    assert list(comparing.differences(again.state(), saved)) == []
+    assert list(comparison.differences(again.state(), saved)) == []
 
     # Of a log that does not tell how many threads a sub-epoch had.
     model.visits.kept[:] = [visit._replace(cores=0) for visit in model.visits]

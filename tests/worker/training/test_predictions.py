@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cerebro import Ragged
-from cerebro.data.tables import read_columns
+from cerebro.data.tables.whole_tables import read_columns
 from cerebro.worker.training.predictions import write_predictions
 
 _ROWS = Ragged.of([torch.arange(2), torch.arange(0), torch.arange(1)])

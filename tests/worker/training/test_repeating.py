@@ -21,8 +21,8 @@ from cerebro.data.shards import write_rows
 from cerebro.errors import ConflictError
 from cerebro.state import Model, Visit
 from cerebro.usercode.encoding import encode
-from cerebro.worker.training.comparing import differences
-from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.checkpoints.comparison import differences
+from cerebro.worker.training.ranks.repetition import Repeat
 
 DDP = ParallelPlan(technique="ddp", size=2)
 

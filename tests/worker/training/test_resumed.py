@@ -17,8 +17,8 @@ from cerebro.errors import PreemptedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.usercode.encoding import encode
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.context import Context
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, Linear, learn_from, volumes_in, write_split

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.worker.training.savepoints import Timer
+from cerebro.worker.training.checkpoints.savepoints import Timer
 
 
 def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float = 0.5) -> list[float]:

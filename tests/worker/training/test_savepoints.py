@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import Checkpoint, DataLoader
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.checkpoints.checkpoint import State
 from tests.worker.training.resuming import BATCHES, ROWS, Loop, learn, sub_epoch, template, tracked
 from tests.worker.training.test_checkpoint import assert_equal
 

@@ -19,9 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import SpecError
-from cerebro.worker.training.checkpoint import State, load, save
-from cerebro.worker.training.comparing import differences, digest
-from cerebro.worker.training.storable import state_bytes, storable
+from cerebro.worker.training.checkpoints.checkpoint import State, load, save
+from cerebro.worker.training.checkpoints.comparison import differences, digest
+from cerebro.worker.training.checkpoints.storable import state_bytes, storable
 from cerebro.worker.training.sub_epoch import Trainee, restore
 from tests.worker.training.test_checkpoint import assert_equal
 

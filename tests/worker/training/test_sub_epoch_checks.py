@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 from tests.worker.training.test_sub_epoch import Rows
 

@@ -15,7 +15,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracking
-from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 from tests.worker.training.handlers import learn_from

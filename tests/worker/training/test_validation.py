@@ -15,9 +15,9 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
 from cerebro.errors import SpecError
 from cerebro.state import Model
-from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training import comparing
-from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import comparison
+from cerebro.worker.training.ranks.repetition import Repeat
 from cerebro.worker.training.sub_epoch import create, evaluate, predicting
 from controller.decisions import tasks
 from tests.state.stories import DATASET, Story, joined, sub_epoch
@@ -171,7 +171,7 @@ def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Pat
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
     assert saved["checkpoint"]["had"] == expected
     assert (
-        list(comparing.differences(repeated(story, model, volumes_in(tmp_path), sizes, tmp_path), saved))
+        list(comparison.differences(repeated(story, model, volumes_in(tmp_path), sizes, tmp_path), saved))
         == []
     )
 

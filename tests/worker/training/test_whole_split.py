@@ -19,7 +19,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.figures import Measured
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, Metrics, Ratio
-from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import sub_epoch_seed

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TrainTask
-from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError
 from cerebro.worker.agent.gangs.remote import JOIN_S
 from cerebro.worker.agent.lease import name_of
 from cerebro.worker.agent.mailbox import Mailbox
-from cerebro.worker.agent.process import ChildProcess
-from cerebro.worker.agent.rank_page import PAGE, RankPage
+from cerebro.worker.agent.processes.process import ChildProcess
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.rank_page import PAGE, RankPage
 
 log = logging.getLogger(__name__)
 

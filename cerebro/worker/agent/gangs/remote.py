@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.worker.agent.channel import Channel
+from cerebro.worker.child.channel import Channel
 
 JOIN_S = 60.0
 """Seconds for the other worker to connect. Its devices were idle when it was asked."""

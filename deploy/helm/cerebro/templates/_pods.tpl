@@ -105,7 +105,7 @@ livenessProbe:
 {{/* Command that listens on a port, answers probes, and starts the server in `args` at the first other request: idle, it
      takes a quarter of the memory. */}}
 {{- define "cerebro.onDemand" -}}
-{{ list "python" "-P" "-m" "cerebro.runtime.on_demand" (printf "--bind=[::]:%d" (int .)) "--" | toJson }}
+{{ list "python" "-P" "-m" "cerebro.runtime.web.on_demand" (printf "--bind=[::]:%d" (int .)) "--" | toJson }}
 {{- end -}}
 
 {{/* A service account that may do nothing. Of: (dict "root" $ "component" "redis" "annotations" ...). */}}

@@ -1,0 +1,1 @@
+"""Commands about the cluster: start, watch, scale, health and accounts."""

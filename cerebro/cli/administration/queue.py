@@ -1,0 +1,174 @@
+"""The queue of ``cerebro status``, and all of the status as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cerebro.cli.text import duration, table
+from cerebro.contract.records import ExperimentSummary, WorkerStatus
+from cerebro.contract.rest.api import QueueAnswer
+from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.tasks import KINDS
+from cerebro.state import (
+    ExperimentState,
+    QueuePosition,
+    Run,
+    explained,
+    queue_position_of,
+    queue_positions,
+    reason_to_wait,
+    schedule_now,
+    waiting_for,
+)
+from cerebro.state.quarantine import health_words
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import ThroughputMeter
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentLog:
+    """State of an experiment's log, and the throughput of its open run."""
+
+    state: ExperimentState
+    meter: ThroughputMeter
+
+    def remaining_s(self, run: str, now: float) -> float | None:
+        """Return the estimated seconds until a run ends, or `None` if unknown."""
+        known = self.state.runs.get(run)
+        if known is None or not known.is_open:
+            return None
+        remaining = self.meter.throughput(known, now).left
+        return remaining.seconds if remaining is not None else None
+
+
+def queue_lines(
+    queue: QueueAnswer, logs: Mapping[str, ExperimentLog], troubles: Mapping[str, str], now: float
+) -> list[str]:
+    """Format one line for each open run: position, share, devices and reason to wait.
+
+    Args:
+        logs: experiment -> its log, as far as logs were read.
+        troubles: pod -> reason why it does not start.
+    """
+    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _queue_positions(queue, logs)]
+    heads = ("EXPERIMENT", "RUN", "POSITION", "DUE", "DEVICES", "PRIORITY", "LEFT", "WAITS")
+    return table(heads, rows) or ["  no run is open"]
+
+
+def _queue_positions(queue: QueueAnswer, logs: Mapping[str, ExperimentLog]) -> list[QueuePosition]:
+    """Return the positions, with the devices that the logs show."""
+    return [
+        each.as_logged(logs[each.experiment].state) if each.experiment in logs else each
+        for each in queue_positions(queue)
+    ]
+
+
+def _row(
+    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
+) -> tuple[str, ...]:
+    remaining_s = log.remaining_s(queue_position.run, now) if log is not None else None
+    return (
+        queue_position.experiment,
+        queue_position.run,
+        queue_position.position,
+        "-" if queue_position.due is None else f"{queue_position.due:.0%}",
+        queue_position.has if queue_position.is_attended else "-",
+        " ".join(filter(None, [queue_position.priority or "-", queue_position.project])),
+        "-" if remaining_s is None else duration(remaining_s),
+        _reason(queue_position, log, troubles),
+    )
+
+
+def _reason(queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str]) -> str:
+    run = log.state.runs.get(queue_position.run) if log is not None else None
+    reason = waiting_for(log.state, run) if log is not None and run is not None else ""
+    return explained(reason_to_wait(reason, queue_position), troubles)
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def cluster_json(
+    *,
+    workers: Sequence[WorkerStatus],
+    experiments: Sequence[ExperimentSummary],
+    states: Mapping[str, str],
+    queue: QueueAnswer,
+    logs: Mapping[str, ExperimentLog],
+    troubles: Mapping[str, str],
+    now: float,
+    health: HealthAnswer | None = None,
+) -> dict[str, Any]:
+    """Return the cluster's status as one object; times in seconds."""
+    return {
+        "workers": [
+            {
+                "name": status.record.worker,
+                "silent_s": status.silent_s,
+                "is_lost": status.is_lost,
+                "devices": max(1, len(status.record.devices)),
+                "kinds": [kind for kind in status.record.kinds if kind in KINDS],
+                "tasks": list(status.tasks),
+                "health": health_words(status, health or HealthAnswer()),
+            }
+            for status in workers
+        ],
+        "experiments": [
+            {
+                "name": summary.experiment.name,
+                "state": states.get(summary.experiment.name, ""),
+                "author": summary.experiment.author,
+                "last_event": summary.last_event,
+                "is_archived": summary.is_archived,
+                "is_deleting": summary.is_deleting,
+            }
+            for summary in experiments
+        ],
+        "queue": [
+            _queue_position_json(queue_position, logs.get(queue_position.experiment), troubles, now)
+            for queue_position in _queue_positions(queue, logs)
+        ],
+    }
+
+
+def experiment_json(
+    log: ExperimentLog, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+) -> dict[str, Any]:
+    """Return one experiment as an object: runs, oldest first, with queue positions of open ones."""
+    return {
+        "name": log.state.name,
+        "runs": [_run_json(log, run, queue, troubles, now) for run in log.state.runs.values()],
+    }
+
+
+def _run_json(
+    log: ExperimentLog, run: Run, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+) -> dict[str, Any]:
+    done, total = run.progress()
+    found = schedule_now(log.state, run, run.ended or now)
+    reason = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
+    queue_position = reason.as_logged(log.state) if reason is not None else None
+    return {
+        "run": run.id,
+        "kind": run.kind,
+        "state": state_words.run(run),
+        "done": done,
+        "total": total if run.has_known_end else None,
+        "error": run.error,
+        "schedule": asdict(found) | {"gap": found.gap} if found is not None else None,
+        "queue_position": _queue_position_json(queue_position, log, troubles, now)
+        if queue_position is not None
+        else None,
+    }
+
+
+def _queue_position_json(
+    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
+) -> dict[str, Any]:
+    return asdict(queue_position) | {
+        "position": queue_position.position,
+        "left_s": log.remaining_s(queue_position.run, now) if log is not None else None,
+        "reason": _reason(queue_position, log, troubles),
+    }

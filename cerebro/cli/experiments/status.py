@@ -1,0 +1,182 @@
+"""Output of ``cerebro status EXPERIMENT``: runs, and the newest fit's schedule, epochs and models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+from cerebro.cli.administration.queue import ExperimentLog, experiment_json
+from cerebro.cli.text import duration, table
+from cerebro.contract.events import Event
+from cerebro.contract.rest.api import QueueAnswer
+from cerebro.contract.texts import first_line
+from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.state import (
+    ExperimentState,
+    Model,
+    QueuePosition,
+    Run,
+    explained,
+    gap,
+    queue_positions,
+    reason_to_wait,
+    schedule_lines,
+    waiting_for,
+    whole,
+)
+from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import ThroughputMeter
+from cerebro.state.runs import breaks, rungs
+from cerebro.state.runs.goals import forecast_lines
+from cerebro.state.snapshots import restored
+from cerebro.state.tasks import verification_texts
+
+
+def load_readable(
+    kvs: KvsClient, name: str, meter: ThroughputMeter | None = None
+) -> tuple[ExperimentState, UnreadableError | None]:
+    """Compute an experiment's state from the readable part of its log.
+
+    Args:
+        meter: observes the events.
+
+    Returns:
+        The state, and the error that ends the readable part or `None`.
+
+    Raises:
+        NotFoundError: the experiment does not exist.
+        UnreadableError: its record cannot be read.
+    """
+    state, problem = restored(kvs, kvs.experiment(name).name), None
+    if meter is not None:
+        meter.recall(state)
+    try:
+        while problem is None:
+            try:
+                events: Sequence[Event] = kvs.events(name, after=state.seq)
+            except UnreadableError as error:
+                events, problem = error.readable, error
+            for event in events:
+                if meter is not None:
+                    meter.see(state, event)
+                state.apply(event)
+            if not events:
+                break
+    except IllegalEventError as cause:
+        problem = UnreadableError.for_event(name, state.seq + 1, str(cause))
+        state = whole(state, lambda after: kvs.events(name, after), lambda name: restored(kvs, name))
+    return state, problem
+
+
+def state_lines(
+    state: ExperimentState,
+    *,
+    troubles: Mapping[str, str] | None = None,
+    now: float | None = None,
+    queue: QueueAnswer | None = None,
+    meter: ThroughputMeter | None = None,
+) -> list[str]:
+    """Format an experiment: its runs, and the newest fit's schedule, epochs and models.
+
+    Args:
+        troubles: pod -> reason why it does not start, for runs that wait for workers.
+        now: seconds since 1970; default: the current time.
+        queue: the queue of all runs.
+        meter: has observed the log.
+    """
+    now = time.time() if now is None else now
+    known = queue_positions(queue) if queue else []
+    positions = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
+    rows = [_run_row(state, run, positions.get(run.id), troubles or {}, now) for run in state.runs.values()]
+    lines = [f"Experiment {state.name}", ""]
+    lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
+    log = ExperimentLog(state=state, meter=meter or ThroughputMeter())
+    for each in positions.values():
+        remaining_s = log.remaining_s(each.run, now)
+        remaining = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
+        lines += ["", f"  {each.run} {each.line}{remaining}"]
+    fits = [run for run in state.runs.values() if run.is_planned_fit]
+    if not fits:
+        return lines
+    schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
+    schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
+    schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].audits)]
+    search = [f"  {line}" for line in rungs.lines(fits[-1])]
+    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+        lines += ["", *part] if part else []
+    return lines
+
+
+def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
+    """Print one experiment, as lines or as JSON.
+
+    Raises:
+        NotFoundError: the experiment does not exist.
+        UnreadableError: part of its log cannot be read; the readable part was printed.
+    """
+    meter = ThroughputMeter()
+    state, problem = load_readable(kvs, name, meter)
+    queue, troubles = kvs.queued(), kvs.troubles().pods
+    if is_json:
+        log = ExperimentLog(state=state, meter=meter)
+        print(json.dumps(experiment_json(log, queue, troubles, time.time()), indent=2))
+    else:
+        print(*state_lines(state, troubles=troubles, queue=queue, meter=meter), sep="\n")
+    if problem is not None:
+        raise problem
+
+
+def _run_row(
+    state: ExperimentState,
+    run: Run,
+    queue_position: QueuePosition | None,
+    troubles: Mapping[str, str],
+    now: float,
+) -> tuple[str, ...]:
+    done, total = run.progress()
+    share = f"{done}/{total}" if run.has_known_end else f"{done} so far"
+    note = explained(reason_to_wait(waiting_for(state, run), queue_position), troubles) or run.error
+    spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
+    return (run.id, state_words.run(run), share, spent, first_line(note))
+
+
+def _epoch_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            str(report.epoch),
+            f"{report.makespan_s:.1f} s",
+            f"{report.lower_bound_s:.1f} s",
+            f"{100 * gap(report.makespan_s, report.lower_bound_s):.1f} %",
+            f"{report.start_s:.1f} s",
+            f"{sum(report.idle_s.values()):.1f} s",
+        )
+        for report in fit.epochs
+    ]
+    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
+
+
+def _model_lines(fit: Run) -> list[str]:
+    best = fit.best_model()
+    rows = [_model_row(fit, model, model is best) for model in fit.models.values()]
+    metric = getattr(fit.request, "metric", "metric")
+    return table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", str(metric).upper(), "HYPERPARAMETERS", ""), rows)
+
+
+def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
+    name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
+    epoch = model.best_epoch(name, mode, validated=fit.is_validated)
+    score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
+    origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
+    reason = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
+    note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(reason)]))
+    note = model.failure.line if model.failure else model.warning or note
+    return (
+        model.id,
+        state_words.model(model, fit),
+        f"{model.completed_epochs}/{model.epochs}",
+        "-" if score is None else f"{score:.4g}",
+        ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
+        note,
+    )

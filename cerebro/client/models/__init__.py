@@ -1,0 +1,1 @@
+"""Trained models: registered, loaded, used as the start of a warm clone."""

@@ -1,0 +1,1 @@
+"""Arguments of a notebook user's calls, checked and turned into requests."""

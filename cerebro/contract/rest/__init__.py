@@ -1,0 +1,1 @@
+"""Routes of kvs_api with their requests and answers."""

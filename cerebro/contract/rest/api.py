@@ -1,0 +1,436 @@
+"""Requests and answers of kvs_api: shared by its server, its client and its OpenAPI document. The steps that they carry
+are in `cerebro.contract.steps`, and named here as well.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from cerebro.contract.accounts.identity import TokenRecord
+from cerebro.contract.accounts.quotas import Usage
+from cerebro.contract.base import Contract, LateContract, Name, Sha256
+from cerebro.contract.events import ClusterEvent, Event, LivePoint
+from cerebro.contract.priority import NORMAL, Priority
+from cerebro.contract.records import (
+    AuditEntry,
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    Replica,
+    SizeRequest,
+    Unreadable,
+    UsageSample,
+    WorkerRecord,
+    WorkerStatus,
+    WorkerUsage,
+)
+from cerebro.contract.runs import Project
+from cerebro.contract.steps import (
+    Ask,
+    Assign,
+    Commit,
+    Decision,
+    Dequeue,
+    Fail,
+    Note,
+    Renew,
+    Report,
+    Revoke,
+    Save,
+    Start,
+    StepOutcome,
+)
+from cerebro.contract.tasks import InboxItem
+from cerebro.contract.texts import cleaned
+from cerebro.contract.trials import TrialRecord
+
+MAX_LEASE_S = 86_400.0
+"""Maximum duration of a lease or of the leadership."""
+YIELD_S = 30.0
+"""Seconds for a worker to release a preempted attempt; then it may be revoked."""
+MAX_WAIT_S = 30.0
+"""Longest a blocking read may wait, in seconds."""
+
+MAX_SEQ = 2**53
+"""Numbers of events beyond this are refused: the store's script counts in floating point."""
+
+TERM = "Cerebro-Term"
+"""Header of a controller's write: the term that it believes to lead in. The store refuses the write in any other."""
+
+ONCE = "Idempotency-Key"
+"""Header of a client's append: calls with the same identity append one event, also long after the first one."""
+
+Cursor = Annotated[int, Field(ge=0, le=MAX_SEQ)]
+
+
+class Health(Contract):
+    """Answer of the one route that needs no token."""
+
+    status: Literal["ok", "store-unavailable"]
+    schema_version: int
+    version: str
+
+
+class Problem(Contract):
+    """Body of every answer that is not a success."""
+
+    error: str
+    """Name of the class in `cerebro.errors`."""
+    message: str
+
+
+class DecideRequest(LateContract):
+    """The controller's steps for one experiment; `term` is its leadership (a fencing token), `after` its log cursor."""
+
+    term: int
+    after: Cursor
+    steps: tuple[Decision, ...]
+
+
+class DecideAnswer(LateContract):
+    """Outcomes in order, and the log after the cursor with the events just written."""
+
+    outcomes: tuple[StepOutcome, ...]
+    events: tuple[Event, ...]
+
+
+class ClusterLogRequest(LateContract):
+    """The controller's events of the cluster: written if `term` leads and nothing follows `after` yet."""
+
+    term: int
+    after: Cursor
+    events: tuple[ClusterEvent, ...]
+
+
+class ClusterLogAnswer(LateContract):
+    """The cluster's log after a cursor, oldest first."""
+
+    is_written: bool = False
+    """Whether the request's events are in it now. If not, another request was there first."""
+    events: tuple[ClusterEvent, ...]
+
+
+class ReportRequest(Contract):
+    """A worker's steps, over any experiments, with live points; each report also counts as a heartbeat."""
+
+    incarnation: str
+    lease_s: float = Field(gt=0, le=MAX_LEASE_S)
+    steps: tuple[Report, ...] = ()
+    live: dict[str, tuple[LivePoint, ...]] = Field(default_factory=dict)
+    """Experiment -> points."""
+    checkpoint_free_bytes: int | None = None
+    running: str | None = None
+    replicas: tuple[Replica, ...] | None = None
+    """Partitions on its volume, if changed since the last report."""
+    leaving: str = ""
+    """Why its process is ending. It finishes or releases its tasks and receives no more."""
+    usage: WorkerUsage | None = None
+    """Usage, if measured since the last report."""
+
+
+class ReportAnswer(Contract):
+    """`current` is false once a newer incarnation of this worker registered: the process must end."""
+
+    current: bool
+    outcomes: tuple[StepOutcome, ...] = ()
+    reclaim: int = 0
+    """`Reclaim.seq`. If it differs from the last one handled, the worker requests the list."""
+
+
+OF_CLUSTER = "of_cluster"
+"""Field that marks events of the cluster log when reading with ``check=1``; their type may be unknown."""
+
+
+class EventsAnswer(Contract):
+    """Events after a cursor, oldest first; without events if the wait timed out.
+
+    Events of the experiment and of the cluster, in the order of writing.
+    """
+
+    events: tuple[Event, ...]
+
+
+class LiveAnswer(Contract):
+    """Live points after a cursor, oldest first."""
+
+    points: tuple[LivePoint, ...]
+
+
+class InboxAnswer(LateContract):
+    """Inbox entries after a cursor, oldest first."""
+
+    items: tuple[InboxItem, ...]
+
+
+MAX_STACKS = 20_000
+"""Characters of stacks that are kept."""
+
+Question = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+"""Number of a question, which its asker draws: by it a repetition is known, and the answer found."""
+
+
+class StacksRequest(Contract):
+    """Where the process of a task is, is asked of the worker that runs it."""
+
+    task: str = Field(max_length=200)
+    question: Question
+
+
+class StacksAsked(Contract):
+    """The running attempt that received the request."""
+
+    worker: str
+    attempt: int
+
+
+class StacksReport(Contract):
+    """A worker's answer. Empty: the process does not say."""
+
+    experiment: Name
+    question: Question
+    text: Annotated[str, AfterValidator(lambda value: cleaned(value, MAX_STACKS))]
+
+
+class StacksAnswer(Contract):
+    """The worker's answer; `None` while it is pending."""
+
+    text: str | None = None
+
+
+class QuarantineRequest(Contract):
+    """The controller's: an experiment cannot be read; `term` is its leadership."""
+
+    term: int
+    problem: Unreadable
+
+
+class WatchRequest(Contract):
+    """Block until any of the logs has something after its cursor: experiment name -> seq."""
+
+    cursors: dict[str, Cursor]
+    cluster: Cursor
+    """Version of the cluster (grows when a worker registers or is removed, or a client asks for something)."""
+    wait_s: float = Field(ge=0, le=MAX_WAIT_S)
+
+
+class WatchAnswer(LateContract):
+    """Events per experiment (only those with news) and the cluster's version."""
+
+    events: dict[str, tuple[Event, ...]]
+    cluster: int
+
+
+class QueueEntry(Contract):
+    """A run that was requested and has not ended."""
+
+    experiment: str
+    run: str
+
+
+class AttendedRun(Contract):
+    """An attended run and its resources."""
+
+    experiment: Name
+    run: Name
+    priority: Priority = NORMAL
+    project: Project = ""
+    devices: int = Field(default=0, ge=0)
+    """Number of devices with its tasks."""
+    without_device: int = Field(default=0, ge=0)
+    """Number of workers with a task of the run that takes no device."""
+    could_use_more: bool = False
+    """Whether it could use more than it has. Not asked of a run that is alone."""
+    kept_s: float = Field(default=0.0, ge=0, exclude_if=lambda seconds: not seconds)
+    """Remaining seconds of minimum hold time, if it holds all devices that the run could use."""
+
+
+class Attended(Contract):
+    """Attended runs in order of their turn, and the number of training devices."""
+
+    runs: tuple[AttendedRun, ...] = ()
+    devices: int = Field(default=0, ge=0)
+    most_workers: int = Field(default=0, ge=0, exclude_if=lambda number: not number)
+    """That the controller may ask for by itself. Absent: it is not said."""
+    waiting: tuple[QueueEntry, ...] = ()
+    """Runs that wait for another run of their experiment, in the logs read so far. They have no queue
+    position."""
+
+
+class QueueAnswer(Contract):
+    """Open runs of all experiments, oldest first, and experiments to delete."""
+
+    runs: tuple[QueueEntry, ...]
+    deleting: tuple[str, ...] = ()
+    open_runs: int = 1
+    """Maximum number of attended runs, from the leading controller."""
+    attended: Attended = Attended()
+    """As the controller that leads, or was the last to lead, said up to two seconds ago."""
+
+
+class LeaderRequest(Contract):
+    """Ask for, or keep, the controller's leadership."""
+
+    holder: str = Field(min_length=1)
+    """Name of the controller, for people."""
+    process: str = Field("", max_length=64)
+    """Id of the calling process. Each term has exactly one process."""
+    is_start: bool = False
+    """True if the process has not led yet. It takes over at once from an earlier process of the same holder."""
+    ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
+    open_runs: int = Field(default=1, ge=1)
+    """Maximum number of attended runs, from the head of the queue."""
+    attended: Attended | None = None
+    """Attended runs. Absent: unchanged."""
+
+
+class LeaderAnswer(Contract):
+    """`term` is 0 if another controller (`holder`) leads."""
+
+    term: int
+    holder: str
+
+
+class WorkersAnswer(Contract):
+    """All workers that ever registered and were not removed."""
+
+    workers: tuple[WorkerStatus, ...]
+
+
+class UsageAnswer(Contract):
+    """A worker's usage over the last day, one sample each half minute, oldest first."""
+
+    samples: tuple[UsageSample, ...]
+
+
+class AuditAnswer(Contract):
+    """The newest entries, oldest first."""
+
+    entries: tuple[AuditEntry, ...]
+
+
+class AuditRequest(Contract):
+    """An action that no experiment's log records. The store adds its author."""
+
+    what: Annotated[str, AfterValidator(lambda value: cleaned(value, 300))] = Field(min_length=1)
+
+
+class SessionAnswer(Contract):
+    """True if a sign-in session was ended."""
+
+    has_ended: bool
+
+
+class QuotasAnswer(Contract):
+    """Quotas and their usage, by name."""
+
+    usages: tuple[Usage, ...]
+
+
+class ExperimentBytes(Contract):
+    """Bytes of an experiment on volumes."""
+
+    name: Name
+    bytes: int = Field(ge=0, le=2**60)
+
+
+class BytesRequest(Contract):
+    """Bytes of some experiments on volumes."""
+
+    measured: tuple[ExperimentBytes, ...] = Field(max_length=10_000)
+
+
+class BytesAnswer(Contract):
+    """Whether bytes are counted, and the experiments with reported bytes."""
+
+    is_counted: bool
+    known: tuple[str, ...] = ()
+
+
+class TokensAnswer(Contract):
+    """Tokens, newest first; expired tokens remain for a month."""
+
+    tokens: tuple[TokenRecord, ...]
+
+
+class SizeAnswer(Contract):
+    """The pending size request, if any."""
+
+    request: SizeRequest | None
+
+
+class TrialsRequest(Contract):
+    """Look up trial outcomes by cache key."""
+
+    keys: tuple[Sha256, ...] = Field(max_length=10_000)
+
+
+class TrialsAnswer(LateContract):
+    """Readable trial outcomes."""
+
+    records: tuple[TrialRecord, ...]
+
+
+class ForgottenAnswer(Contract):
+    """Number of removed records."""
+
+    forgotten: int
+
+
+class ExperimentsAnswer(Contract):
+    """All experiments, newest event first."""
+
+    experiments: tuple[ExperimentSummary, ...]
+
+
+class AppendAnswer(Contract):
+    """Seq of the appended event (of the first one, when the same event was appended before)."""
+
+    seq: int
+
+
+__all__ = [
+    "AppendAnswer",
+    "Ask",
+    "Assign",
+    "Attended",
+    "AttendedRun",
+    "AuditAnswer",
+    "ClusterLogAnswer",
+    "ClusterLogRequest",
+    "CodeRecord",
+    "Commit",
+    "DecideAnswer",
+    "DecideRequest",
+    "Decision",
+    "Dequeue",
+    "EventsAnswer",
+    "ExperimentRecord",
+    "ExperimentsAnswer",
+    "Fail",
+    "Health",
+    "InboxAnswer",
+    "LeaderAnswer",
+    "LeaderRequest",
+    "LiveAnswer",
+    "Note",
+    "Problem",
+    "QuarantineRequest",
+    "QueueAnswer",
+    "QueueEntry",
+    "Renew",
+    "Report",
+    "ReportAnswer",
+    "ReportRequest",
+    "Revoke",
+    "Save",
+    "SizeAnswer",
+    "Start",
+    "StepOutcome",
+    "UsageAnswer",
+    "WatchAnswer",
+    "WatchRequest",
+    "WorkerRecord",
+    "WorkersAnswer",
+]

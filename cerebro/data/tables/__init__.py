@@ -1,0 +1,1 @@
+"""Users' tables: metadata files as typed columns, in bounded memory."""

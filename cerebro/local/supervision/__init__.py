@@ -1,0 +1,1 @@
+"""The supervisor of a local cluster: services, their processes, ports and probes."""

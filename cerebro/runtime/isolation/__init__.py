@@ -1,0 +1,1 @@
+"""Restricted and forked processes."""

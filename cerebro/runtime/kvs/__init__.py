@@ -1,0 +1,1 @@
+"""The client of kvs_api, for every other service."""

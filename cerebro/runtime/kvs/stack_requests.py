@@ -1,0 +1,54 @@
+"""Asks where the process of a task is, and waits for the answer."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from cerebro.contract.rest import api
+from cerebro.errors import ClusterError
+
+ANSWER_S = 15.0
+"""A worker answers within two seconds, unless it is very busy or gone."""
+_LOOK_AGAIN_S = 0.2
+
+
+class Asked(Protocol):
+    """The store."""
+
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        """See `KvsClient.ask_stacks`."""
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        """See `KvsClient.stacks`."""
+
+
+def stacks_of(
+    store: Asked,
+    experiment: str,
+    task: str,
+    *,
+    within_s: float = ANSWER_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[api.StacksAsked, str]:
+    """Return a running attempt and the stacks of its threads, newest calls first. The task continues.
+
+    Raises:
+        NotFoundError: no attempt at the task was ever assigned.
+        ConflictError: no attempt at the task runs now.
+        ClusterError: the worker does not answer in time.
+    """
+    question = uuid.uuid4().hex
+    asked = store.ask_stacks(experiment, api.StacksRequest(task=task, question=question))
+    deadline = clock() + within_s
+    while (text := store.stacks(experiment, question)) is None:
+        if clock() >= deadline:
+            raise ClusterError(
+                f"{asked.worker} has not said within {within_s:g} s where {task} is: it is very busy, or gone. See "
+                f"`cerebro status`, and ask again"
+            )
+        sleep(_LOOK_AGAIN_S)
+    return asked, text

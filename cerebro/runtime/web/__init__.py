@@ -1,0 +1,1 @@
+"""HTTP servers and connections of all services."""

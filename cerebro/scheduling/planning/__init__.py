@@ -1,0 +1,1 @@
+"""The planner: searches for the best schedule within a time limit."""

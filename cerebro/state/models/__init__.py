@@ -1,0 +1,1 @@
+"""The state of one model: training config, completed sub-epochs, checkpoints."""

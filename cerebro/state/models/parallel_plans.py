@@ -1,0 +1,299 @@
+"""Parallel plans of a model: the run's plans without the ruled-out ones.
+
+An attempt rules a plan out for its model if the technique does not apply or memory ran out. While another plan remains,
+the failure counts as no attempt. A model fails only after its last plan, and its error lists the reason for each.
+
+User code that raises, hangs or crashes under a plan other than the plain one may fail because of the plan. A failure
+that would end the model rules the plan out if another remains: an error in user code will appear there too.
+
+A gang that keeps losing workers continues as single workers.
+
+Each device serves one attempt, so a single failure is proof. Host memory is shared: the sub-epoch is first
+retried alone on its worker, if attempts remain (`controller.exclusions.memory_retries`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.events import ParallelPlansRuledOut
+from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind
+from cerebro.contract.trials import Cause, TrialOutcome
+from cerebro.errors import IllegalEventError
+from cerebro.state.models.model import Model, ModelState, RuledOut
+from cerebro.state.models.sub_epochs import ParallelPlanUsed
+from cerebro.state.runs.run import Run
+from cerebro.state.tasks.task import MAX_LOSSES, Task
+
+_STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY, FailureKind.MEMBER_LOST})
+_DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
+"""Failures with several possible causes: the plan, user code or chance."""
+
+
+def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
+    """Return the plans for a fit's sub-epochs, in the order of trying."""
+    return (run.plan.parallel_plans if isinstance(run.plan, FitPlan) else ()) or (SINGLE,)
+
+
+def left(run: Run, model: Model) -> Iterator[ParallelPlan]:
+    """Yield the plans that are not ruled out for a model."""
+    return (
+        parallel_plan for parallel_plan in parallel_plans_of(run) if parallel_plan.label not in model.struck
+    )
+
+
+def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
+    """Rule a plan out if the failure of the task's open attempt proves it unusable.
+
+    Call it before the task records the failure.
+
+    Returns:
+        True if another plan remains; the failure then counts as no attempt.
+    """
+    parallel_plan = task.attempts[-1].parallel_plan or SINGLE
+    is_doubtful = failure.is_by_parallel_plan and failure.kind in _DOUBTFUL
+    if not (failure.kind in _STRIKING or is_doubtful) or parallel_plan.label in model.struck:
+        return False
+    has_other = any(other.label != parallel_plan.label for other in left(run, model))
+    if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
+        return False
+    is_last_attempt = task.failures + 1 >= run.max_attempts
+    if is_doubtful and not (has_other and (is_last_attempt or failure.kind not in RETRYABLE)):
+        return False
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        was_alone = failure.place == "device" or bool(task.exhausted)
+        if not is_last_attempt and not (has_other and was_alone):
+            return False
+    strike(model, parallel_plan, failure)
+    return has_other
+
+
+def strike_last(failure: Failure, run: Run, task: Task, model: Model) -> None:
+    """Rule out the plan of the newest attempt, with no other plan left."""
+    parallel_plan = task.attempts[-1].parallel_plan or SINGLE
+    if len(parallel_plans_of(run)) > 1 and parallel_plan.label not in model.struck:
+        strike(model, parallel_plan, failure)
+
+
+def strike(model: Model, parallel_plan: ParallelPlan, failure: Failure) -> None:
+    """Rule a plan out for a model. The caller updates the run's counts."""
+    model.struck[parallel_plan.label] = RuledOut(
+        parallel_plan=parallel_plan,
+        reason=failure.line,
+        kind=failure.kind,
+        place=failure.place,
+        peak_bytes=failure.peak_bytes,
+    )
+
+
+def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
+    """Apply an event; fail a model without remaining plans.
+
+    Raises:
+        IllegalEventError: the run has no such model.
+    """
+    model = run.models.get(event.model)
+    if model is None:
+        raise IllegalEventError(f"ParallelPlansRuledOut of {event.model!r}, which is no model of {run.id}")
+    failure = Failure(kind=FailureKind.NOT_APPLICABLE, message=event.reason)
+    for parallel_plan in event.parallel_plans:
+        if parallel_plan.label not in model.struck:
+            strike(model, parallel_plan, failure)
+    if next(left(run, model), None) is None:
+        model.give_up(final(failure, run, model))
+    run.see_model(model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelPlanTold:
+    """Facts about a parallel plan of a model.
+
+    Attributes:
+        sub_epochs: number committed with this plan.
+        seconds: mean time of a sub-epoch; `None` without any.
+        ruled_out: reason, or empty.
+        is_next: True for the plan of the running or probable next sub-epoch.
+        batch_s: seconds per batch in a trial; 0 without one.
+        is_verified: True if a trial matched the gradient of one device; `None` without a trial.
+    """
+
+    parallel_plan: ParallelPlan
+    sub_epochs: int
+    seconds: float | None
+    ruled_out: str
+    is_next: bool
+    batch_s: float = 0.0
+    is_verified: bool | None = None
+
+
+def told(run: Run, model: Model) -> list[ParallelPlanTold]:
+    """Describe all plans of a model, in the order of trying."""
+    seconds: dict[str, tuple[int, float]] = {}
+    known = {parallel_plan.label: parallel_plan for parallel_plan in parallel_plans_of(run)}
+    for used in _used(model):
+        parallel_plan = used.parallel_plan or SINGLE
+        known.setdefault(parallel_plan.label, parallel_plan)
+        sub_epochs, taken = seconds.get(parallel_plan.label, (0, 0.0))
+        seconds[parallel_plan.label] = sub_epochs + used.sub_epochs, taken + used.seconds
+    tried = _tried(run, model)
+    for label, (parallel_plan, _) in tried.items():
+        known.setdefault(label, parallel_plan)
+    upcoming = _upcoming(run, model)
+    found = []
+    for label, parallel_plan in known.items():
+        struck, (sub_epochs, taken) = model.struck.get(label), seconds.get(label, (0, 0.0))
+        outcome = tried[label][1] if label in tried else None
+        found.append(
+            ParallelPlanTold(
+                parallel_plan=parallel_plan,
+                sub_epochs=sub_epochs,
+                seconds=taken / sub_epochs if sub_epochs else None,
+                ruled_out=_words(struck) if struck else outcome.reason if outcome else "",
+                is_next=label == upcoming,
+                batch_s=outcome.batch_s if outcome else 0.0,
+                is_verified=outcome.is_verified if outcome and outcome.is_usable else None,
+            )
+        )
+    return found
+
+
+def _used(model: Model) -> Iterator[ParallelPlanUsed]:
+    """Yield the plans of a model's sub-epochs, inherited ones included."""
+    yield from model.summaries.parallel_plans
+    for visit in model.visits.kept:
+        yield ParallelPlanUsed(visit.parallel_plan, 1, visit.seconds)
+
+
+def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome]]:
+    """Label -> plan and trial outcome; the best one across kinds of devices."""
+    group = run.inspection.group_of(model.id) if run.inspection else None
+    found: dict[str, tuple[ParallelPlan, TrialOutcome]] = {}
+    for known in group.parallel_plans if group else ():
+        outcome = run.trials.get((group.id, known.id)) if group else None
+        if outcome is not None and (known.parallel_plan.label not in found or outcome.is_usable):
+            found[known.parallel_plan.label] = known.parallel_plan, outcome
+    return found
+
+
+def _upcoming(run: Run, model: Model) -> str:
+    """Label of the running, last or probable next sub-epoch's plan; empty for an ended model."""
+    if model.state is not ModelState.ACTIVE or model.is_trained:
+        return ""
+    task = run.open.get(model.busy or "")
+    if task is not None:
+        return (task.attempts[-1].parallel_plan or SINGLE).label
+    last = (model.visits[-1].parallel_plan or SINGLE).label if model.visits else ""
+    upcoming = next(left(run, model), None)
+    return last if last and last not in model.struck else upcoming.label if upcoming else ""
+
+
+def has_more_than_one(run: Run, model: Model) -> bool:
+    """True if a model's plans are worth showing: a plan was used, ruled out or measured."""
+    return bool(model.struck or _tried(run, model)) or any(
+        used.parallel_plan is not None for used in _used(model)
+    )
+
+
+def lines(run: Run) -> list[str]:
+    """Describe the plans of a fit's models and why plans are ruled out; no lines without plans."""
+    used: Counter[str] = Counter()
+    struck: dict[str, list[ParallelPlanTold]] = {}
+    for model in run.models.values():
+        if not has_more_than_one(run, model):
+            used[SINGLE.label] += not model.is_cut_short
+            continue
+        for found in told(run, model):
+            used[found.parallel_plan.label] += found.is_next or (model.is_trained and found.sub_epochs > 0)
+            if found.ruled_out:
+                struck.setdefault(found.parallel_plan.label, []).append(found)
+    used += Counter()  # drops unused plans
+    if not struck and set(used) <= {SINGLE.label}:
+        return []
+    by = ", ".join(f"{_models(count)} by {label}" for label, count in used.items())
+    return [
+        *([f"parallel plans: {by}"] if by else []),
+        *(f"{label} is ruled out for {_models(len(f))}: {f[0].ruled_out}" for label, f in struck.items()),
+    ]
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'' if count == 1 else 's'}"
+
+
+_CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
+    "device_memory": (FailureKind.OUT_OF_MEMORY, "device"),
+    "not_applicable": (FailureKind.NOT_APPLICABLE, None),
+    "gradient": (FailureKind.NOT_APPLICABLE, None),
+}
+"""Cause of a failed trial -> conclusive failure. A crash, a hang or host memory proves nothing."""
+
+
+def see_trial(run: Run, group: str, parallel_plan: str) -> None:
+    """Rule a plan out for a group if its trials failed conclusively.
+
+    With several kinds of devices, all trials must fail. Skips plans with a trained sub-epoch, models changed since,
+    and a model's last plan, left to its sub-epochs.
+
+    Args:
+        group, parallel_plan: ids in the run's inspection.
+    """
+    known = run.inspection.group(group) if run.inspection else None
+    tried = known.parallel_plan(parallel_plan) if known else None
+    if known is None or tried is None:
+        return
+    label = tried.parallel_plan.label
+    outcomes = [
+        run.trials.get((group, each.id)) for each in known.parallel_plans if each.parallel_plan.label == label
+    ]
+    bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
+    models = [each for name in known.models if (each := run.models.get(name)) and not each.has_changed]
+    has_worked = any(
+        (used.parallel_plan or SINGLE).label == label for model in models for used in _used(model)
+    )
+    if len(bad) < len(outcomes) or has_worked:
+        return
+    kind, place = _CONCLUSIVE[bad[0].cause]
+    peak = bad[0].device_bytes if place == "device" else 0
+    failure = Failure(kind=kind, message=bad[0].reason, place=place, peak_bytes=peak)
+    for model in models:
+        others = [parallel_plan for parallel_plan in left(run, model) if parallel_plan.label != label]
+        if model.state is ModelState.ACTIVE and label not in model.struck and others:
+            strike(model, tried.parallel_plan, failure)
+            run.see_model(model)
+
+
+def final(failure: Failure, run: Run, model: Model) -> Failure:
+    """Return the failure to show for a failed model; it lists all plans once they are ruled out."""
+    if (
+        failure.kind not in _STRIKING
+        or len(parallel_plans_of(run)) == 1
+        or next(left(run, model), None) is not None
+    ):
+        return failure
+    struck = [*model.struck.values()]
+    lines = [f"  {each.parallel_plan.label}: {_words(each)}" for each in struck]
+    most = max((each.peak_bytes for each in struck), default=0)
+    limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
+    seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB{limit}" if most else ""
+    # Tables show the first line, so put need and limit first.
+    need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
+    told = "\n".join(
+        [
+            f"{need}no parallel plan is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. "
+            "Give workers more devices or more memory, name the blocks of the model in SubEpochSpec.hints "
+            "(Hints.blocks), or choose a smaller batch size",
+            *lines,
+        ]
+    )
+    return failure.model_copy(update={"message": told})
+
+
+def _words(struck: RuledOut) -> str:
+    if struck.kind is not FailureKind.OUT_OF_MEMORY:
+        return struck.reason
+    where = {"device": " of the device", "host": " of the machine", None: ""}[struck.place]
+    return f"out of memory{where}: {struck.reason}"

@@ -1,0 +1,74 @@
+"""Position of a sub-epoch in its model's training, for learning-rate schedules. Pure.
+
+Partitions differ in rows and batches, and models visit them in different orders. So the number of batches before a
+sub-epoch depends on the earlier visits and their batch sizes.
+
+For sub-epochs on sets of partitions, `total_steps` counts single partitions; it exceeds the true number by at most one
+batch for each partition of a set but one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cerebro.contract.records import Hyperparameters, batches_of, drops_last
+from cerebro.contract.tasks import Position
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.model import Model, Terms
+
+
+def position_of(
+    model: Model, rows: Mapping[int, int], sub_epoch: int, terms: Terms | None = None
+) -> Position:
+    """Return the position of a sub-epoch, numbered from 0; all earlier visits must be known.
+
+    Args:
+        rows: partition -> rows; see `FitPlan.partitions`.
+        terms: its training config; default `Model.terms_of`.
+    """
+    now = terms or model.terms_of(sub_epoch)
+    cut = _cut(now.hyperparams)
+    batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
+    before = model.epochs_before(sub_epoch)
+    visited = [p for v in model.visits[model.visits_until(before) : sub_epoch] for p in v.partitions]
+    per_epoch = sum(batches.values())
+    expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
+    # Only earlier sub-epochs count: later ones must not move the position.
+    had = [0, *(number for first, number in model.begun if first < sub_epoch)] if sub_epoch else []
+    cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
+    if len(model.visits) != model.visited or len(cuts) > 1:
+        # Partitions read together share one last batch.
+        archived = min(before, model.archived_epochs)
+        first = model.visits_until(archived)
+        known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
+        step = known.steps + sum(
+            steps_of(model, number, visit, rows)
+            for number, visit in enumerate(model.visits[first:sub_epoch], start=first)
+        )
+    # Remaining batches have the current size.
+    past = step if len(cuts) > 1 else expected
+    return Position(
+        epochs=now.epochs,
+        sub_epochs=now.epochs * len(model.partitions),
+        step=step,
+        total_steps=past + now.epochs * per_epoch - expected,
+    )
+
+
+def steps_of(model: Model, sub_epoch: int, visit: Visit, rows: Mapping[int, int]) -> int:
+    """Return the optimizer steps of a sub-epoch, given its number."""
+    return _batches(
+        sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(sub_epoch))
+    )
+
+
+def _cut(hyperparams: Hyperparameters) -> tuple[int, bool]:
+    """Return the batch size, and True if training drops a smaller last batch."""
+    size = hyperparams["batch_size"]
+    assert isinstance(size, int)
+    return size, drops_last(hyperparams)
+
+
+def _batches(rows: int, cut: tuple[int, bool]) -> int:
+    size, drop_last = cut
+    return batches_of(rows, size, drop_last=drop_last)

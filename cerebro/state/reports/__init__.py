@@ -1,0 +1,1 @@
+"""Reports computed from a state: schedule, time left, reasons to wait."""

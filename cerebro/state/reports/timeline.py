@@ -1,0 +1,279 @@
+"""Time spans of a fit run's sub-epochs and attempts, and their schedule. Pure.
+
+The log is the only source, so results are the same during the run, afterwards and in a replay. Times are seconds of the
+store's clock, or since the first sub-epoch's start where noted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from cerebro.contract.tasks import Member
+from cerebro.errors import InstanceError
+from cerebro.scheduling.problem import GangStrategy, Problem, Strategy
+from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.runs.run import Run
+from cerebro.state.tasks.keys import TaskKey
+from cerebro.state.tasks.task import Attempt, TaskState
+
+
+class TrainedSubEpoch(NamedTuple):
+    """A committed or running sub-epoch, in the store's clock.
+
+    A committed one starts with its own work; a running one with its attempt, since its process start is not known yet.
+    """
+
+    model: str
+    epoch: int
+    partition: int
+    worker: str
+    started: float
+    ended: float
+    is_running: bool = False
+    devices: tuple[int, ...] = (0,)
+    others: tuple[Member, ...] = ()
+    """The other workers of a gang; `worker` reads `partition`."""
+
+    @classmethod
+    def of(cls, model: str, visit: Visit) -> TrainedSubEpoch:
+        """Return the span of a committed sub-epoch."""
+        return cls(
+            model,
+            visit.epoch,
+            visit.partition,
+            visit.worker,
+            visit.begun,
+            visit.ended,
+            devices=visit.devices,
+            others=visit.others,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Duration until now or the end."""
+        return self.ended - self.started
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(worker, its devices) of the sub-epoch."""
+        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
+
+
+class Busy(NamedTuple):
+    """An attempt of any task that ran on a worker's devices, in the store's clock."""
+
+    worker: str
+    started: float
+    ended: float
+    devices: tuple[int, ...] = (0,)
+
+
+class Try(NamedTuple):
+    """One attempt at a task."""
+
+    key: TaskKey
+    attempt: Attempt
+    visit: Visit | None
+    """The committed sub-epoch, unless its checkpoint was lost."""
+
+
+def tries(run: Run, model: str = "") -> Iterator[Try]:
+    """Yield every attempt of a run or model, without compacted sub-epochs.
+
+    Only attempts at one task are in order. A committed sub-epoch's attempt comes with its visit; its assignment time is
+    known only for a second or later attempt.
+    """
+    for task in run.tasks.values():
+        if model in ("", task.key.model):
+            is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+            for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
+                yield Try(task.key, attempt, None)
+    for name in (model,) if model else run.models:
+        for visit in run.models[name].kept_visits if name in run.models else ():
+            key = visit.key(run.id, name)
+            known = run.tasks.get(str(key))
+            yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
+
+
+def committed(run: Run) -> Iterator[TrainedSubEpoch]:
+    """Yield committed sub-epochs by model in the order of training, without compacted ones."""
+    for model in run.models.values():
+        for visit in model.kept_visits:
+            yield TrainedSubEpoch.of(model.id, visit)
+
+
+def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
+    """Yield running sub-epochs until `now`, which may lag behind the store's clock."""
+    for task in run.open.values():
+        key, attempt = task.key, task.attempts[-1]
+        if key.kind != "train" or task.state is not TaskState.RUNNING:
+            continue
+        assert key.model is not None
+        assert key.epoch is not None
+        assert key.partition is not None
+        end = max(now, attempt.started)
+        yield TrainedSubEpoch(
+            key.model,
+            key.epoch,
+            key.partition,
+            attempt.worker,
+            attempt.started,
+            end,
+            is_running=True,
+            devices=attempt.devices,
+            others=attempt.others,
+        )
+
+
+def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
+    """Yield every attempt that ran, open ones up to `end`; visits only if they ended after `since`."""
+    yield from busy_without_visits(run, end)
+    for model in run.models.values():
+        for visit in reversed(model.kept_visits):
+            if visit.ended <= since:
+                break
+            for worker, devices in visit.places:
+                yield Busy(worker, visit.started, visit.ended, devices)
+
+
+def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
+    """Yield `busy` without the visits."""
+    for attempt in _unvisited(run):
+        ended = attempt.ended if attempt.outcome else end
+        for worker, devices in attempt.places:
+            yield Busy(worker, attempt.started, ended, devices)
+
+
+def lost(run: Run) -> Iterator[Busy]:
+    """Yield uncommitted attempts at sub-epochs, without process start.
+
+    Their work was repeated, except for the part in a savepoint."""
+    for task in run.tasks.values():
+        if task.key.kind != "train":
+            continue
+        for attempt in task.attempts[:-1] if task.state is TaskState.COMMITTED else task.attempts:
+            if attempt.has_run and attempt.outcome:
+                began = min(attempt.started + attempt.start_s, attempt.ended)
+                for worker, devices in attempt.places:
+                    yield Busy(worker, began, attempt.ended, devices)
+
+
+def starts(run: Run) -> Iterator[Busy]:
+    """Yield the process starts (with imports) of committed tasks."""
+    yield from (Busy(*start) for start in run.starts)
+    for attempt in _unvisited(run):
+        if attempt.start_s:
+            for worker, _ in attempt.places:
+                yield Busy(worker, attempt.started, attempt.started + attempt.start_s)
+
+
+def _unvisited(run: Run) -> Iterator[Attempt]:
+    """Attempts that ran and left no visit."""
+    for task in run.tasks.values():
+        is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+        for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
+            if attempt.has_run:
+                yield attempt
+
+
+def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Problem, Schedule]:
+    """Return the visits of a fit run for `cerebro.scheduling.validator.validate` with ``actual=True``.
+
+    Times are seconds since the first sub-epoch began its work. The problem has mean measured times; the holders of a
+    partition are the workers that served it (the fold has checked them). Failed and stopped models are omitted.
+
+    Args:
+        devices: worker -> number of devices, if known; the default is the number in use.
+
+    Raises:
+        InstanceError: nothing is committed, sub-epochs are compacted, or models differ in epochs (a problem has one
+            number).
+    """
+    models = [model for model in run.models.values() if not model.is_cut_short]
+    if any(model.inherited or model.epochs != models[0].epochs for model in models):
+        raise InstanceError(
+            f"the models of {run.id} train for different numbers of epochs or continue from others, so {run.id} has no "
+            "single schedule. `result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"
+        )
+    index = {model.id: position for position, model in enumerate(models)}
+    if run.archived_until:
+        raise InstanceError(
+            f"older sub-epochs of {run.id} are compacted, so the state has no schedule of all of them. "
+            "`result.sub_epochs()` reads them from the log; `cerebro status` shows makespan and idle time"
+        )
+    visits = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
+    if not visits:
+        raise InstanceError(
+            f"no sub-epoch of {run.id} is committed yet, so there is no schedule: wait for the first sub-epoch"
+        )
+    names = {name for sub_epoch in visits for name, _ in sub_epoch.places}
+    workers = {name: position for position, name in enumerate(sorted(names))}
+    partitions = {number: position for position, number in enumerate(models[0].partitions)}
+    zero = run.zero
+    sub_epochs = [
+        SubEpoch(
+            model=index[visit.model],
+            partition=partitions[visit.partition],
+            worker=workers[visit.worker],
+            start=visit.started - zero,
+            end=visit.ended - zero,
+            epoch=visit.epoch,
+            gpus=max(1, len(visit.devices)),
+            others=tuple((partitions[m.partition], workers[m.worker]) for m in visit.others),
+        )
+        for visit in visits
+    ]
+    used = dict.fromkeys(workers, 1) | dict(devices or {})
+    for name, taken in (place for visit in visits for place in visit.places):
+        used[name] = max(used[name], *(device + 1 for device in taken))
+    served: dict[int, set[int]] = {position: set() for position in partitions.values()}
+    for partition, worker in (place for sub_epoch in sub_epochs for place in sub_epoch.places):
+        served[partition].add(worker)
+    problem = Problem(
+        models=tuple(index),
+        workers=tuple(workers),
+        gpus=tuple(used[name] for name in workers),
+        strategies=_times(sub_epochs, len(models), len(workers)),
+        holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
+        epochs=models[0].epochs,
+        gangs=_gangs(sub_epochs, len(models)) if any(sub_epoch.others for sub_epoch in sub_epochs) else (),
+    )
+    return problem, Schedule.of(sub_epochs)
+
+
+def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
+    """Mean time per model, number of workers and GPUs per worker."""
+    measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for sub_epoch in sub_epochs:
+        if sub_epoch.others:
+            members = len(sub_epoch.places)
+            measured[sub_epoch.model, members, sub_epoch.gpus].append(
+                (sub_epoch.end - sub_epoch.start) / members
+            )
+    found: list[list[GangStrategy]] = [[] for _ in range(models)]
+    for (model, members, gpus), times in measured.items():
+        found[model].append(
+            GangStrategy(members=members, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9))
+        )
+    return tuple(map(tuple, found))
+
+
+def _times(
+    sub_epochs: list[SubEpoch], models: int, workers: int
+) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
+    """Mean time per model and worker; else the model's mean, else the overall mean."""
+    measured: dict[tuple[int | None, int | None], list[float]] = defaultdict(list)
+    for sub_epoch in sub_epochs:
+        for pair in ((sub_epoch.model, sub_epoch.worker), (sub_epoch.model, None), (None, None)):
+            measured[pair].append(sub_epoch.end - sub_epoch.start)
+
+    def mean(model: int, worker: int) -> float:
+        found = measured.get((model, worker)) or measured.get((model, None)) or measured[None, None]
+        # Positive, even if start and commit share a tick of the store's clock.
+        return max(sum(found) / len(found), 1e-9)
+
+    return tuple(tuple((Strategy(seconds=mean(m, w)),) for w in range(workers)) for m in range(models))

@@ -1,0 +1,179 @@
+"""Reasons why a run waits, as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
+from cerebro.state.experiment import ExperimentState
+from cerebro.state.models.model import ModelState
+from cerebro.state.reports.sharing import QueuePosition
+from cerebro.state.runs.concurrent_runs import obstacle
+from cerebro.state.runs.run import Run, RunState
+from cerebro.state.runs.search_reports import own_procedure
+from cerebro.state.tasks.task import Task, TaskState
+from cerebro.state.workers import Worker, answers_searches
+
+KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
+"""Kind of run -> kind of its main tasks."""
+
+
+def waiting_for(state: ExperimentState, run: Run) -> str:
+    """Return why a run waits; empty for a running or ended run."""
+    if run.state is RunState.PAUSED:
+        return f"paused: {run.reason}"
+    if not run.is_open or run.open_tasks():
+        return ""
+    if run.state is RunState.QUEUED:
+        found = obstacle(state.runs, run)
+        return found.reason if found else ""
+    return (
+        _missing_worker(state, run)
+        or _missing_orders(state, run)
+        or _missing_draws(run)
+        or _missing_memory(run)
+    )
+
+
+def _missing_memory(run: Run) -> str:
+    """The memory an exhausted task needs, while a larger worker is away or restarting.
+
+    The controller fails tasks that no worker could ever run."""
+    known = (run.tasks[key] for key in sorted(run.exhausted))
+    waiting = [
+        task for task in known if task.state is TaskState.PENDING and task.lacks and _is_wanted(run, task)
+    ]
+    if not waiting:
+        return ""
+    most = max(lack.limit_bytes for task in waiting for lack in task.lacks)
+    who = ", ".join(dict.fromkeys(task.key.model or task.key.kind for task in waiting))
+    return f"{_WAITING}a worker with more than {most / 2**30:.4g} GiB of memory, which {who} needs"
+
+
+def _is_wanted(run: Run, task: Task) -> bool:
+    model = run.models.get(task.key.model or "")
+    return model is None or not model.is_cut_short
+
+
+def _missing_orders(state: ExperimentState, run: Run) -> str:
+    """The reason why a user-defined search procedure waits."""
+    own = own_procedure(run)
+    if run.search is None or own is None:
+        return ""
+    if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
+        return ""
+    if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
+        return f"{_WAITING}the orders of {own.name}"
+    return f"{_WAITING}a worker that runs search procedures"
+
+
+def _missing_draws(run: Run) -> str:
+    count = len(run.search.open_draws) if run.search is not None else 0
+    return f"{_WAITING}{count} value{'' if count == 1 else 's'} of the sampler" if count else ""
+
+
+def reason_to_wait(told: str, queue_position: QueuePosition | None, otherwise: str = "") -> str:
+    """Return the reason to show for a waiting run.
+
+    Args:
+        told: reason from the experiment's own log (`waiting_for`); it comes first, since it does not depend on others.
+        queue_position: the run's position among all runs.
+        otherwise: text if there is no other reason.
+    """
+    return told or (queue_position.reason if queue_position is not None else "") or otherwise
+
+
+def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
+    """Add the reasons for missing workers (`Troubles.note`, `Troubles.pods`) to a reason to wait for workers."""
+    told = [note] if note else []
+    told += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
+
+
+def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str, str]) -> str:
+    """Describe why a worker is lost.
+
+    Args:
+        status: status in the store; `None` if unknown.
+        words: reason from a log, or empty.
+        troubles: why pods do not start (`Troubles.pods`).
+    """
+    words = words or (status.leaving if status else "")
+    pod = status.record.pod.name if status and status.record.pod else ""
+    why = troubles.get(pod, "")
+    told = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
+    return "; ".join(filter(None, told)) or "it does not report"
+
+
+_WAITING = "waiting for "
+
+
+def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
+    """Return the training partitions that a run still has to read."""
+    if isinstance(run.plan, FitPlan):
+        if not run.has_known_end:
+            return set(run.plan.partitions)  # a new model needs all partitions
+        needed: set[int] = set()
+        for model in run.models.values():
+            if model.state is ModelState.ACTIVE and not model.is_trained:
+                needed.update(model.remaining if model.epoch == model.epochs else run.plan.partitions)
+                if len(needed) == len(run.plan.partitions):
+                    break
+        return needed
+    if isinstance(run.request, EvaluateRequest) and run.request.split == "train":
+        return {task.key.partition or 0 for task in run.counts.pending.values()}
+    return set()
+
+
+def _missing_worker(state: ExperimentState, run: Run) -> str:
+    able = [w for w in state.workers.values() if KIND[run.kind] in w.kinds and not w.is_removed]
+    if not any(worker.is_alive for worker in able):
+        lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
+        return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
+    missing = _missing_makers(state, run) if run.kind == "etl" else _missing_holders(state, run)
+    told = "; ".join(
+        f"{who}, which {'is to make' if run.kind == 'etl' else 'alone holds'} partition {', '.join(partitions)}"
+        for who, partitions in missing.items()
+    )
+    hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
+    return f"{_WAITING}{told}{hint}" if told else ""
+
+
+def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+    """Lost workers and their pending partitions. Any worker can make a removed worker's partitions."""
+    found: dict[str, list[str]] = {}
+    assert isinstance(run.plan, EtlPlan)
+    for task in run.tasks.values():
+        parts = run.plan.splits.get(task.key.split or "", ())
+        owner = state.workers.get(next((p.worker for p in parts if p.partition == task.key.partition), ""))
+        if task.state is TaskState.PENDING and owner and not owner.is_alive and not owner.is_removed:
+            found.setdefault(_described(owner), []).append(f"{task.key.split} {task.key.partition}")
+    return found
+
+
+def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+    """Absent workers and the training partitions that only they hold."""
+    found: dict[str, list[str]] = {}
+    assert isinstance(run.plan, FitPlan | EvaluatePlan)
+    for partition in sorted(needed_partitions(state, run)):
+        holders = [w for w in state.holders(run.plan.dataset, partition) if KIND[run.kind] in w.kinds]
+        if not any(worker.is_alive for worker in holders):
+            volumes = sorted({w.volume for w in state.holders(run.plan.dataset, partition)})
+            who = " or ".join(map(_described, holders)) or " or ".join(
+                f"a worker on volume {volume}" for volume in volumes
+            )
+            found.setdefault(who or _NOBODY, []).append(str(partition))
+    return found
+
+
+_NOBODY = "a worker for ETL (such as run_etl uses) beside one that trains, to make again what no worker holds"
+
+
+_GONE_FOR_GOOD = (
+    "if a worker and its disk are gone for good, `cerebro remove WORKER` has its partitions made again"
+)
+
+
+def _described(worker: Worker) -> str:
+    return f"{worker.name} ({worker.lost})" if worker.lost else worker.name

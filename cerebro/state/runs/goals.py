@@ -1,0 +1,159 @@
+"""Cost, forecast and goal of a fit, as text. Pure."""
+
+from __future__ import annotations
+
+import datetime
+
+from cerebro.contract.events import ForecastMade
+from cerebro.contract.runs import FitRequest, ForecastEnd, Goal
+from cerebro.state.experiment import ExperimentState
+from cerebro.state.reports import state_words
+from cerebro.state.runs.run import Run, RunState
+
+_DAY_S = 86_400.0
+
+
+def goal_of(run: Run) -> Goal:
+    """Return the run's goal."""
+    return run.request.goal if isinstance(run.request, FitRequest) else Goal()
+
+
+def worker_hours(state: ExperimentState, run: Run, now: float) -> float:
+    """Return the hours of training workers since the run began, summed, without pauses and breaks."""
+    if not run.started:
+        return 0.0
+    until = run.ended or now
+    # Workers from before the first run appear in no change; a worker that leaves first was present.
+    first: dict[str, bool] = {}
+    for change in state.worker_changes:
+        first.setdefault(change.worker, change.is_there)
+    there = {w.name for w in state.workers.values() if w.is_alive and w.name not in first}
+    there.update(name for name, is_there in first.items() if not is_there)
+    since = dict.fromkeys(there, run.started)
+    seconds = 0.0
+    for change in state.worker_changes:
+        if change.is_there:
+            since.setdefault(change.worker, change.time)
+        elif change.worker in since:
+            seconds += _there_s(state, run, change.worker, (since.pop(change.worker), change.time))
+    for worker, began in since.items():
+        seconds += _there_s(state, run, worker, (began, until))
+    return seconds / 3600
+
+
+def _there_s(state: ExperimentState, run: Run, worker: str, there: tuple[float, float]) -> float:
+    """Seconds of a worker's presence that count for the run."""
+    known = state.workers.get(worker)
+    if known is None or not known.trains:
+        return 0.0
+    began, ended = max(there[0], run.started), there[1]
+    stood_still = (*run.breaks, *run.pauses)
+    away = sum(max(0.0, min(ended, until) - max(began, since)) for since, until in stood_still)
+    return max(0.0, ended - began - away)
+
+
+def spent(state: ExperimentState, run: Run, now: float) -> str:
+    """Return why to pause a run with a spent budget; empty within budget or after a user resumed it."""
+    budget = goal_of(run).worker_hours
+    if budget is None or worker_hours(state, run, now) < budget:
+        return ""
+    if run.pauses and worker_hours(state, run, run.pauses[-1][0]) >= budget * (1 - 1e-6):
+        return ""
+    return (
+        f"its budget of {budget:g} worker-hours is spent. Resume it to go on without one, or stop it: its models stay "
+        "as they are"
+    )
+
+
+def forecast_lines(run: Run, now: float) -> list[str]:
+    """Describe the forecast; for an ended run, compare it with the end."""
+    if run.ended and not run.is_open:
+        return [*([_truth(run)] if run.forecasts else []), *_missed(run)]
+    if not run.forecasts:
+        return []
+    newest = run.forecasts[-1]
+    end = newest.end
+    count = _workers(newest.workers)
+    verb = "ends" if newest.time + end.p50_s > now else "was to end"
+    lines = [
+        f"forecast: {verb} at {clock(newest.time + end.p50_s, now)}, 9 of 10 by "
+        f"{clock(newest.time + end.p90_s, now)}, with {count}"
+    ]
+    if shortfall := short(run, now):
+        lines.append(shortfall)
+    if newest.advised is not None and newest.advised != newest.workers:
+        other = next((each for each in newest.ends if each.workers == newest.advised), None)
+        if other is not None:
+            done = ", and were asked for" if newest.asked_for else ""
+            lines.append(
+                f"{_workers(newest.advised)} would end it at {clock(newest.time + other.p50_s, now)} instead of "
+                f"{clock(newest.time + end.p50_s, now)}{done}"
+            )
+    return lines
+
+
+def short(run: Run, now: float) -> str:
+    """Return why the allowed workers cannot meet the goal, and the remedy; else an empty text."""
+    newest, goal = run.forecasts[-1] if run.forecasts else None, goal_of(run)
+    if newest is None or newest.allowed is None:
+        return ""
+    told = []
+    if goal.finish_by is not None:
+        told.append(_late(newest, goal.finish_by, newest.allowed, now))
+    if goal.worker_hours is not None:
+        told.append(f"its budget of {goal.worker_hours:g} worker-hours ends before it does")
+    return f"the goal cannot be kept: {', or '.join(filter(None, told))}"
+
+
+def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> str:
+    at = clock(finish_by, now)
+    within = [each for each in newest.ends if each.workers <= allowed]
+    if not within:
+        return ""
+    fastest = min(within, key=lambda each: each.p90_s)
+    if newest.time + fastest.p90_s <= finish_by:
+        return ""
+    enough = [each.workers for each in newest.ends if newest.time + each.p90_s <= finish_by]
+    takes = f"needs {min(enough)} workers" if enough else "cannot be had with more workers"
+    until = clock(newest.time + fastest.p90_s, now)
+    return f"to end by {at} {takes}, or until {until}; {allowed} {'is' if allowed == 1 else 'are'} allowed"
+
+
+def _truth(run: Run) -> str:
+    """Compare the first forecast with the actual end."""
+    first = run.forecasts[0]
+    expected: ForecastEnd = first.end
+    told = (
+        f"forecast: was to end at {clock(first.time + expected.p50_s, run.ended)}, 9 of 10 by "
+        f"{clock(first.time + expected.p90_s, run.ended)}; it"
+    )
+    at = clock(run.ended, run.ended)
+    if run.state is not RunState.FINISHED:  # the forecast was about more work
+        return f"{told} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
+    if lacking := state_words.shortfall(run):
+        return f"{told} ended at {at}; {lacking}"
+    off_s = run.ended - (first.time + expected.p50_s)
+    return f"{told} ended at {at}, {_length(abs(off_s))} {'later' if off_s > 0 else 'sooner'}"
+
+
+def _missed(run: Run) -> list[str]:
+    """Report that a finished run missed its `finish_by`."""
+    finish_by = goal_of(run).finish_by
+    if finish_by is None or run.state is not RunState.FINISHED or run.ended <= finish_by:
+        return []
+    at = clock(finish_by, run.ended)
+    return [f"it was to end by {at} (finish_by), and ended {_length(run.ended - finish_by)} later"]
+
+
+def clock(at: float, now: float) -> str:
+    """Format a time in this machine's zone; add the date beyond half a day from now."""
+    moment = datetime.datetime.fromtimestamp(at).astimezone()
+    return moment.strftime("%H:%M %Z" if abs(at - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z")
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

@@ -1,0 +1,300 @@
+"""Effects of task events on the task, its model, run and worker. Pure.
+
+`cerebro.state.tasks.invariants` checks an event first; an illegal one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cerebro.contract.events import (
+    SubEpochSaved,
+    TaskAsked,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskGivenUp,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.errors import IllegalEventError
+from cerebro.state.models import parallel_plans
+from cerebro.state.models.model import Model
+from cerebro.state.runs.run import Dataset, Run
+from cerebro.state.tasks import commit_events, failure_events, invariants, verifications
+from cerebro.state.tasks.invariants import Members
+from cerebro.state.tasks.task import UNCOUNTED, Task, TaskEvent, TaskState
+from cerebro.state.workers import Ended, Worker
+
+
+class _Concerned(NamedTuple):
+    """The objects of an event. `model` is set for training and validation; `worker` leads the gang, if any."""
+
+    run: Run
+    task: Task
+    worker: Worker
+    model: Model | None
+    members: Members
+
+
+def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: Mapping[str, Dataset]) -> None:
+    """Apply a task event of `run`.
+
+    Raises:
+        IllegalEventError: it does not fit.
+    """
+    concerned = _concerned(event, run, workers)
+    match event:
+        case TaskAssigned():
+            _assign(event, concerned, datasets)
+        case TaskStarted():
+            _begin(event, concerned)
+        case TaskCommitted() | TaskFailed() | TaskRevoked():
+            _close(event, concerned, datasets, workers)
+            _see_end(event, concerned, workers)
+            if isinstance(event, TaskCommitted):
+                _see_audit(event, concerned, workers)
+        case SubEpochSaved() | TaskAsked():
+            _go_on(event, concerned)
+
+
+def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Concerned:
+    """Find the objects of an event that fits its task."""
+    task = run.tasks.get(event.task) or run.find(event.task)
+    task.check(event)
+    worker = _known(workers, event, event.worker)
+    source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
+    members: Members = ((worker, source.devices),)
+    if source.others:
+        members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
+    # A verification does not affect its model.
+    is_models = task.key.model and task.key.kind != "audit"
+    return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
+
+
+def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:
+    if name not in workers:
+        raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {name}")
+    return workers[name]
+
+
+def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, Dataset]) -> None:
+    run, task, worker, model, members = concerned
+    dataset = datasets.get(run.plan.dataset) if run.plan else None
+    invariants.check_assignment(event, task.key, run, members, model=model, dataset=dataset)
+    run.tasks[event.task] = run.open[event.task] = task
+    run.is_fresh = False
+    if task.key.kind == "etl" and run.kind != "etl":
+        run.remade[event.task] = task
+    for member, devices in members:
+        member.open_tasks[event.task] = devices
+    if model and task.key.kind == "train":
+        model.busy, model.given = event.task, event.terms
+    task.assign(event, worker.name)
+    run.see_task(event.task, task)
+
+
+def _begin(event: TaskStarted, concerned: _Concerned) -> None:
+    run, task, _, model, members = concerned
+    invariants.check_start(event, members)
+    if model and task.key.kind == "train":
+        run.origin = min(run.origin, event.time)
+        is_saved = model.savepoint_of(event.task) is not None
+        model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
+    task.start(event)
+    _see_worked(run, task, event.time)
+
+
+def _go_on(event: SubEpochSaved | TaskAsked, concerned: _Concerned) -> None:
+    run, task, _, model, _ = concerned
+    if isinstance(event, TaskAsked):
+        task.attempts[-1].asked = event.time
+        return
+    if model is None or task.key.kind != "train":
+        raise IllegalEventError(f"savepoint of {event.task}, which is no sub-epoch of training")
+    model.save(event.task, event.attempt, event.savepoint)
+    run.worked = event.time
+
+
+def _close(
+    event: TaskCommitted | TaskFailed | TaskRevoked,
+    concerned: _Concerned,
+    datasets: Mapping[str, Dataset],
+    workers: Mapping[str, Worker],
+) -> None:
+    run, task, worker, model, members = concerned
+    # Read before the task changes: an attempt that never ran has read no savepoint.
+    is_running = task.state is TaskState.RUNNING
+    trainee = model if task.key.kind == "train" else None
+    for member, _ in members:
+        del member.open_tasks[event.task]
+        member.left.discard(event.task)
+    del run.open[event.task]
+    if model and model.busy == event.task:
+        model.busy = None
+    if not isinstance(event, TaskRevoked):  # the controller wrote the event, not a worker
+        _see_worked(run, task, event.time)
+    match event:
+        case TaskCommitted():
+            task.commit(event)
+            run.volume_pauses = 0
+            _see_work(run, task)
+            commit_events.commit(
+                event, run, task, worker=worker, model=model, datasets=datasets, workers=workers
+            )
+        case TaskFailed():
+            again = model is not None and is_running and failure_events.judge_savepoint(event, model)
+            again = again or _is_to_be_confirmed(event, run, task)
+            may_go_on = trainee is not None and not again and not event.failure.is_final
+            goes_on = (
+                may_go_on and trainee is not None and parallel_plans.judge(event.failure, run, task, trainee)
+            )
+            task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
+            _see_work(run, task)
+            is_given_back = event.failure.kind is FailureKind.PREEMPTED
+            newest = task.attempts[-1]
+            # In a gang another worker may be draining; it reports that itself.
+            worker.is_ending |= is_given_back and newest.asked is None and not newest.others
+            is_device = event.failure.kind is FailureKind.DEVICE
+            # For machine failures the task's message has the count.
+            failure_events.fail((is_device and task.failure) or event.failure, run, task, model)
+        case TaskRevoked():
+            if model is not None and is_running:
+                failure_events.judge_savepoint(event, model)
+            goes_on = False
+            if is_running and event.loss is FailureKind.OUT_OF_MEMORY and trainee is not None:
+                killed = Failure(kind=event.loss, message=event.reason, place="host")
+                goes_on = parallel_plans.judge(killed, run, task, trainee)
+            elif is_running and len(members) > 1 and trainee is not None and event.loss is FailureKind.CRASH:
+                lost = Failure(kind=FailureKind.MEMBER_LOST, message=event.reason)
+                goes_on = parallel_plans.judge(lost, run, task, trainee)
+            task.revoke(event, run.max_attempts, goes_another_way=goes_on)
+            _see_work(run, task)
+            if task.state is TaskState.FAILED and task.failure is not None:
+                failure_events.fail(task.failure, run, task, model)
+    if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
+        # It has priority: training the model elsewhere would discard the savepoint.
+        task.keep_savepoint()
+    run.see_task(event.task, task)
+    if task.exhausted and task.key.kind != "audit":
+        is_done = task.state is TaskState.COMMITTED
+        (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
+    # Within an epoch the counts of a model don't change.
+    if model and (
+        task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
+    ):
+        run.see_model(model)
+
+
+def give_up(event: TaskGivenUp, run: Run) -> None:
+    """Apply that no worker has the memory a task needs; ignore outdated events."""
+    task = run.tasks.get(event.task)
+    if task is None or (task.state, task.attempt) != (TaskState.PENDING, event.attempt):
+        return
+    model = run.models.get(task.key.model or "")
+    if model is not None and model.is_cut_short:
+        return
+    lack = task.lacks[-1] if task.lacks else None
+    failure = Failure(
+        kind=FailureKind.OUT_OF_MEMORY,
+        message=event.reason,
+        traceback=task.failure.traceback if task.failure else "",
+        place=lack.place if lack else None,
+        peak_bytes=lack.peak_bytes if lack else 0,
+        limit_bytes=lack.limit_bytes if lack else 0,
+    )
+    if model is not None and task.key.kind == "train":
+        parallel_plans.strike_last(failure, run, task, model)
+    task.give_up(failure)
+    failure_events.fail(failure, run, task, model)
+    run.see_task(event.task, task)
+    if model is not None:
+        run.see_model(model)
+
+
+def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
+    """Whether to repeat a task elsewhere: a broken device may raise the same error.
+
+    Once per run, so errors in user code appear early."""
+    is_users = event.failure.kind is FailureKind.USER_ERROR
+    is_last = task.failures + 1 >= run.max_attempts
+    is_over = is_last or event.failure.is_final
+    if not (is_users and event.failure.may_be_device) or is_over or run.doubted:
+        return False
+    run.doubted = event.task
+    return True
+
+
+def _see_end(
+    event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, workers: Mapping[str, Worker]
+) -> None:
+    """Record for the workers how the attempt ended, as evidence of broken machines."""
+    run, task, worker, _, members = concerned
+    if isinstance(event, TaskRevoked):
+        return
+    model = task.key.model or ""
+    if isinstance(event, TaskCommitted):
+        for member, _ in members:
+            member.ended.append(Ended(event.time, event.task, model))
+        for name in {*task.doubts} - {member.name for member, _ in members}:
+            # The machine was at fault: the same code has committed elsewhere.
+            found = [each for each in workers[name].ended if each.task == event.task and each.is_doubtful]
+            for each in found:
+                workers[name].ended.append(each._replace(time=event.time, is_device=True))
+        if run.doubted == event.task:
+            run.doubted = ""
+        task.doubts = ()
+        return
+    if event.failure.kind in UNCOUNTED or event.failure.kind in _NOT_HERE:
+        return
+    is_device = event.failure.kind is FailureKind.DEVICE
+    at = _of_rank(event.failure.rank, members) or worker
+    at.has_failures = True
+    rule = event.failure.rule
+    is_certain = is_device and rule is not None and rule.action == "quarantine"
+    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain))
+
+
+_NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})
+"""Failure kinds that say nothing about the worker."""
+
+
+def _of_rank(rank: int | None, members: Members) -> Worker | None:
+    """The gang's worker with this rank."""
+    for member, devices in members:
+        if rank is None or rank < len(devices):
+            return member if rank is not None else None
+        rank -= len(devices)
+    return None
+
+
+def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
+    """Start a verification, or record its result."""
+    run, task, _, model, _ = concerned
+    if task.key.kind == "audit":
+        verifications.see_redo(run.audits, event, workers)
+    elif task.key.kind == "train" and model is not None and run.fit_request.verify and run.plan is not None:
+        verifications.see_commit(
+            run.audits,
+            task,
+            model,
+            seed=run.fit_request.seed,
+            share=run.fit_request.verify,
+            dataset=run.plan.dataset,
+            committed=run.counts.sub_epochs,
+            workers=workers,
+        )
+
+
+def _see_worked(run: Run, task: Task, at: float) -> None:
+    # An ETL container may run search tasks while no worker trains.
+    if task.key.kind != "search":
+        run.worked = at
+
+
+def _see_work(run: Run, task: Task) -> None:
+    newest = task.attempts[-1]
+    if newest.started < run.first_work and task.key.kind == "train" and newest.has_run:
+        run.first_work = min(run.first_work, newest.started + newest.start_s)

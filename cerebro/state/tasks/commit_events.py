@@ -1,0 +1,124 @@
+"""Effects of a commit beyond its task: on model, run and data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.search_questions import SearchAnswer
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.model import Model
+from cerebro.state.runs.run import Dataset, Run
+from cerebro.state.runs.search_log import SearchLog
+from cerebro.state.tasks import measurements
+from cerebro.state.tasks.task import Task, TaskState
+from cerebro.state.workers import Worker
+
+
+def commit(
+    event: TaskCommitted,
+    run: Run,
+    task: Task,
+    *,
+    worker: Worker,
+    model: Model | None,
+    datasets: Mapping[str, Dataset],
+    workers: Mapping[str, Worker],
+) -> None:
+    """Apply the commit of `task` by `worker`.
+
+    Args:
+        model: the model it trains or validates, if any.
+        workers: all workers, including `worker`.
+    """
+    result = event.result
+    match task.key.kind:
+        case "train" if model:
+            _train(event, run, task, model, workers)
+        case "valid" if model:
+            model.validate(task.key.epoch or 0, result.metrics)
+        case "etl":
+            _make(result, run, task, worker, datasets)
+        case "fitting" if run.plan:
+            made = datasets[run.plan.dataset]
+            made.fitted, made.was_fitted = result.fitted, True
+            task.result = result
+        case "inspect" | "trial":
+            measurements.commit(result, run, task)
+        case "audit":
+            pass  # `audits.see_redo` handles it, since workers are concerned
+        case "search" if run.search:
+            _answer(result, run, run.search, task)
+        case _:
+            task.result = result
+    if model:
+        _require_metric(run, task, model, result.metrics)
+        run.settle(model)
+
+
+def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
+    """Fail a model whose results lack the run's metric."""
+    if not isinstance(run.request, FitRequest) or run.request.metric in returned:
+        return
+    if run.is_validated:
+        is_there = task.key.kind != "valid"
+    else:
+        is_there = task.key.kind != "train" or run.request.metric in model.returns
+    if is_there:
+        return
+    metric, source = run.request.metric, "test" if run.is_validated else "train"
+    message = (
+        f"metric {metric!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which returned: "
+        f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another `metric`"
+    )
+    model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
+    run.see_model(model)
+
+
+def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Mapping[str, Worker]) -> None:
+    key, result = task.key, event.result
+    if result.checkpoint is None or key.epoch is None or key.partition is None:
+        return
+    # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
+    for epoch in model.unreadable:
+        run.validation(model, epoch).state = TaskState.FAILED
+    model.unvalidated |= model.unreadable
+    model.unreadable.clear()
+    attempt = task.attempts[-1]
+    visit = Visit.of(
+        epoch=key.epoch,
+        partition=key.partition,
+        attempt=attempt,
+        result=result,
+        checkpoint=result.checkpoint,
+    )
+    run.add(model, visit, workers)
+    model.warn(result.warnings)
+    if len(task.attempts) == 1:
+        # The visit has all the facts.
+        del run.tasks[event.task]
+
+
+def _answer(result: TaskResult, run: Run, search: SearchLog, task: Task) -> None:
+    if not search.answer(task.key.question or "", result.answer or SearchAnswer()):
+        task.reopen()
+        message = f"{task.attempts[-1].worker} did not answer the question that it was asked"
+        search.failures[str(task.key)] = Failure(kind=FailureKind.USER_ERROR, message=message)
+
+
+def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Mapping[str, Dataset]) -> None:
+    key = task.key
+    if run.plan is None or key.split is None or key.partition is None:
+        return
+    made = datasets[run.plan.dataset]
+    made.rows[key.split, key.partition] = result.rows
+    made.failed_rows[key.split, key.partition] = result.rows_failed
+    if key.split == "train":
+        worker.replicas.add((run.plan.dataset, key.partition))
+    task.result = result
+    if run.kind != "etl":
+        # Another worker may need a replica later.
+        task.reopen()
+        run.planned = None

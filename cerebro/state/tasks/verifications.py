@@ -1,0 +1,374 @@
+"""Verification: sub-epochs re-executed by another worker and compared. Pure.
+
+Hopping makes it possible: each sub-epoch starts from an immutable checkpoint; another worker may have the partition.
+A difference means that one worker is faulty or that the code is not deterministic; a third worker decides. The result
+of a re-execution never becomes a model's state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.records import COMPUTES, Hyperparameters
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.model import Model
+from cerebro.state.tasks.keys import TaskKey
+from cerebro.state.tasks.task import Task
+from cerebro.state.workers import Ended, Worker
+
+TOLERANCE = 1e-3
+"""Relative difference below which metrics are equal, on GPUs and between kinds of devices."""
+MOST_UNCLEAR = 2
+"""Limit of open disagreements, and of disagreements without a faulty worker.
+
+The first limit delays new verifications. The second ends them: nondeterministic code would accuse every machine."""
+
+
+class AuditState(StrEnum):
+    """State of a verification."""
+
+    WAITING = "waiting"  # for a re-execution
+    EQUAL = "equal"  # the re-execution agrees
+    DIFFERS = "differs"  # a third worker must decide
+    JUDGED = "judged"  # decided: `Audit.wrong`, or no worker
+    DROPPED = "dropped"  # cancelled: `Audit.note`
+
+
+OPEN = frozenset({AuditState.WAITING, AuditState.DIFFERS})
+
+
+class Redo(NamedTuple):
+    """One re-execution of a sub-epoch."""
+
+    worker: str
+    is_exact: bool
+    differences: tuple[str, ...]
+    digest: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(kw_only=True)
+class Audit:
+    """Verification of one committed sub-epoch.
+
+    Attributes:
+        sub_epoch: its key.
+        number: sub-epochs its model had trained before.
+        visit: its result.
+        before: checkpoint it started from; `None` for the first.
+        hyperparams: hyperparameters in use.
+        arithmetic: `arithmetic_of` its worker.
+        drawn_after: committed sub-epochs of the run at selection.
+        wrong: the faulty worker, if known.
+        note: further findings, for people.
+    """
+
+    sub_epoch: TaskKey
+    number: int
+    visit: Visit
+    before: CheckpointRef | None
+    hyperparams: Hyperparameters
+    arithmetic: str
+    drawn_after: int
+    state: AuditState = AuditState.WAITING
+    redos: list[Redo] = field(default_factory=list)
+    wrong: str = ""
+    note: str = ""
+    is_over: bool = False
+    """True if the run ended before a third worker could decide."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if a re-execution is due."""
+        return self.state in OPEN and not self.is_over
+
+    @property
+    def next_key(self) -> TaskKey:
+        """Key of the next re-execution."""
+        return self.sub_epoch._replace(kind="audit", redo=len(self.redos) + 1)
+
+    @property
+    def seen_by(self) -> frozenset[str]:
+        """Workers that have computed the sub-epoch; the next one must differ."""
+        return frozenset({self.visit.worker, *(redo.worker for redo in self.redos)})
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Checkpoints it needs while open."""
+        return frozenset({self.visit.file, *([self.before.name] if self.before else [])})
+
+
+@dataclass(kw_only=True)
+class Audits:
+    """Verifications of a run, by sub-epoch key, in the order of selection.
+
+    Attributes:
+        unaudited: reason -> number of selected sub-epochs that cannot be verified.
+    """
+
+    known: dict[str, Audit] = field(default_factory=dict)
+    unaudited: dict[str, int] = field(default_factory=dict)
+    unblamed: int = 0
+    """Decided verifications without a faulty worker."""
+    _open: dict[str, Audit] = field(default_factory=dict)
+    """Open verifications, a small part of `known`."""
+
+    def open(self) -> Iterator[Audit]:
+        """Yield the open verifications."""
+        if not self.is_hopeless:
+            yield from self._open.values()
+
+    def of(self, key: TaskKey) -> Audit | None:
+        """Return the open verification with this key for its next re-execution."""
+        audit = self.get(key)
+        return audit if audit is not None and audit.is_open and audit.next_key == key else None
+
+    def get(self, key: TaskKey) -> Audit | None:
+        """Return the verification for a re-execution's key, even a cancelled one."""
+        return self.known.get(str(_sub_epoch_of(key)))
+
+    def needed(self, model: str, *, but: Audit | None = None) -> set[str]:
+        """Return the checkpoints of a model that open verifications except `but` need."""
+        of_model = (audit for audit in self.open() if audit.sub_epoch.model == model and audit is not but)
+        return {name for audit in of_model for name in audit.files}
+
+    def due(self) -> Iterator[Audit]:
+        """Yield verifications to schedule, disagreements first."""
+        differing = [audit for audit in self.open() if audit.state is AuditState.DIFFERS]
+        yield from differing
+        if len(differing) < MOST_UNCLEAR:
+            yield from (audit for audit in self.open() if audit.state is AuditState.WAITING)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if disagreements without a faulty worker suggest nondeterministic code."""
+        return self.unblamed >= MOST_UNCLEAR
+
+    def draw(self, audit: Audit) -> None:
+        """Add a verification."""
+        self.known[str(audit.sub_epoch)] = self._open[str(audit.sub_epoch)] = audit
+
+    def settle(self, audit: Audit) -> None:
+        """Update the counts after a change of state."""
+        if not audit.is_open:
+            self._open.pop(str(audit.sub_epoch), None)
+            self.unblamed += audit.state is AuditState.JUDGED and not audit.wrong
+
+    def drop(self, sub_epoch: TaskKey, note: str) -> None:
+        """Cancel a verification, for example because its sub-epoch is trained again."""
+        audit = self.known.get(str(sub_epoch))
+        if audit is not None and audit.is_open:
+            audit.state, audit.note = AuditState.DROPPED, note
+            self.settle(audit)
+
+    def end(self) -> None:
+        """Close open verifications when the run ends; cancel the ones not begun."""
+        for audit in list(self._open.values()):
+            if audit.state is AuditState.WAITING:
+                self.drop(
+                    audit.sub_epoch, "not done: no other worker had the time for it before the run ended"
+                )
+            audit.is_over = True
+            self._open.pop(str(audit.sub_epoch), None)
+
+
+def is_drawn(seed: int, sub_epoch: TaskKey, share: float) -> bool:
+    """Return True if a sub-epoch is selected; depends only on seed, run and sub-epoch."""
+    digest = hashlib.sha256(f"audit/{seed}/{sub_epoch}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def see_commit(
+    audits: Audits,
+    task: Task,
+    model: Model,
+    *,
+    seed: int,
+    share: float,
+    dataset: str,
+    committed: int,
+    workers: Mapping[str, Worker],
+) -> None:
+    """Select a committed sub-epoch for verification or not; call it after the model has it.
+
+    Args:
+        committed: sub-epochs of the run, including this one.
+    """
+    sub_epoch = task.key
+    if (
+        not share
+        or str(sub_epoch) in audits.known
+        or audits.is_hopeless
+        or not is_drawn(seed, sub_epoch, share)
+    ):
+        return
+    visit, number = model.visits[-1], len(model.visits) - 1
+    why = "ran out of memory before it was trained" if task.exhausted else ""
+    if why := why or _unfit(audits, model, visit, dataset, workers):
+        audits.unaudited[why] = audits.unaudited.get(why, 0) + 1
+        return
+    audits.draw(
+        Audit(
+            sub_epoch=sub_epoch,
+            number=number,
+            visit=visit,
+            before=model.visits[number - 1].checkpoint if number else None,
+            hyperparams=model.hyperparams_of(number),
+            arithmetic=arithmetic_of(workers[visit.worker]),
+            drawn_after=committed,
+        )
+    )
+
+
+def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
+    """Why a sub-epoch cannot be verified, or an empty string."""
+    if visit.parallel_plan is not None or visit.others:
+        return "trained by a parallel plan, or by several workers"
+    if not visit.cores:
+        return "its number of threads is not known"
+    if model.inherited and len(model.visits) - 1 == model.inherited:
+        return "began with the checkpoint of another model"
+    if any(audit.sub_epoch.model == model.id for audit in audits.open()):
+        return "another sub-epoch of the model waited to be audited"
+    if not any(may_redo(w, dataset, visit.partition) for w in workers.values() if w.name != visit.worker):
+        return "no other worker held the partition"
+    return ""
+
+
+def may_redo(worker: Worker, dataset: str, partition: int) -> bool:
+    """Return True if a worker can re-execute a sub-epoch on this partition."""
+    return worker.is_alive and "audit" in worker.kinds and (dataset, partition) in worker.replicas
+
+
+def is_exact(audit: Audit, worker: Worker) -> bool:
+    """Return True if a worker computes the same bits as the original worker."""
+    return bool(audit.arithmetic) and audit.arithmetic == arithmetic_of(worker)
+
+
+def arithmetic_of(worker: Worker) -> str:
+    """Return the worker's class of bit-identical processors; empty for GPUs and if unknown."""
+    if worker.device is None or worker.device.kind != "cpu":
+        return ""
+    return next((kind for kind in worker.kinds if kind.startswith(COMPUTES)), "")
+
+
+# --- results of re-executions ---------------------------------------------------------------------
+
+
+def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]) -> None:
+    """Compare a committed re-execution and record the findings for the workers."""
+    key, outcome = TaskKey.parse(event.task), event.result.audit
+    audit = audits.of(key)
+    if audit is None or outcome is None:
+        return
+    redo = Redo(
+        event.worker, outcome.is_exact, outcome.differences, outcome.digest, dict(event.result.metrics)
+    )
+    audit.redos.append(redo)
+    if len(audit.redos) == 1:
+        audit.state = AuditState.DIFFERS if redo.differences else AuditState.EQUAL
+        audits.settle(audit)
+        if redo.differences:
+            audit.note = f"differs in {_named(redo.differences)}"
+            for name in (audit.visit.worker, redo.worker):
+                _doubt(workers, name, event, audit)
+        return
+    audit.state = AuditState.JUDGED
+    audit.wrong, audit.note = judged(audit)
+    audits.settle(audit)
+    if audit.wrong in workers:
+        failure = _failure(audit, f"an audit found that it computes wrongly: {audit.sub_epoch}: {audit.note}")
+        _tell(
+            workers[audit.wrong],
+            Ended(
+                event.time, event.task, audit.sub_epoch.model or "", failure, is_device=True, is_certain=True
+            ),
+        )
+
+
+def judged(audit: Audit) -> tuple[str, str]:
+    """Return the faulty worker, if known, and the findings, for a sub-epoch computed three times."""
+    first, second = audit.redos
+    where = f"differs in {_named(first.differences)}"
+    is_as_committed, is_as_first = not second.differences, _agree(first, second)
+    if is_as_committed and is_as_first:
+        return "", f"{where} on {first.worker}; {second.worker} agrees with both, up to {TOLERANCE:g}"
+    if not (is_as_committed or is_as_first):
+        return (
+            "",
+            f"{where}; done three times, it came out otherwise each time: the code does not repeat itself",
+        )
+    if is_as_committed:
+        return first.worker, (
+            f"{first.worker} computed wrongly when it did the sub-epoch again ({where}): {second.worker} agrees with "
+            f"{audit.visit.worker}, which trained it"
+        )
+    if audit.visit.resumed_rows:
+        return "", (
+            f"{where}; the sub-epoch went on from a savepoint, and done again without one it comes out as on "
+            f"{first.worker} and {second.worker}: the code keeps something that its savepoints lack"
+        )
+    return audit.visit.worker, (
+        f"{audit.visit.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
+        f"{second.worker} "
+        f"agree. What {audit.sub_epoch.model} has learned since then comes from it"
+    )
+
+
+def see_failure(audits: Audits, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
+    """Record the failure of a re-execution; it affects only the verification."""
+    if is_final or failure.kind in (FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY):
+        audits.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
+
+
+def apart(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
+    """Return the metrics that differ by more than `TOLERANCE` or are missing on one side."""
+    return [
+        name
+        for name in {**first, **second}
+        if not (
+            name in first
+            and name in second
+            and math.isclose(first[name], second[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE**2)
+        )
+    ]
+
+
+def _agree(first: Redo, second: Redo) -> bool:
+    if first.is_exact and second.is_exact:
+        return bool(first.digest) and first.digest == second.digest
+    return not apart(first.metrics, second.metrics)
+
+
+def _sub_epoch_of(key: TaskKey) -> TaskKey:
+    return key._replace(kind="train", redo=None)
+
+
+def _named(names: Collection[str], most: int = 3) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
+def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit: Audit) -> None:
+    """Have both workers check their machines, since one is faulty."""
+    if name in workers:
+        other = audit.redos[0].worker if name == audit.visit.worker else audit.visit.worker
+        failure = _failure(audit, f"{audit.sub_epoch} {audit.note} when {name} and {other} do it")
+        _tell(workers[name], Ended(event.time, event.task, audit.sub_epoch.model or "", failure))
+
+
+def _tell(worker: Worker, ended: Ended) -> None:
+    worker.has_failures = True
+    worker.ended.append(ended)
+
+
+def _failure(audit: Audit, message: str) -> Failure:
+    return Failure(kind=FailureKind.DEVICE, message=message, may_be_device=True)

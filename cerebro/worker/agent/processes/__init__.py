@@ -1,0 +1,1 @@
+"""Child processes as the agent sees them: started, spoken to, ended."""

@@ -1,0 +1,1 @@
+"""The child process that runs user code: task loop, messages to the agent, sandbox."""

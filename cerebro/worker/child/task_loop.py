@@ -1,0 +1,361 @@
+"""The child process: runs user code through a handler, one task after another, and reports results.
+
+To its agent it is one process. In fact there are two: one imports modules and forks the other for user code
+(`forking`). The child has neither a token nor a connection to the store. Exceptions in user code become a
+typed `Failure`; the agent reports a process that dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import TypeAdapter
+
+from cerebro import errors
+from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
+from cerebro.keras.backend import CORES
+from cerebro.runtime.isolation.metadata_guard import Supervisor
+from cerebro.runtime.tracebacks import line_of, text_of
+from cerebro.runtime.usage import memory
+from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error, volume_errors_named
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.child import forking, lost_access, stacks
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.context import BaseHandler, Context
+from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.child.sandbox import Sandbox
+from cerebro.worker.child.task_processes import Depth, ForkHazards, TaskProcesses, has_children
+from cerebro.worker.health.device_errors import Blame, blame
+
+_BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
+
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (errors.NotApplicableError, FailureKind.NOT_APPLICABLE),
+    (errors.CheckpointCorruptError, FailureKind.CHECKPOINT),
+    (errors.StorageFullError, FailureKind.STORAGE_FULL),
+    (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
+    (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
+    (errors.VolumeError, FailureKind.UNAVAILABLE),  # with the path: it does not count for the task
+    (errors.ShardCorruptError, FailureKind.DATA),
+    (errors.RowError, FailureKind.DATA),
+    (errors.DataError, FailureKind.DATA),
+    (errors.LocatorError, FailureKind.DATA),
+    (errors.MetadataError, FailureKind.DATA),
+    (errors.DeviceError, FailureKind.DEVICE),
+    (errors.RetryableError, FailureKind.CRASH),
+    (MemoryError, FailureKind.OUT_OF_MEMORY),
+)
+"""Failure kinds by exception. The first match counts; all others are errors of user code."""
+
+_MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
+_MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
+
+
+_NICE_END = 19
+"""Niceness of a process that is freeing its memory."""
+
+
+def failure_of(
+    error: BaseException, *, has_gpu: bool = False, roots: Sequence[Path] = (), may_deny: bool = True
+) -> Failure:
+    """Convert any exception to a `Failure`, with only user code's frames if it has some.
+
+    Args:
+        has_gpu: True if the task has a GPU.
+        roots, may_deny: see `platform_error`.
+    """
+    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
+    if (
+        kind is FailureKind.USER_ERROR
+        and (found := platform_error(error, roots, may_deny=may_deny)) is not None
+    ):
+        return failure_of(found)
+    message = _message(error)
+    place = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
+    if place is not None:
+        kind = FailureKind.OUT_OF_MEMORY
+    fault = blame(error, has_gpu=has_gpu) if kind in _MAY_BE_OF_DEVICE else Blame.CODE
+    if fault is Blame.DEVICE:
+        kind = FailureKind.DEVICE
+    needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
+    is_of_volume = isinstance(error, errors.StorageFullError | errors.VolumeError | errors.ShardCorruptError)
+    volume = getattr(error, "path", "") if is_of_volume else ""
+    if isinstance(error, errors.ShardCorruptError) and volume:
+        kind = FailureKind.UNAVAILABLE  # another worker may have a good replica; otherwise the run pauses
+    rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
+    return Failure(
+        kind=kind,
+        message=message,
+        traceback=text_of(error),
+        needs_bytes=needs,
+        volume=volume,
+        rows_failed=rows_failed,
+        place=place,
+        peak_bytes=_peak_bytes(error, place),
+        may_be_device=kind is FailureKind.USER_ERROR and fault is Blame.UNSURE,
+    )
+
+
+def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
+    """Return the peak of the exhausted memory; for a device, as noted by its handler."""
+    if place == "device":
+        return int(getattr(error, "peak_gpu_bytes", 0))
+    return memory.peak_bytes() if place == "host" else 0
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"user code called exit({line_of(error).removeprefix('SystemExit').removeprefix(': ')})"
+    if isinstance(error, Exception):
+        return line_of(error)
+    return f"{line_of(error)} (user code raised what is no Exception, and is meant to end a program)"
+
+
+class Child:
+    """Serves an agent: several tasks with the same user code, or a single task.
+
+    Args:
+        code: hash of the user code; "" takes the first task's code.
+    """
+
+    def __init__(
+        self, channel: Channel, context: Context, handler: BaseHandler, sandbox: Sandbox, code: str = ""
+    ) -> None:
+        self._channel, self._context, self._handler = channel, context, handler
+        self._sandbox, self._limits = sandbox, limits()
+        context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
+        self._code = code
+
+    def serve(self) -> bytes:
+        """Run tasks until one needs another process.
+
+        Returns:
+            Unread bytes for the next process, which runs other user code; empty after the agent has gone.
+        """
+        self._channel.send({"is": "ready"})
+        while (message := self._next()) is not None:
+            if not self._is_for(message):
+                return self._channel.left(message)
+            self._code = message["body"]["code"]
+            self._channel.send(self._run(message))
+        return b""
+
+    def serve_one(self, parent: Channel) -> None:
+        """Run one task, then notify the parent, which passes the agent's channel to the next fork."""
+        message = self._next()
+        if message is None:
+            parent.send({"is": "end"})
+            return
+        if not self._is_for(message):
+            parent.send({"is": "other", "unread": self._channel.left(message).decode()})
+            return
+        self._context.on_preload = lambda body: parent.send({"is": "preload", "body": body})
+        answer = self._run(message)
+        # The agent must receive this failure before other ranks report a lost peer.
+        is_urgent = answer["is"] == "failed" and self._context.ranks is not None
+        # Report a measurement after its device is free, and a task after its processes have ended.
+        is_told_late = message["body"].get("kind") in MEASURING or has_children()
+        if is_told_late and not is_urgent:
+            unread = self._channel.left({"do": "answer", "answer": answer})
+        else:
+            self._channel.send(answer)
+            unread = self._channel.left()
+        is_first_to_end = is_told_late or self._context.has_gpu
+        over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
+        parent.send(over | {"is_first_to_end": is_first_to_end})
+        if not is_first_to_end:
+            with suppress(OSError):
+                os.nice(_NICE_END)  # the next task goes first
+
+    def _next(self) -> dict[str, Any] | None:
+        """Return the next request to run a task; `None` after the agent has gone."""
+        while (message := self._channel.receive()) is not None:
+            if message["do"] == "preload":
+                self._context.on_preload(message["body"])
+            elif message["do"] == "rest":
+                self._handler.rest()
+            elif message["do"] == "answer":
+                self._channel.send(message["answer"])
+            elif message["do"] == "run":
+                return message
+        return None
+
+    def _is_for(self, message: dict[str, Any]) -> bool:
+        """True if the task may run in this process: same user code, same sandbox."""
+        if self._code not in ("", message["body"]["code"]):
+            return False
+        if self._sandbox.admits(message["body"]):
+            return True
+        # The agent assumes that this process has the code.
+        message["codes"] = self._context.codes | message["codes"]
+        return False
+
+    def _run(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer = self._answer(message)
+        # User code may have turned the preemption into a result or another error.
+        return {"is": "preempted"} if self._context.has_raised else answer
+
+    def _failure_of(self, error: BaseException) -> Failure:
+        roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
+        failure = failure_of(error, has_gpu=self._context.has_gpu, roots=roots, may_deny=not is_sandboxed)
+        if failure.kind is FailureKind.UNAVAILABLE and (changed := lowered_limit(error, self._limits)):
+            told = {"kind": FailureKind.USER_ERROR, "volume": "", "message": f"{changed}: {failure.message}"}
+            return failure.model_copy(update=told)
+        failure = self._sandbox.told(failure)
+        if restored := lost_access.restore(error, self._context.volumes.roots):
+            return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
+        return failure
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._context.begin(message["asked"], message.get("ranks"))
+        try:
+            # Learn first: the agent assumes that the code is known, even if the rest fails.
+            self._context.learn(message["codes"])
+            _redirect(Path(message["log"]))
+            self._sandbox.enter(message["body"])
+            body = _BODY.validate_python(message["body"])
+            is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
+            result = self._handler.handle(body, message["attempt"])
+            if is_counted:
+                result = result.model_copy(update={"peak_bytes": memory.peak_bytes()})
+            return {"is": "done", "result": result.model_dump(mode="json")}
+        except errors.PreemptedError as error:
+            _print(f"left in its middle: {line_of(error)}")
+            if not self._context.has_raised:
+                _print(text_of(error))
+            return {"is": "preempted"}
+        except BaseException as error:  # noqa: BLE001 - outermost frame: any exception of user code becomes a failure
+            at, failure = time.monotonic(), self._failure_of(error)
+            _print(failure.text)
+            said = {"is": "failed", "failure": failure.model_dump(mode="json")}
+            return said if self._context.ranks is None else said | {"at": at}
+        finally:
+            _flush()
+
+
+def _task_processes(
+    channel: Channel, context: Context, make_handler: Callable[[Context], BaseHandler], sandbox: Sandbox
+) -> TaskProcesses:
+    def run_one(parent: Channel, code: str) -> None:
+        context.forked = time.monotonic()
+        handler = make_handler(context)
+        while (message := parent.receive()) is not None and message["do"] == "preload":
+            handler.preload(_BODY.validate_python(message["body"]))
+        if message is None:
+            return
+        stacks.offer()
+        context.learn(message["codes"])
+        channel.put_back(message["unread"].encode())
+        Child(channel, context, handler, sandbox, code).serve_one(parent)
+
+    def prepare(message: dict[str, Any], depth: Depth) -> str:
+        context.learn(message["codes"])
+        _redirect(Path(message["log"]))
+        sandbox.enter(message["body"])
+        if depth is Depth.NOTHING:
+            return ""
+        before = ForkHazards.now()
+        with stacks.offered():
+            body = _BODY.validate_python(message["body"])
+            context.prepare(body, initialises=depth is Depth.INITIALISED)
+        return before.added()
+
+    return TaskProcesses(channel, context, prepare, run_one)
+
+
+def _redirect(path: Path) -> None:
+    """Send all output of user code, including native libraries, to the attempt's log.
+
+    Raises:
+        VolumeError, StorageFullError: the log cannot be written.
+    """
+    _flush()
+    try:
+        with volume_errors_named(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as cause:
+        raise errors.VolumeError.at(
+            f"the log of the attempt, {path}, cannot be written: {cause}", path
+        ) from cause
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    if target > 2:  # user code may have closed 1 or 2, which freed their numbers
+        os.close(target)
+    # Replace the streams: an earlier task's user code may have closed or replaced them. They accept any text.
+    sys.stdout, sys.stderr = _text_to(1), _text_to(2)
+
+
+def _text_to(descriptor: int) -> TextIO:
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+
+
+def _print(text: str) -> None:
+    """Print to the attempt's log unless user code has closed it."""
+    with suppress(Exception):
+        print(text, flush=True)  # noqa: T201
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def main() -> None:
+    """Parse arguments and serve."""
+    memory.offer_to_killer()
+    gc.disable()  # until `forking.serve`: imports keep their objects, and collecting takes a fifth of import time
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--handler", required=True)
+    parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--savepoint-s", type=float)
+    parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--has-gpu", action="store_true")
+    parser.add_argument("--sandbox", action="store_true")
+    parser.add_argument("--writable", action="append", default=[], type=Path)
+    arguments = parser.parse_args()
+    os.environ[CORES] = str(arguments.cores)
+    end = socket.socket(fileno=arguments.channel)
+    # Uploaded files are importable; a notebook's own modules come after the standard library's.
+    archive = os.environ.get("CEREBRO_ARCHIVE")
+    if archive:
+        sys.path.append(archive)
+    module = importlib.import_module(arguments.handler)
+    module.Handler.before_fork()
+
+    supervisor = Supervisor() if arguments.sandbox else None
+
+    def work(unread: bytes) -> bytes:
+        channel = Channel(end, unread)
+        volumes = Volumes.from_environment(os.environ)
+        memory_bytes = arguments.memory_bytes
+        context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
+        context.has_gpu = arguments.has_gpu
+        door = supervisor.door if supervisor is not None else None
+        sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)
+        if module.Handler.keeps_process:
+            stacks.offer()
+            return Child(channel, context, module.Handler(context), sandbox).serve()
+
+        return _task_processes(channel, context, module.Handler, sandbox).serve()
+
+    if supervisor is None:
+        forking.serve(work)
+    forking.serve(work, supervisor.attend)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Causes of failures on a worker: faulty devices, hangs, failed ranks, failure rules."""

@@ -1,0 +1,169 @@
+"""Check the worker's machine on request and report the findings.
+
+Checks run one after another in their own thread. A new process (`cerebro.worker.training.node_check`) does
+the work and is killed if it does not end, so a device that hangs is a finding and cannot hang the agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import IO
+
+from pydantic import ValidationError
+
+from cerebro.contract.stored.health import CheckResult, Probe
+from cerebro.errors import CerebroError
+from cerebro.runtime.isolation.parent_death import with_parent_death_signal
+from cerebro.runtime.kvs.client import KvsClient
+from cerebro.runtime.usage.gpus import Gpus, Trouble
+from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.settings import SECRETS, Settings
+
+log = logging.getLogger(__name__)
+
+SLOW_S = 20.0
+"""Seconds after which a check is reported as slow."""
+KILLED_S = 60.0
+"""Seconds after which a check is killed."""
+_MOST_WAITING = 4
+_TAIL = 300
+
+
+class NodeChecker:
+    """Runs node checks. One thread calls `run`; any thread may call `ask`.
+
+    Args:
+        incarnation: the worker's incarnation.
+        command: command that runs the probes; for tests.
+        killed_s: seconds after which the command is killed.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        devices: WorkerDevices,
+        incarnation: str,
+        *,
+        command: Sequence[str] | None = None,
+        killed_s: float = KILLED_S,
+        gpus: Callable[[], Gpus] = lambda: Gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
+    ) -> None:
+        self._kvs, self._settings, self._devices = kvs, settings, devices
+        self._incarnation, self._killed_s, self._gpus = incarnation, killed_s, gpus
+        self._command = command or self._probes()
+        self._asked: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
+
+    def ask(self, reason: str) -> None:
+        """Request a check."""
+        try:
+            self._asked.put_nowait(reason)
+        except queue.Full:
+            log.warning("not checked once more: checks wait already")
+
+    def end(self) -> None:
+        """Make `run` return after the current check."""
+        with suppress(queue.Full):
+            self._asked.put_nowait(None)
+
+    def run(self) -> None:
+        """Run requested checks until `end`."""
+        while (reason := self._asked.get()) is not None:
+            log.info("checking this machine: %s", reason)
+            try:
+                result = self.check()
+                log.log(
+                    logging.WARNING if result.verdict else logging.INFO,
+                    "checked this machine in %.1f s: %s",
+                    result.seconds,
+                    result.verdict or "nothing is wrong",
+                )
+                self._kvs.tell_check(self._settings.worker, result)
+            except (CerebroError, OSError) as error:
+                log.warning("what the check found could not be told: %s", error)
+
+    def check(self) -> CheckResult:
+        """Run all probes. Takes up to a minute."""
+        began = time.monotonic()
+        found = [*self._of_driver()]
+        probes, problem = self._in_process()
+        found += [*probes, self._round_trip()]
+        seconds = time.monotonic() - began
+        if not problem and seconds > SLOW_S:
+            found.append(Probe(name="time", told=f"slow: it took {seconds:.0f} s", seconds=seconds))
+        return CheckResult(
+            incarnation=self._incarnation,
+            probes=tuple(found),
+            problem=problem,
+            device=", ".join(dict.fromkeys(device.name for device in self._devices.devices)),
+            seconds=seconds,
+        )
+
+    def _probes(self) -> list[str]:
+        volumes = self._settings.volumes
+        command = [sys.executable, "-P", "-m", "cerebro.worker.training.node_check"]
+        command += ["--shards", str(volumes.shards), "--checkpoints", str(volumes.checkpoints)]
+        return [*command, "--expects-gpu"] if self._devices.gpus else command
+
+    def _in_process(self) -> tuple[list[Probe], str]:
+        """Run the probe process. Return its findings and, if it failed, a description."""
+        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                with_parent_death_signal(list(self._command)),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+            problem = ""
+            try:
+                status = process.wait(self._killed_s)
+                problem = f"the check ended with status {status}: {_end_of(errors)}" if status else ""
+            except subprocess.TimeoutExpired:
+                process.kill()
+                problem = f"the check did not end within {self._killed_s:g} s"
+                # A process in an uninterruptible wait for a device cannot be killed, so do not wait for it.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+            output.seek(0)
+            return [*_read(output.read())], problem
+
+    def _of_driver(self) -> Iterator[Probe]:
+        """Yield the driver's findings on the registered GPUs."""
+        if not self._devices.gpus:
+            return
+        began = time.monotonic()
+        troubles: tuple[Trouble, ...] = self._gpus().troubles(len(self._devices.gpus))
+        problem = "; ".join(each.text for each in troubles if each.is_broken)
+        told = "; ".join(each.text for each in troubles if not each.is_broken)
+        yield Probe(name="driver", problem=problem, told=told, seconds=time.monotonic() - began)
+
+    def _round_trip(self) -> Probe:
+        began = time.monotonic()
+        try:
+            self._kvs.reclaim()
+        except CerebroError as error:
+            # The store may be away for all workers, so this does not blame the machine.
+            return Probe(name="store", told=str(error)[:_TAIL])
+        return Probe(name="store", seconds=time.monotonic() - began)
+
+
+def _end_of(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip()[-_TAIL:]
+
+
+def _read(output: str) -> Iterator[Probe]:
+    for line in output.splitlines():
+        with suppress(ValidationError):  # output of a library
+            yield Probe.model_validate_json(line)

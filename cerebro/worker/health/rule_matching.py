@@ -1,0 +1,51 @@
+"""Finds which failure rule matches a text, in a process: ``python -P -m cerebro.worker.health.rule_matching``.
+
+A regular expression can take for ever on a short text, and nothing within a process can stop it; so the process is
+killed when its time is over. A line is written for each rule that was tried, so that it is known which one took so
+long. Imports little: it starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+
+MEMORY_BYTES = 512 << 20
+
+
+def main() -> None:
+    """Match patterns with a text, for one request ``{"text", "patterns"}`` on standard input.
+
+    Prints a start line, then one JSON line per pattern up to the first match: the start and end of the
+    matching line, null without a match, or false for an invalid pattern.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    question = json.load(sys.stdin)
+    text = question["text"]
+    _say("begins")
+    for pattern in question["patterns"]:
+        try:
+            found = re.compile(pattern, re.MULTILINE).search(text)
+        except (re.error, RecursionError, OverflowError):
+            answer: object = False
+        else:
+            answer = found and [text.rfind("\n", 0, found.start()) + 1, _end(text, found.start())]
+        _say(answer)
+        if answer:
+            return
+
+
+def _say(answer: object) -> None:
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+def _end(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Respond to requests for a task's stacks while its process continues.
+
+Has its own thread, because a process may take a second to respond and the inbox must not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from cerebro.contract.rest import api
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import CerebroError
+from cerebro.runtime.kvs.client import KvsClient
+
+log = logging.getLogger(__name__)
+
+_MOST_WAITING = 16
+"""Questions that wait; of more, askers are not answered, and ask again."""
+_ENDED = "the attempt has ended meanwhile"
+
+
+class _Slot(Protocol):
+    def stacks(self, item: InboxItem) -> str | None:
+        """Return the stacks of the attempt `item`; `None` if this slot does not run it."""
+
+
+class StacksTeller:
+    """`run` is the thread's; `ask` may be called by any."""
+
+    def __init__(self, kvs: KvsClient, worker: str) -> None:
+        self._kvs, self._worker = kvs, worker
+        self._asked: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
+
+    def ask(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
+        """A question about an attempt has come."""
+        try:
+            self._asked.put_nowait((item, tuple(slots)))
+        except queue.Full:
+            log.warning("%s: too many ask at once where processes are", item.task)
+
+    def end(self) -> None:
+        """Make `run` return after the current answer."""
+        with suppress(queue.Full):
+            self._asked.put_nowait(None)
+
+    def run(self) -> None:
+        """Answer until `end`."""
+        while (question := self._asked.get()) is not None:
+            item, slots = question
+            try:
+                found = (text for slot in slots if (text := slot.stacks(item)) is not None)
+                report = api.StacksReport(
+                    experiment=item.experiment, question=item.stacks, text=next(found, _ENDED)
+                )
+                self._kvs.tell_stacks(self._worker, report)
+            except (CerebroError, OSError) as error:
+                log.warning("where %s is could not be told: %s", item.task, error)

@@ -1,0 +1,1 @@
+"""Checkpoints: written, verified, shared among ranks, resumed from between two batches."""

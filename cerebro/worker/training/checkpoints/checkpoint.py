@@ -1,0 +1,188 @@
+"""Checkpoints: written to a temporary file, hashed, flushed and renamed; verified when read (`checked.py`).
+
+The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded
+writer does no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch.serialization import get_crc32_options, set_crc32_options
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.files.base_file import Layout
+from cerebro.data.files.durable import DurableFile
+from cerebro.errors import StorageFullError, VolumeError
+from cerebro.worker.training.checkpoints.base_tensors import BaseTensors
+from cerebro.worker.training.checkpoints.placeholders import PlaceholderWriter
+from cerebro.worker.training.checkpoints.storable import allow_empty_bytes, state_bytes, storable_state
+from cerebro.worker.training.checkpoints.verified_file import CheckedFile, CheckedReader
+
+State = dict[str, Any]
+"""``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
+
+``"made"`` describes tracked objects (`tracking`). A savepoint has ``"savepoint"``, too (`savepoints`). A state that was
+read from a file with a base has `LAYOUT`.
+"""
+
+# Saved before user code is imported, which may replace them.
+_save, _load = torch.save, torch.load
+
+LAYOUT = "layout"
+"""Key of the file's layout in a loaded state; never saved."""
+
+
+def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> CheckpointRef:
+    """Write a state durably under ``root / name``, into an existing folder.
+
+    Args:
+        in_base: tensors stored in a base (`frozen.move_to_base`).
+
+    Returns:
+        Reference for verifying the file's bytes.
+
+    Raises:
+        FileNotFoundError: the folder is missing: the experiment was deleted.
+        SpecError: the user's `checkpoint`, or a module's extra state, contains an object that cannot be
+            loaded.
+        StorageFullError: the volume is full; earlier files are unchanged, and the new one is removed.
+    """
+    state = storable_state(state)
+    with opened(root, name, state, in_base) as file:
+        if in_base is None:
+            put(state, file)
+            return commit(file, name)
+        state = in_base.with_placeholders(state)  # first: the writer has to know all placeholders
+        writer = PlaceholderWriter(file, in_base=in_base)
+        put(state, writer)
+        return writer.commit(name)
+
+
+@contextmanager
+def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> Iterator[DurableFile]:
+    """Open a file for a state, removed without `commit`. Raises as `save`."""
+    with needs_named(state, in_base):
+        file = DurableFile(root / name, makes_folder=False)
+        try:
+            yield file
+        finally:
+            file.discard()
+
+
+@contextmanager
+def needs_named(state: State, in_base: BaseTensors | None = None) -> Iterator[None]:
+    """Add the state's required space to a `StorageFullError`."""
+    try:
+        yield
+    except StorageFullError as full:
+        # A base created for this file is removed with it, and the next attempt writes one again.
+        own = state_bytes(state) - (in_base.num_bytes if in_base and not in_base.is_new else 0)
+        full.needs_bytes = 2 * max(0, own) + (1 << 20)  # type: ignore[attr-defined]
+        raise
+
+
+class Sink(Protocol):
+    """Destination of a state."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append, and return the number of bytes."""
+
+
+def put(state: State, into: Sink) -> None:
+    """Write a storable state to a file. Raises as `save`."""
+    sink = _Sink(into)
+    try:
+        with _without_crc():
+            _save(state, cast(Any, sink))
+    except RuntimeError:
+        # torch's writer replaces the sink's error with one about positions.
+        if sink.problem is None:
+            raise
+        raise sink.problem from None
+
+
+def commit(file: DurableFile, name: str) -> CheckpointRef:
+    """Commit the file and return its reference."""
+    written = file.commit()
+    return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
+
+
+class _Sink:
+    """What torch writes into: hands on to a file, and remembers an error of the volume."""
+
+    def __init__(self, file: Sink) -> None:
+        self._file = file
+        self.problem: StorageFullError | VolumeError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Hand on."""
+        try:
+            return self._file.write(data)
+        except (StorageFullError, VolumeError) as error:
+            self.problem = error
+            raise
+
+    def flush(self) -> None:
+        """Nothing to do: the file is flushed when it is committed."""
+
+
+@contextmanager
+def _without_crc() -> Iterator[None]:
+    """Disable torch's checksum per tensor, a third of the saving time: ours covers the file.
+
+    torch's switch is global, so it is restored: user code may save its own files.
+    """
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
+
+
+def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> State:
+    """Read a state and verify every byte.
+
+    Raises:
+        CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
+    """
+    state = read(check(root, reference), device)
+    state.pop(LAYOUT, None)
+    return state
+
+
+def check(root: Path, reference: CheckpointRef) -> CheckedFile:
+    """Verify a file in advance: the first half of `load`. The content stays in the page cache.
+
+    Raises:
+        CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
+    """
+    return CheckedFile(root / reference.name, reference)
+
+
+def read(checked: CheckedFile, device: torch.device | str) -> State:
+    """Load a verified file into private memory: the second half of `load`.
+
+    Raises:
+        CheckpointCorruptError: the file has changed since its verification.
+    """
+    allow_empty_bytes()
+    with CheckedReader(checked) as file:
+        try:
+            state = _load(cast(Any, file), map_location=device, weights_only=True)
+            return with_layout(state, checked.layout)
+        except Exception:
+            # torch's reader replaces the file's error with its own.
+            if file.problem is not None:
+                raise file.problem from None
+            raise
+
+
+def with_layout(state: Any, layout: Layout | None) -> State:
+    """Add the file's layout to a loaded state if it has a base."""
+    return cast(State, state if layout is None else {**state, LAYOUT: layout})

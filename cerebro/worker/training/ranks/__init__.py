@@ -1,0 +1,1 @@
+"""Sub-epochs trained by several processes with a parallel plan."""

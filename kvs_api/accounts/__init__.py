@@ -1,0 +1,1 @@
+"""Access tokens, quotas and the audit log."""

@@ -1,0 +1,43 @@
+"""Actions that no experiment's log records: sign-ins, tokens, sizes, deletions, downloads.
+
+The list is bounded. Each entry is also a line of the service's log, which can be kept longer.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from cerebro.contract.records import AuditEntry
+from cerebro.contract.texts import cleaned
+from kvs_api.store import keys
+from kvs_api.store.database import PAGE, Database, text, translated
+
+_log = logging.getLogger(__name__)
+
+MAX_WHAT = 2000
+"""Maximum number of characters of an entry."""
+KEPT = 100_000
+"""Maximum number of entries; the oldest are dropped."""
+
+
+class AuditStore(Database):
+    """The audit list."""
+
+    def note(self, by: str, what: str) -> None:
+        """Add an entry as one line. Escapes unusual characters."""
+        what = " ".join(cleaned(what, MAX_WHAT).split())
+        with translated():
+            seconds, micros = self._redis.time()
+            entry: Any = {"t": seconds * 1000 + micros // 1000, "b": by, "w": what}
+            self._redis.xadd(keys.AUDIT, entry, maxlen=KEPT, approximate=True)
+        _log.info("audit by=%s what=%s", by, what)
+
+    def audit(self, last: int = PAGE) -> tuple[AuditEntry, ...]:
+        """Return the newest entries, oldest first."""
+        with translated():
+            found: Any = self._redis.xrevrange(keys.AUDIT, count=max(1, min(last, KEPT)))
+        return tuple(
+            AuditEntry(time=int(fields[b"t"]) / 1000, by=text(fields[b"b"]), what=text(fields[b"w"]))
+            for _, fields in reversed(found)
+        )

@@ -1,0 +1,191 @@
+"""Tokens of people and programs: make, find, list, revoke; ended sessions. Only hashes of secrets are stored.
+
+A token's principal is fixed at its creation (`cerebro.contract.accounts.identity.granted`). The only rule about rights
+here: tokens made with a token end with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from cerebro import errors
+from cerebro.contract.accounts.identity import (
+    MAX_TOKENS,
+    MadeToken,
+    Principal,
+    TokenRecord,
+    TokenRequest,
+    granted,
+    minted,
+    owns,
+)
+from cerebro.contract.accounts.reserved_names import same_name
+from kvs_api.accounts.audit import AuditStore
+from kvs_api.store import keys
+from kvs_api.store.database import text, translated
+
+_DAY_S = 24 * 3600
+_TOLD_S = 30 * _DAY_S
+"""Seconds an expired token remains known, so that its owner gets the reason."""
+_SESSION_S = 8 * _DAY_S
+"""Session cookies are valid for seven days."""
+
+
+class StoredToken(NamedTuple):
+    """A stored token."""
+
+    record: TokenRecord
+    digest: str
+
+
+class TokenStore(AuditStore):
+    """Tokens and sessions."""
+
+    def make_token(self, asked: TokenRequest, maker: Principal) -> MadeToken:
+        """Make a token. Not idempotent.
+
+        Raises:
+            ForbiddenError: it would have more rights than its maker.
+            ConflictError: its owner has too many, or the name is a variant spelling of another.
+        """
+        principal = granted(asked, maker)
+        if isinstance(principal, str):
+            raise errors.ForbiddenError(principal)
+        now = time.time()
+        expires, made_with = now + asked.days * _DAY_S, ""
+        is_own = principal.identity == maker.identity
+        own = maker.token if is_own else ""
+        if own:
+            parent = self.token(own)
+            made_with, expires = own, min(expires, parent.record.expires if parent else now)
+        known = self.tokens()
+        living = [
+            each for each in known if each.principal.identity == principal.identity and each.expires > now
+        ]
+        others = {each.principal.name for each in known if not each.principal.id and each.expires > now}
+        if not principal.id and (other := _other_spelling(principal.name, others)):
+            raise errors.ConflictError(
+                f"{other!r} has tokens, and {principal.name!r} is another spelling of that name: two people cannot be "
+                "told apart by it, so write it the same, or choose another one"
+            )
+        if len(living) >= MAX_TOKENS:
+            raise errors.ConflictError(
+                f"{principal.name} has {len(living)} tokens, at most {MAX_TOKENS} may be valid at a time: revoke one"
+            )
+        identity, whole, digest = minted()
+        record = TokenRecord(
+            id=identity,
+            principal=principal.model_copy(update={"token": identity}),
+            label=asked.label,
+            maker=made_with,
+            created=now,
+            expires=expires,
+        )
+        fields: Any = {"record": record.model_dump_json(), "sha": digest}
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.hset(keys.token(identity), mapping=fields)
+            pipe.expireat(keys.token(identity), round(expires + _TOLD_S))
+            pipe.zadd(keys.TOKENS, {identity: now})
+            pipe.execute()
+        whose = "" if is_own else f" for {principal.name}"
+        self.note(maker.name, f"made token {identity}{whose}: {principal.role}, {asked.days} days")
+        return MadeToken(token=whole, record=record)
+
+    def token(self, identity: str) -> StoredToken | None:
+        """Return a token by its id.
+
+        `None` if it is revoked, long expired, unknown or unreadable.
+        """
+        with translated():
+            found: Any = self._redis.hmget(keys.token(identity), "record", "sha", "used")
+        stored = _stored(found)
+        if stored is None or not stored.record.maker:
+            return stored
+        if self.token(stored.record.maker) is None:
+            return None  # made while its maker was being revoked; makers are kept as long as the tokens they made
+        return stored
+
+    def tokens(self, principal: Principal | None = None) -> tuple[TokenRecord, ...]:
+        """Return all tokens that a principal may see, newest first; without a principal, all."""
+        with translated():
+            names = [text(name) for name in self._redis.zrange(keys.TOKENS, 0, -1, desc=True)]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hmget(keys.token(name), "record", "sha", "used")
+            found = pipe.execute()
+            gone = [name for name, fields in zip(names, found, strict=True) if fields[0] is None]
+            if gone:
+                self._redis.zrem(keys.TOKENS, *gone)
+        known = [stored.record for stored in map(_stored, found) if stored is not None]
+        return tuple(each for each in known if principal is None or owns(principal, each))
+
+    def revoke_token(self, identity: str, principal: Principal) -> None:
+        """Revoke a token and all tokens made with it.
+
+        Raises:
+            NotFoundError: the token is unknown or has another owner.
+        """
+        seen = self.tokens(principal)
+        if not any(each.id == identity for each in seen):
+            raise errors.NotFoundError(
+                f"no token {identity!r} of yours: `cerebro token list` and the page Account name them"
+            )
+        ends = _with_descendants(identity, self.tokens())
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.unlink(*map(keys.token, ends))
+            pipe.zrem(keys.TOKENS, *ends)
+            pipe.execute()
+        self.note(principal.name, f"revoked token {', '.join(ends)}")
+
+    def was_used(self, identity: str, now: float) -> None:
+        """Record the time of a token's last use. A failure to write it is ignored."""
+        with suppress(errors.StoreUnavailableError), translated():
+            if self._redis.exists(keys.token(identity)):
+                self._redis.hset(keys.token(identity), "used", str(int(now)))
+                if not self._redis.hexists(keys.token(identity), "record"):
+                    self._redis.unlink(keys.token(identity))  # revoked between the two calls
+
+    # --- sessions of the page --------------------------------------------------------------------
+
+    def end_session(self, session: str) -> None:
+        """Record that a session has ended, for longer than its cookies are valid."""
+        with translated():
+            self._redis.set(keys.session(session), "", ex=_SESSION_S)
+
+    def has_session_ended(self, session: str) -> bool:
+        """True if `end_session` was called for this id."""
+        with translated():
+            return bool(self._redis.exists(keys.session(session)))
+
+
+def _stored(fields: Any) -> StoredToken | None:
+    content, digest, used = fields
+    if content is None or digest is None:
+        return None
+    try:
+        record = TokenRecord.model_validate_json(content)
+    except ValidationError:
+        return None
+    return StoredToken(
+        record.model_copy(update={"used": float(used) if used is not None else None}), text(digest)
+    )
+
+
+def _other_spelling(name: str, known: Iterable[str]) -> str:
+    """Return a known name that differs only in case or Unicode form, or ""."""
+    return next((each for each in known if each != name and same_name(each) == same_name(name)), "")
+
+
+def _with_descendants(identity: str, known: Iterable[TokenRecord]) -> list[str]:
+    """Return a token and all tokens made with it, directly or indirectly."""
+    ends, records = [identity], list(known)
+    for end in ends:
+        ends += [each.id for each in records if each.maker == end and each.id not in ends]
+    return ends

@@ -1,0 +1,1 @@
+"""The HTTP interface: access, views, requests that wait for news."""

@@ -1,0 +1,112 @@
+"""Views of callers, tokens and quotas, and the check of access to an experiment.
+
+Rules: `cerebro.contract.accounts.identity`.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from cerebro import errors
+from cerebro.contract.accounts.identity import Principal, Scope, TokenRequest
+from cerebro.contract.accounts.quotas import Quota
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.rest import api
+from kvs_api.api.call import Call, answer, checked_name, done
+from kvs_api.store.store import Store
+
+_NO_USERS = "this cluster has no users: whoever has its token may do anything (auth.mode: token)"
+
+
+class AccountViews:
+    """Views about the callers themselves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def whoami(self, call: Call) -> Response:
+        """Return the caller."""
+        return answer(_known(call))
+
+    def tokens(self, call: Call) -> Response:
+        """Return the caller's tokens."""
+        return answer(api.TokensAnswer(tokens=self._store.tokens(_known(call))))
+
+    def make_token(self, call: Call) -> Response:
+        """Make a token."""
+        asked = call.body(TokenRequest)
+        return answer(self._store.make_token(asked, _known(call)))
+
+    def revoke_token(self, call: Call, token: str) -> Response:
+        """Revoke a token."""
+        self._store.revoke_token(token, _known(call))
+        return done()
+
+    def quotas(self, call: Call) -> Response:
+        """Return quotas and their use."""
+        return answer(api.QuotasAnswer(usages=self._store.usages()))
+
+    def set_quota(self, call: Call, name: str) -> Response:
+        """Set a project's quota."""
+        quota, who = call.body(Quota), _known(call)
+        self._store.set_quota(checked_name(name), quota)
+        told = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
+        self._store.note(who.name, f"set the quota of {name}: {told or 'none'}")
+        return answer(quota)
+
+    def note_bytes(self, call: Call) -> Response:
+        """Record the bytes of experiments on volumes; ignored on clusters without users."""
+        asked = call.body(api.BytesRequest)
+        if not self._store.has_users:
+            return answer(api.BytesAnswer(is_counted=False))
+        known = self._store.note_bytes({each.name: each.bytes for each in asked.measured})
+        return answer(api.BytesAnswer(is_counted=True, known=known))
+
+    def note_audit(self, call: Call) -> Response:
+        """Record a user's action at the dispatcher."""
+        asked, who = call.body(api.AuditRequest), call.principal
+        self._store.note(who.name if who is not None else "", asked.what)
+        return done()
+
+    def session(self, call: Call, name: str) -> Response:
+        """Return whether a sign-in session has ended."""
+        return answer(api.SessionAnswer(has_ended=self._store.has_session_ended(checked_name(name))))
+
+    def end_session(self, call: Call, name: str) -> Response:
+        """End a sign-in session."""
+        self._store.end_session(checked_name(name))
+        return done()
+
+    def _note(self, call: Call, what: str) -> None:
+        """Add the caller's action to the audit list, on clusters with users."""
+        if (who := call.principal) is not None:
+            self._store.note(who.name, what)
+
+    def _to_steer(self, call: Call, name: str) -> ExperimentRecord | None:
+        """Return an experiment's record if the caller may change it.
+
+        `None` if no check is needed.
+
+        Raises:
+            ForbiddenError: the caller may not.
+            NotFoundError: the experiment does not exist.
+        """
+        who = call.principal
+        if who is None:
+            return None
+        try:
+            record = self._store.experiment(name)
+        except errors.UnreadableError:
+            if who.may(Scope.ADMINISTER):
+                return None  # so that an admin can delete it
+            raise
+        if not who.is_in(record):
+            raise errors.ForbiddenError(who.is_out_of(record))
+        return record
+
+
+def _known(call: Call) -> Principal:
+    who = call.principal
+    if who is None:
+        raise errors.NotFoundError(_NO_USERS)
+    return who

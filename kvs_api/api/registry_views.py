@@ -1,0 +1,75 @@
+"""Views of registered models. The owner of the first version's experiment owns the name.
+
+Others cannot add versions or move aliases.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from starlette.responses import Response
+
+from cerebro import errors
+from cerebro.contract.accounts.identity import Scope
+from cerebro.contract.stored.registry import AliasRequest, Registration, RegistryAnswer, VersionOutcome
+from kvs_api.api.account_views import AccountViews
+from kvs_api.api.call import Call, answer, checked_name
+
+
+class RegistryViews(AccountViews):
+    """One method for each registry entry of `STORE`."""
+
+    def registry(self, call: Call) -> Response:
+        """Return all registered models, or only versions with files to copy."""
+        copying = call.args.get("copying") == "1"
+        return answer(RegistryAnswer(models=self._store.registry(copying=copying)))
+
+    def registered_model(self, call: Call, name: str) -> Response:
+        """Return a registered model."""
+        return answer(self._store.registered_model(checked_name(name)))
+
+    def register_model(self, call: Call, name: str) -> Response:
+        """Add a version."""
+        asked, who = call.body(Registration), call.principal
+        self._to_steer(call, asked.experiment)
+        self._to_add_to(call, checked_name(name))
+        if who is not None:
+            asked = asked.model_copy(update={"author": who.name})
+        once = call.identity() or uuid.uuid4().hex  # without one, each call counts
+        made = self._store.register_model(name, asked, once)
+        self._note(
+            call, f"registered {asked.model} of {asked.run} of {asked.experiment} as {name}/{made.version}"
+        )
+        return answer(made)
+
+    def settle_version(self, call: Call, name: str) -> Response:
+        """Record the outcome of copying a version's files."""
+        return answer(self._store.settle_version(checked_name(name), call.body(VersionOutcome)))
+
+    def move_alias(self, call: Call, name: str) -> Response:
+        """Point an alias to another version."""
+        asked = call.body(AliasRequest)
+        self._to_add_to(call, checked_name(name))
+        moved = self._store.move_alias(name, asked)
+        self._note(call, f"moved {name}@{asked.alias} to version {asked.version or 'none'}")
+        return answer(moved)
+
+    def _to_add_to(self, call: Call, name: str) -> None:
+        who = call.principal
+        if who is None or who.may(Scope.ADMINISTER):
+            return
+        try:
+            model = self._store.registered_model(name)
+        except errors.NotFoundError:
+            return
+        if not model.versions or any(each.version < model.versions[0].version for each in model.unreadable):
+            raise errors.ForbiddenError(
+                f"whose the registered model {name!r} is cannot be read ({model.unreadable[0].reason}): register under "
+                "another name, or ask an admin"
+            )
+        owner = model.versions[0].experiment
+        if not who.is_in(owner):
+            whose = owner.project or (owner.author if owner.owner else "the admins")
+            raise errors.ForbiddenError(
+                f"the registered model {name!r} belongs to {whose}: register under another name, or ask an admin"
+            )

@@ -1,0 +1,1 @@
+"""Event logs in Redis, and their older part in files."""

@@ -1,0 +1,1 @@
+"""The store over Redis: every rule about shared state, in Lua scripts and their callers."""

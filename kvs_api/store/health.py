@@ -1,0 +1,152 @@
+"""Workers' machines in the store: checks, quarantine and incidents.
+
+`cerebro.state.quarantine` decides. The result is written only if the state has not changed in between;
+otherwise it decides again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cerebro import errors
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.stored.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    IncidentRequest,
+    PaceRequest,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerHealth,
+)
+from cerebro.state import quarantine
+from cerebro.state.quarantine import Change
+from kvs_api.store import keys
+from kvs_api.store.database import text, translated
+from kvs_api.store.quarantine import QuarantineStore
+
+_TRIES = 20
+
+
+class HealthStore(QuarantineStore):
+    """Reads and changes of the state of workers' machines."""
+
+    def workers_health(self) -> HealthAnswer:
+        """Return the state of all machines."""
+        return self._health()[0]
+
+    def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
+        """See `KvsClient.quarantine_worker`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.quarantined(worker, request, statuses, known, now)
+
+        return self._change(worker, change, term=request.term)
+
+    def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
+        """See `KvsClient.release_worker`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.released(worker, request, statuses, known, now)
+
+        return self._change(worker, change, term=request.term)
+
+    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        """See `KvsClient.ask_check`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.check_asked(worker, request, statuses, known, now)
+
+        entry = {"experiment": "", "task": "", "attempt": 0, "check": request.reason}
+        return self._change(worker, change, term=request.term, entry=json.dumps(entry))
+
+    def tell_check(self, worker: str, result: CheckResult) -> None:
+        """See `KvsClient.tell_check`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            quarantine.found(worker, statuses)
+            return quarantine.check_told(worker, result, known, now)
+
+        self._change(worker, change)
+
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+        """See `KvsClient.tell_pace`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.paced(worker, request, statuses, known, now)
+
+        self._change(worker, change, term=request.term)
+
+    def tell_incident(self, request: IncidentRequest) -> None:
+        """See `KvsClient.tell_incident`."""
+        for _ in range(_TRIES):
+            known, seq, now = self._health()
+            incident = quarantine.told(request, known, now)
+            if incident is None or self._write(request.worker, seq, None, incident, term=request.term):
+                return
+
+    def _change(
+        self,
+        worker: str,
+        change: Callable[[tuple[WorkerStatus, ...], HealthAnswer, float], Change],
+        *,
+        term: int | None = None,
+        entry: str | None = None,
+    ) -> WorkerHealth:
+        for _ in range(_TRIES):
+            known, seq, now = self._health()
+            changed = change(self.workers(), known, now)
+            is_same = changed.health == known.of(worker) and changed.incident is None
+            if is_same or self._write(worker, seq, changed.health, changed.incident, term=term, entry=entry):
+                return changed.health
+        raise errors.StoreUnavailableError(f"{worker}: too much changes at once; try again")
+
+    def _health(self) -> tuple[HealthAnswer, int, float]:
+        """Return the state, the number of its newest change, and the time in seconds."""
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.hgetall(keys.HEALTH)
+            pipe.lrange(f"{keys.HEALTH}:incidents", 0, -1)
+            pipe.get(f"{keys.HEALTH}:seq")
+            pipe.time()
+            workers, incidents, seq, (seconds, micros) = pipe.execute()
+        answer = HealthAnswer(
+            workers={text(name): WorkerHealth.model_validate_json(each) for name, each in workers.items()},
+            incidents=tuple(Incident.model_validate_json(each) for each in incidents),
+        )
+        return answer, int(seq or 0), seconds + micros / 1e6
+
+    def _write(
+        self,
+        worker: str,
+        after: int,
+        record: WorkerHealth | None,
+        incident: Incident | None,
+        *,
+        term: int | None = None,
+        entry: str | None = None,
+    ) -> bool:
+        """Write a change. Returns False if the state has changed since `after`."""
+        call: dict[str, Any] = {
+            "call": "health",
+            "health": keys.HEALTH,
+            "after": after,
+            "worker": keys.worker(worker),
+            "name": worker,
+            "inbox": keys.inbox(worker),
+            "cluster": keys.CLUSTER,
+        }
+        said = {
+            "term": term,
+            "record": record.model_dump_json() if record is not None else None,
+            "incident": incident.model_dump_json() if incident is not None else None,
+            "entry": entry,
+        }
+        answer = self._run(call | {name: value for name, value in said.items() if value is not None})
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
+        return "outdated" not in answer

@@ -1,0 +1,136 @@
+-- Calls of kvs_api.store.workers, and the controller's lease. Goes on from history.lua; the last part of the script.
+
+function calls.register()
+  redis.call('SADD', request.workers, request.name)
+  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
+    -- Repeated: the inbox may hold tasks by now, which nobody would assign a second time.
+    redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
+    return {seq = 0}
+  end
+  vacate_all(request.worker)
+  redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
+    'free', '', 'running', '', 'leaving', '', 'devices', request.devices)
+  redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
+  notify(request.cluster)
+  return {seq = 0}
+end
+
+-- A question about the attempt that runs: no event, for it changes nothing.
+function calls.ask_stacks()
+  local task = task_of(request.key)
+  if task.attempt ~= request.attempt or task.worker ~= request.worker or task.state ~= 'running' then
+    return {refused = describe(task)}
+  end
+  if redis.call('HGET', request.worker_key, 'incarnation') ~= task.incarnation then
+    return {refused = request.worker .. ' registered anew'}
+  end
+  if redis.call('SET', request.question, '', 'NX', 'EX', request.kept_s) then post(request.inbox, request.entry, '') end
+  return {seq = 0}
+end
+
+-- What its owner has read. Another incarnation's cursor is of another inbox.
+function calls.trim()
+  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
+    redis.call('XTRIM', request.inbox, 'MINID', string.format('%d-0', request.after + 1))
+  end
+  return {}
+end
+
+function calls.remove()
+  local known = redis.call('HGET', request.worker, 'incarnation')
+  if not known then return {missing = true} end
+  if request.incarnation and request.incarnation ~= known then return {current = known} end
+  redis.call('SREM', request.workers, request.name)
+  vacate_all(request.worker)
+  redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent, request.history)
+  if request.health and redis.call('HDEL', request.health, request.name) == 1 then
+    redis.call('INCR', request.health .. ':seq')
+  end
+  notify(request.cluster)
+  return {seq = 0}
+end
+
+-- What is known of a worker's machine, decided on what was known before: refused if that has changed meanwhile.
+function calls.health()
+  if tonumber(redis.call('GET', request.health .. ':seq') or '0') ~= request.after then return {outdated = true} end
+  if request.record then
+    if redis.call('EXISTS', request.worker) == 0 then return {missing = true} end
+    redis.call('HSET', request.health, request.name, request.record)
+  end
+  if request.incident then
+    redis.call('RPUSH', request.health .. ':incidents', request.incident)
+    redis.call('LTRIM', request.health .. ':incidents', -200, -1)
+  end
+  redis.call('INCR', request.health .. ':seq')
+  if request.entry then post(request.inbox, request.entry, '') end
+  notify(request.cluster)
+  return {seq = 0}
+end
+
+-- A document by itself, which the newest writer replaces.
+function calls.put()
+  if request.kept_s then
+    redis.call('SET', request.key, request.record, 'EX', request.kept_s)
+  else
+    redis.call('SET', request.key, request.record)
+  end
+  return {seq = 0}
+end
+
+-- A size request is replaced by a newer one at any time; to answer or withdraw it must not hit the newer one.
+function calls.size()
+  local known = redis.call('GET', request.size)
+  local asked = known and cjson.decode(known).workers
+  if request.answers and asked ~= request.workers then return {outdated = true} end
+  if request.unless_open then
+    local open = redis.call('LRANGE', request.queue, 0, -1)
+    if #open > 0 then return {open = open} end
+  end
+  if not request.record then
+    redis.call('DEL', request.size)
+    return {seq = 0}
+  end
+  redis.call('SET', request.size, request.record)
+  if not request.answers then notify(request.cluster) end
+  return {seq = 0}
+end
+
+-- A process of kvs_api begins to count: the store's clock, from which it goes on.
+function calls.join()
+  if redis.call('EXISTS', request.clock) == 1 then return {clock = now} end
+  -- The first process ever.
+  now = wall
+  redis.call('SET', request.clock, string.format('%d', now))
+  return {clock = now}
+end
+
+function calls.lead()
+  local fields = redis.call('HMGET', request.leader, 'holder', 'term', 'until', 'process')
+  local holder, term, until_ms = fields[1], tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
+  local is_same = holder == request.holder and (fields[4] or '') == request.process
+  if not is_same then
+    -- A controller that starts again does not wait for the lease of the process that it replaces. If that process is
+    -- alive after all, its term has ended, and it waits for the lease of the new one.
+    local replaces = holder == request.holder and request.is_start
+    if holder and until_ms > now and not replaces then return {term = 0, holder = holder} end
+    term = term + 1
+  end
+  redis.call('HSET', request.leader, 'holder', request.holder, 'process', request.process, 'term', term,
+    'until', now + request.ttl_ms, 'open_runs', request.open_runs or 1)
+  -- Of who led all the time: another one may have begun runs since.
+  if request.attended and is_same then
+    redis.call('HSET', request.leader, 'attended', request.attended)
+  end
+  return {term = term, holder = request.holder}
+end
+
+-- What a controller writes counts in its own term only. It names that in the call, or in the header of its request.
+local function newer_term()
+  local leads = tonumber(redis.call('HGET', request.leader, 'term') or '0')
+  if request.term and request.term ~= leads then return leads end
+  if request.fence and request.fence ~= leads and request.call ~= 'lead' then return leads end
+  return nil
+end
+
+local stale = newer_term()
+return cjson.encode(stale and {stale = stale} or calls[request.call]())

@@ -1,0 +1,1 @@
+"""Simulated searches: successive halving, Hyperband and others on assumed curves."""
