@@ -267,7 +267,7 @@ def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object, **named: object) -> None:
         raise KeyError("m99")
 
-    monkeypatch.setattr("cerebro.state.tasks.attempt_events.commits.commit", fails)
+    monkeypatch.setattr("cerebro.state.tasks.attempt_events.commit_events.commit", fails)
     session = opened(story.log, story.zero + 44.0)
     for _ in range(2):
         head, unreadable, *rest = session.status().splitlines()
@@ -286,7 +286,7 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro.state.tasks.attempt_events.commits.commit", fails)
+        patch.setattr("cerebro.state.tasks.attempt_events.commit_events.commit", fails)
         with pytest.raises(KeyboardInterrupt):
             session.state()
     assert session.state() == story.state
