@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import ASHA, TPE, Above, Experiment, SubEpochSpec, loguniform
-from cerebro.client.run_requests import resolve_fit
+from cerebro.client.requests.run_requests import resolve_fit
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnProcedure, RandomSampler
