@@ -171,7 +171,7 @@ def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]
             yield seen.absence.how
         else:
             yield "busy" if name in busy else "idle"
-    for _ in snapshot.left_out:
+    for _ in snapshot.excluded:
         yield "quarantined"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cerebro.contract.records import WorkerStatus
@@ -23,6 +23,7 @@ from cerebro.contract.stored.health import (
     WorkerHealth,
 )
 from cerebro.errors import ConflictError, NotFoundError
+from cerebro.state.exclusions import Exclusion, Scope
 
 MOST = 0.5
 """Largest share of quarantined training workers."""
@@ -35,6 +36,59 @@ CHECK_PASSED = "check passed"
 
 CHECK_S = 75.0
 """Seconds to wait for a check's result."""
+
+DOUBTED_MACHINE = "its machine may have failed: "
+"""Start of `WorkerCheck.reason` after a possible machine failure."""
+
+
+def machine_exclusions(
+    statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
+) -> tuple[Exclusion, ...]:
+    """Return the exclusions of workers because of their machines.
+
+    Quarantined workers get no tasks. Neither do ETL workers on volumes whose training workers are all quarantined:
+    their partitions would count, but no worker could read them. A worker gets no new tasks during a check after a
+    possible machine failure.
+
+    Args:
+        statuses: all registered workers.
+        now: seconds since the epoch.
+    """
+    names = (status.record.worker for status in statuses)
+    known = {name: health.workers[name] for name in names if name in health.workers}
+    found = {
+        name: Exclusion(name, Scope.EVERYTHING, _quarantine_reason(each.quarantine))
+        for name, each in known.items()
+        if each.quarantine is not None and each.quarantine.is_on
+    }
+    by_volume: dict[str, list[WorkerStatus]] = {}
+    for status in statuses if found else ():
+        by_volume.setdefault(_volume(status), []).append(status)
+    for volume, sharing in by_volume.items():
+        trainers = [s.record.worker for s in sharing if "train" in s.record.kinds]
+        if trainers and all(name in found for name in trainers):
+            reason = f"{', '.join(trainers)} on its volume {volume}: {found[trainers[0]].reason}"
+            for name in (status.record.worker for status in sharing):
+                found.setdefault(name, Exclusion(name, Scope.EVERYTHING, reason))
+    return (*found.values(), *_checking(known, now))
+
+
+def _quarantine_reason(mark: Quarantine) -> str:
+    who = "" if mark.by == CONTROLLER else f" (by {mark.by or 'somebody'})"
+    return f"quarantined{who}: {mark.reason}"
+
+
+def _checking(known: Mapping[str, WorkerHealth], now: float) -> Iterator[Exclusion]:
+    for name, check in ((name, each.check) for name, each in known.items()):
+        is_open = check is not None and check.ended is None and now - check.asked < CHECK_S
+        if (
+            check is not None
+            and is_open
+            and check.by == CONTROLLER
+            and check.reason.startswith(DOUBTED_MACHINE)
+        ):
+            until = check.asked + CHECK_S
+            yield Exclusion(name, Scope.NEW_TASKS, f"checking its machine: {check.reason}", until)
 
 
 def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, WorkerHealth]) -> str:
@@ -97,14 +151,31 @@ def _volume(status: WorkerStatus) -> str:
 # --- texts ----------------------------------------------------------------------------------------
 
 
-def health_words(status: WorkerStatus, health: HealthAnswer) -> str:
-    """Describe the state of a worker's machine; an empty string for a healthy one."""
-    name = status.record.worker
-    known, factor = health.of(name), slow(health).get(name)
-    if known.quarantine is not None and known.is_quarantined:
-        who = "" if known.quarantine.by == CONTROLLER else f" (by {known.quarantine.by or 'somebody'})"
-        told = f"quarantined{who}: {known.quarantine.reason}"
-        return f"{told}. {cordon}" if (cordon := cordon_line(status)) else told
+def health_words(statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float) -> dict[str, str]:
+    """Return worker -> state of its machine, for people; an empty text for a healthy one.
+
+    Args:
+        statuses: all registered workers.
+        now: seconds since the epoch.
+    """
+    exclusions: dict[str, Exclusion] = {}
+    for each in machine_exclusions(statuses, health, now):
+        exclusions.setdefault(each.worker, each)
+    factors = slow(health)
+    return {
+        name: _words(status, health, exclusions.get(name), factors.get(name))
+        for status in statuses
+        for name in [status.record.worker]
+    }
+
+
+def _words(
+    status: WorkerStatus, health: HealthAnswer, exclusion: Exclusion | None, factor: float | None
+) -> str:
+    known = health.of(status.record.worker)
+    if exclusion is not None:
+        hint = cordon_line(status) if known.is_quarantined else ""
+        return f"{exclusion.reason}. {hint}" if hint else exclusion.reason
     check = known.check
     if check is not None and check.result is not None and check.result.verdict:
         return f"its check failed: {check.result.verdict}"

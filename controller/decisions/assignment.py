@@ -33,7 +33,7 @@ from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_s, end_of
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import for_better_model, revoke_task
-from controller.exclusions.memory_retries import allowed
+from controller.exclusions.memory_retries import allowed, reserved, runs_alone
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing.arbiter import Place
 from controller.sources import gangs, replication, search_tasks
@@ -60,15 +60,12 @@ def assign(
     draft = AssignmentDraft(record, state, run, fit, snapshot)
     if fit is not None and fit.run != run.id:
         fit = None
-    for place in snapshot.closed:
-        draft.places.close(place.worker, place.device)
-    draft.barred |= snapshot.suspects
     made = replication.making(
         state,
         run,
         fit,
         draft.places,
-        draft.barred,
+        draft.exclusions,
         is_filling=snapshot.is_filling,
         cramped=snapshot.cramped,
         leaving=snapshot.leaving,
@@ -147,8 +144,8 @@ class _SubEpochs:
         return [*self._draft.steps] or self._preempted()
 
     def _preempted(self) -> list[api.Assign | api.Revoke | api.Ask]:
-        workers = [w for w in self._training_workers if w.name not in self._draft.barred]
-        is_alone = not self._snapshot.closed
+        workers = [w for w in self._training_workers if not self._draft.exclusions.stops_all(w.name)]
+        is_alone = not self._draft.exclusions.slots
         return [*for_better_model(self._draft.run, self._fit, workers, self._now, is_alone=is_alone)]
 
     def undo(self) -> None:
@@ -182,7 +179,7 @@ class _SubEpochs:
         room = {
             self._fit.worker(w.name): count
             for w in self._training_workers
-            if w.name not in self._draft.barred
+            if not self._draft.exclusions.stops_all(w.name)
             and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
         }
         workers = sorted(room)
@@ -197,7 +194,7 @@ class _SubEpochs:
                 self._dispatch_draft.keep_off(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
-                workers = [w for w in workers if self._fit.workers[w] not in self._draft.barred]
+                workers = [w for w in workers if not self._draft.exclusions.stops_all(self._fit.workers[w])]
                 if depth > 1 and choice.worker in workers:
                     # The worker must first become idle.
                     workers.remove(choice.worker)
@@ -208,10 +205,10 @@ class _SubEpochs:
             self._dispatch_draft.start(choice)
             self._draft.give(name, key, devices, as_sent(parallel_plan))
             if choice.model in self._fit.memory_retries:
-                self._draft.barred.add(name)
+                self._draft.exclusions.add(runs_alone(name, key))
             room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
             dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
-            if name in self._draft.barred or not room[choice.worker]:
+            if self._draft.exclusions.stops_all(name) or not room[choice.worker]:
                 workers.remove(choice.worker)
 
     def _reach(self, worker: int, room: int) -> int:
@@ -244,7 +241,7 @@ class _SubEpochs:
         return any(
             need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
             for w, count in room.items()
-            if self._fit.workers[w] not in self._draft.barred
+            if not self._draft.exclusions.stops_all(self._fit.workers[w])
         )
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
@@ -261,14 +258,14 @@ class _SubEpochs:
         able = [
             self._fit.worker(w.name)
             for w in self._training_workers
-            if w.name not in self._draft.barred
+            if not self._draft.exclusions.stops_all(w.name)
             and needed & dispatch_state.held[self._fit.worker(w.name)]
             and times[self._fit.worker(w.name)] != NEVER
         ]
         loads = {worker: places.load(self._fit.workers[worker]) for worker in able}
         calmest = min(able, key=lambda worker: (loads[worker], worker))
         if loads[calmest]:
-            self._draft.barred.add(self._fit.workers[calmest])
+            self._draft.exclusions.add(reserved(self._fit.workers[calmest], self._fit.key(choice)))
         for worker in able:
             if loads[worker]:
                 self._dispatch_draft.keep_off(choice.model, worker)
@@ -353,7 +350,7 @@ class _SubEpochs:
         idle = [
             w
             for w in self._training_workers
-            if w.name not in draft.barred and draft.places.num_free(w.name, 1)
+            if not draft.exclusions.stops_all(w.name) and draft.places.num_free(w.name, 1)
         ]
         queued = self._queued() if idle else []
         for worker in idle:
@@ -385,7 +382,7 @@ class _SubEpochs:
             for m, mask in enumerate(state.open)
             if mask and m not in state.running and m not in fit.memory_retries and max(state.need[m]) == 1
         }
-        highest, is_alone = max(idle.values(), default=0), not self._snapshot.closed
+        highest, is_alone = max(idle.values(), default=0), not self._draft.exclusions.slots
         roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
         with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
         queued = [(state.priority[fit.model(t.key.model or "")], t) for t in self._queued() if t.key.model]
@@ -393,9 +390,9 @@ class _SubEpochs:
             if priority >= highest:
                 return None
             worker, devices = task.worker or "", task.attempts[-1].devices
-            if task.key.kind != "train" or task.key.others or worker in self._draft.barred:
+            if task.key.kind != "train" or task.key.others or self._draft.exclusions.stops_all(worker):
                 continue
-            if any(Place(worker, device) in self._snapshot.closed for device in devices):
+            if any(Place(worker, device) in self._draft.exclusions.slots for device in devices):
                 continue
             if fit.is_interrupted(task.key):
                 continue  # It has precedence regardless of priority: it would be queued there again

@@ -21,8 +21,9 @@ from controller.decisions import tasks
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
 from controller.exclusions import memory_retries
+from controller.exclusions.collection import Exclusions
 from controller.exclusions.memory_needs import cramped
-from controller.exclusions.memory_retries import calmest
+from controller.exclusions.memory_retries import calmest, reserved, runs_alone
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sources.ready_tasks import made_elsewhere, may_run, ready
 
@@ -35,8 +36,7 @@ class AssignmentDraft:
         places: device slots, with the open tasks and the new assignments.
         views: current worker views, by name.
         fitted: return value of `ETLSpec.fit` for the run's data set, or `None`.
-        barred: names of workers that get no more tasks: one of their tasks must run alone, or they are
-            reserved for one.
+        exclusions: where the run's tasks may not run; `give` and the sources add to them.
     """
 
     def __init__(
@@ -51,7 +51,12 @@ class AssignmentDraft:
         self.views = snapshot.workers
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
-        self.barred = memory_retries.barred(state, run, fit, self.places, snapshot)
+        self.exclusions = Exclusions(
+            memory_retries.exclusions(state, run, fit, self.places, snapshot), slots=snapshot.closed
+        )
+        self.exclusions.add(*snapshot.exclusions)
+        for slot in snapshot.closed:
+            self.places.close(slot.worker, slot.device)
         self._cramped = cramped(run, snapshot.workers) if run.exhausted else {}
         plan = run.plan
         made = state.datasets.get(plan.dataset) if plan is not None else None
@@ -166,7 +171,7 @@ class AssignmentDraft:
                 continue
             self.give(worker.name, key, self._place(worker, depth, among))
             if self.run.task(key).exhausted:
-                self.barred.add(worker.name)
+                self.exclusions.add(runs_alone(worker.name, key))
             free = [w for w in free if self._has_place(w, depth, among)]
             if not free:
                 return
@@ -175,7 +180,11 @@ class AssignmentDraft:
         """Return the first suitable worker. A task that must run alone reserves an idle or the least loaded one."""
         is_exhausted = self.run.task(key).exhausted
         among = self.alive if is_exhausted else free
-        fitting = (w for w in among if w.name not in self.barred and may_run(self._state, self.run, w, key))
+        fitting = (
+            w
+            for w in among
+            if not self.exclusions.stops_all(w.name) and may_run(self._state, self.run, w, key)
+        )
         if not is_exhausted:
             shunned = self.run.task(key).shunned
             return (
@@ -186,13 +195,13 @@ class AssignmentDraft:
         short = self._cramped.get(key, frozenset())
         name = calmest((w for w in fitting if w.name not in short), self.places)
         if name and self.places.load(name):
-            self.barred.add(name)
+            self.exclusions.add(reserved(name, key))
             return None
         return next((w for w in free if w.name == name), None)
 
     def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
         """True if the worker can take one more of the run's own tasks."""
-        if worker.name in self.barred:
+        if self.exclusions.stops_all(worker.name):
             return False
         if self.run.kind == "etl":
             return self.places.beside(worker.name) < depth

@@ -128,7 +128,7 @@ def _go_on(
     """Return the steps of a run that neither stops nor fails."""
     if run.is_complete():
         redos = _redos(record, state, run, snapshot, fit)
-        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects, snapshot.workers)
+        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.cordoned, snapshot.workers)
         return redos or ([] if is_awaited else [_finished(run)])
     if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
         return [_note(event) for event in decided]
@@ -200,14 +200,14 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
     Requires that the cluster log has been read completely.
     """
     for name, known in state.workers.items():
-        seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
-        loss = _loss(known, seen)
-        if left_out is not None:
-            yield from _ask_for(state, known, f"{name}: {left_out.reason}", snapshot.now)
+        view, exclusion = snapshot.workers.get(name), snapshot.excluded.get(name)
+        loss = _loss(known, view)
+        if exclusion is not None:
+            yield from _ask_for(state, known, f"{name}: {exclusion.reason}", snapshot.now)
         elif loss is not None:
             yield from _take_back(state, known, loss.exit, loss.how)
-        elif known.left and seen is not None:
-            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
+        elif known.left and view is not None:
+            yield from _take_back(state, known, view.before, Liveness.GONE, known.left)
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0

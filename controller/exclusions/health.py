@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
-from cerebro.contract.tasks import FailureKind
 from cerebro.contract.texts import first_line
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
-from cerebro.state.quarantine import CHECK_S, refusal
+from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, refusal
 from cerebro.state.workers import LAST, Ended
-from controller.scaling.orchestrator import Exit
 
 DEVICE_FAILURES = 2
 """Failed attempts, of a worker's last `LAST`, that quarantine it.
@@ -169,7 +167,12 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     check = health.check
     is_new = is_fresh and check is not None and (check.ended or 0.0) > health.since
     verdict = check.result.verdict if is_new and check is not None and check.result is not None else ""
-    if verdict and not _failing(health) and check is not None and not check.reason.startswith(_OF_DEVICE):
+    if (
+        verdict
+        and not _failing(health)
+        and check is not None
+        and not check.reason.startswith(DOUBTED_MACHINE)
+    ):
         verdict = ""  # the check did not finish while sub-epochs ran, possibly for lack of memory or time
     if verdict:
         return f"its check failed: {verdict}"
@@ -182,41 +185,6 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     tasks = list(dict.fromkeys(each.task for each in failed))
     message = failed[-1].failure.message if failed[-1].failure else ""
     return f"{', '.join(tasks[-3:])} failed of its machine: {first_line(message)}"
-
-
-def suspects(statuses: Iterable[WorkerStatus], health: HealthAnswer, now: float) -> frozenset[str]:
-    """Return workers with a pending check after a possible machine failure; they get no new tasks."""
-    return frozenset(
-        status.record.worker
-        for status in statuses
-        if (check := health.of(status.record.worker).check) is not None
-        and check.ended is None
-        and check.by == CONTROLLER
-        and check.reason.startswith(_OF_DEVICE)
-        and now - check.asked < CHECK_S
-    )
-
-
-def left_out(statuses: Sequence[WorkerStatus], health: HealthAnswer) -> dict[str, Exit]:
-    """Return the workers that get no tasks, with reasons.
-
-    These are quarantined workers, and ETL workers on volumes without another training worker: their
-    partitions would count, but no worker could read them.
-    """
-    found = {
-        name: Exit(reason=f"quarantined: {each.quarantine.reason}", kind=FailureKind.PREEMPTED)
-        for name, each in health.workers.items()
-        if each.quarantine is not None and each.quarantine.is_on
-    }
-    if not found:
-        return found
-    for volume, sharing in _by_volume(statuses).items():
-        trainers = [s.record.worker for s in sharing if "train" in s.record.kinds]
-        if trainers and all(name in found for name in trainers):
-            reason = f"{', '.join(trainers)} on its volume {volume}: {found[trainers[0]].reason}"
-            for status in sharing:
-                found.setdefault(status.record.worker, Exit(reason=reason, kind=FailureKind.PREEMPTED))
-    return found
 
 
 def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]) -> list[str]:
@@ -255,7 +223,6 @@ def retried(state: ExperimentState, run: str) -> dict[str, float]:
     }
 
 
-_OF_DEVICE = "its machine may have failed: "
 _OF_ALL = frozenset({"checkpoint volume"})
 """Probes of resources that workers share."""
 _FRESH_S = 3600.0
@@ -272,7 +239,9 @@ def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> 
     suspicious = [each for each in ended if each.is_device or each.is_doubtful]
     if suspicious and suspicious[-1].time > checked:
         newest = suspicious[-1]
-        reason = f"{_OF_DEVICE}{newest.task}: {first_line(newest.failure.message) if newest.failure else ''}"
+        reason = (
+            f"{DOUBTED_MACHINE}{newest.task}: {first_line(newest.failure.message) if newest.failure else ''}"
+        )
         # Independent of clocks: once for each failure.
         return reason if check is None or check.reason != reason else ""
     last = ended[-2:]
@@ -305,10 +274,3 @@ def _everywhere(seen: Evidence, wandering: set[tuple[str, str]]) -> str:
         f"{len(failing)} of {len(trying)} workers failed of their machines ({', '.join(sorted(failing))}): the cluster "
         "is the cause, or the code, not a worker"
     )
-
-
-def _by_volume(statuses: Iterable[WorkerStatus]) -> dict[str, list[WorkerStatus]]:
-    found: dict[str, list[WorkerStatus]] = {}
-    for status in statuses:
-        found.setdefault(status.record.volume or status.record.worker, []).append(status)
-    return found

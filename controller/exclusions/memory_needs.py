@@ -39,7 +39,7 @@ def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Ite
     for task, able in _short_everywhere(state, run, snapshot):
         growth = snapshot.growth
         is_open = not growth.is_known and _is_enough(run, task, growth)
-        if not (is_open or _growing(run, task, able, growth) or _is_set_aside(run, task, snapshot)):
+        if not (is_open or _growing(run, task, able, growth) or _is_excluded(run, task, snapshot)):
             reason = _reason(run, task, able, snapshot)
             yield TaskGivenUp(task=str(task.key), attempt=task.attempt, reason=reason)
 
@@ -59,9 +59,9 @@ def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[
     return found
 
 
-def _is_set_aside(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
+def _is_excluded(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
     """True if an excluded worker could run the task after its release."""
-    views = {name: view for name, view in snapshot.set_aside.items() if _holds(run, view, task.key)}
+    views = {name: view for name, view in snapshot.excluded_views.items() if _holds(run, view, task.key)}
     return not _short(run, task, views).issuperset(views)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run, RunState, Worker
+from cerebro.state.exclusions import Exclusion, Scope
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
 from controller.exclusions.memory_needs import Views, cramped
@@ -29,10 +30,10 @@ def see(run: Run, fit: FitDispatch, views: Views) -> None:
     fit.cramped = found
 
 
-def barred(
+def exclusions(
     state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, snapshot: ClusterSnapshot
-) -> set[str]:
-    """Return the workers that may get no task of `run` now.
+) -> Iterable[Exclusion]:
+    """Return why workers may get no task of `run` now.
 
     They have a task that must run alone, or are reserved for another run. `assign` reserves workers for the
     run's own tasks.
@@ -44,24 +45,38 @@ def barred(
     """
     now, views = snapshot.now, snapshot.workers
     found = {
-        task.worker or ""
+        worker: runs_alone(worker, task.key)
         for each in state.open_runs()
         for task in each.open.values()
-        if task.exhausted and task.key.kind != "train"
+        if task.exhausted and task.key.kind != "train" and (worker := task.worker or "")
     }
     if fit is not None:
         running = fit.dispatch_state.running
-        found |= {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
+        for model in fit.memory_retries:
+            if model in running:
+                worker = fit.workers[running[model].worker]
+                found[worker] = runs_alone(worker, f"{fit.run}/{fit.models[model]}")
     others = [each for each in state.going_on() if each.state is RunState.RUNNING]
     if len(others) > 1 or run not in others:
-        is_waiting = next(waiting(state, run, fit, now, views), None) is not None
+        is_waiting = any(True for _ in waiting(state, run, fit, now, views))
         for other in others:
             if other is run and is_waiting:
                 break
             if other is not run:
-                for able in waiting(state, other, fit, now, views):
-                    found |= {calmest((w for w in able if w.name not in found), places)} - {""}
-    return found
+                for task, able in waiting(state, other, fit, now, views):
+                    if name := calmest((w for w in able if w.name not in found), places):
+                        found[name] = reserved(name, task)
+    return found.values()
+
+
+def runs_alone(worker: str, task: object) -> Exclusion:
+    """Return the exclusion of a worker that runs a task alone."""
+    return Exclusion(worker, Scope.NEW_TASKS, f"{task} ran out of memory and has the worker to itself")
+
+
+def reserved(worker: str, task: object) -> Exclusion:
+    """Return the exclusion of a worker that becomes idle for a task."""
+    return Exclusion(worker, Scope.NEW_TASKS, f"reserved for {task}, which ran out of memory and runs alone")
 
 
 def calmest(workers: Iterable[Worker], places: Places) -> str:
@@ -101,8 +116,8 @@ def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
 
 def waiting(
     state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, views: Views
-) -> Iterator[list[Worker]]:
-    """Yield, for each task of the run that waits to run alone, the workers that could take it."""
+) -> Iterator[tuple[object, list[Worker]]]:
+    """Yield each task of the run that waits to run alone, and the workers that could take it."""
     if not run.exhausted:
         return
     alive = [worker for worker in state.workers.values() if worker.is_alive]
@@ -110,10 +125,11 @@ def waiting(
     for key in ready(run):
         if run.task(key).exhausted:
             lacking = short.get(key, frozenset())
-            yield [w for w in alive if may_run(state, run, w, key) and w.name not in lacking]
+            yield key, [w for w in alive if may_run(state, run, w, key) and w.name not in lacking]
     if fit is None or fit.run != run.id:
         return
     for model in fit.memory_retries:
         if model not in fit.dispatch_state.running and fit.dispatch_state.open[model]:
             able = allowed(fit, model, now)
-            yield [w for w in alive if w.trains and fit.worker(w.name) in able]
+            able_workers = [w for w in alive if w.trains and fit.worker(w.name) in able]
+            yield f"{run.id}/{fit.models[model]}", able_workers

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from cerebro.contract.records import QUEUE_DEPTH, PodRef, Replica, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.trials import DeviceKind
+from cerebro.state.exclusions import Exclusion, Scope, excluded_workers
 from controller.scaling.orchestrator import Exit, Fleet
 from controller.sharing.arbiter import Place
 
@@ -92,13 +94,11 @@ class ClusterSnapshot:
     """The present workers, which no log shows."""
 
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
-    """Registered workers that may get tasks. A worker known to a log but missing here is gone, or in `left_out`."""
-    left_out: Mapping[str, Exit] = field(default_factory=dict)
-    """Registered workers that get no tasks, with reasons. Their replicas do not count."""
-    set_aside: Mapping[str, WorkerView] = field(default_factory=dict)
-    """The views of the same workers: a person may release them."""
-    suspects: frozenset[str] = frozenset()
-    """Members of `workers` whose machine is being checked; they get no new tasks."""
+    """Registered workers that may get tasks. A worker known to a log but missing here is gone, or excluded."""
+    excluded_views: Mapping[str, WorkerView] = field(default_factory=dict)
+    """Registered workers excluded from everything. Their replicas do not count; a person may release them."""
+    exclusions: tuple[Exclusion, ...] = ()
+    """Exclusions of workers from the tasks of all runs."""
     now: float = 0.0
     """Time of a new event in seconds. It may be wrong; it revokes and fails only tasks that a user stopped."""
     closed: frozenset[Place] = frozenset()
@@ -113,9 +113,20 @@ class ClusterSnapshot:
     """True if more workers were requested recently and are not all present."""
     growth: Growth = Growth()
 
+    @cached_property
+    def excluded(self) -> Mapping[str, Exclusion]:
+        """Workers that are excluded from everything."""
+        return excluded_workers(self.exclusions)
+
+    @property
+    def cordoned(self) -> list[str]:
+        """Workers that continue but get no new tasks."""
+        return [each.worker for each in self.exclusions if each.scope is Scope.NEW_TASKS]
+
     def gone(self, worker: str) -> Exit:
         """Return why a worker is missing from `workers`."""
-        return self.left_out.get(worker, REMOVED)
+        found = self.excluded.get(worker)
+        return REMOVED if found is None else Exit(reason=found.reason, kind=FailureKind.PREEMPTED)
 
     @property
     def cramped(self) -> list[str]:

@@ -16,7 +16,8 @@ from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles, WorkerSt
 from cerebro.contract.stored.health import HealthAnswer
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs.client import KvsClient
-from controller.exclusions.health import left_out, suspects
+from cerebro.state.exclusions import excluded_workers
+from cerebro.state.quarantine import machine_exclusions
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.scaling.arrivals import Arrivals
 from controller.scaling.autoscaler.autoscaler import Seen
@@ -140,7 +141,7 @@ class Membership:
         is_waking = fleet is not None and self._rest.is_waking(fleet.size)
         self._arrivals.see(self._workers, fleet, time.monotonic(), is_waking=is_waking)
         reachable_s = time.monotonic() - self._reachable_since
-        devices, out = trained_on(self._workers), left_out(self._workers, self._health)
+        devices, exclusions = trained_on(self._workers), machine_exclusions(self._workers, self._health, now)
         views = {
             status.record.worker: worker_view(
                 status,
@@ -151,12 +152,12 @@ class Membership:
             )
             for status in self._workers
         }
+        excluded = excluded_workers(exclusions)
         return ClusterSnapshot(
             now=now,
-            workers={name: view for name, view in views.items() if name not in out},
-            set_aside={name: view for name, view in views.items() if name in out},
-            left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
-            suspects=suspects(self._workers, self._health, now),
+            workers={name: view for name, view in views.items() if name not in excluded},
+            excluded_views={name: view for name, view in views.items() if name in excluded},
+            exclusions=exclusions,
             is_filling=self._arrivals.is_filling,
             is_awaited=self._arrivals.is_awaited,
             growth=self.limits.look(self._workers, fleet),
@@ -211,11 +212,11 @@ class Membership:
 
     def _at_work(self, fleet: Fleet) -> int:
         """Return the number of training pods that may get tasks."""
-        out = left_out(self._workers, self._health)
+        excluded = excluded_workers(machine_exclusions(self._workers, self._health, self._now))
         here = [
             status.record
             for status in self._workers
-            if not status.is_lost and status.record.worker not in out
+            if not status.is_lost and status.record.worker not in excluded
         ]
         return sum(
             "train" in record.kinds and record.pod is not None and record.pod.name in fleet.pods

@@ -311,7 +311,8 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
     ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
     if run.state is not RunState.RUNNING:
         return ref, [], 0
-    if able := next(filter(None, memory_retries.waiting(core.state, run, fit, now, core.views)), []):
+    waiting = memory_retries.waiting(core.state, run, fit, now, core.views)
+    if able := next((able for _, able in waiting if able), []):
         return ref, able, 0
     if (
         fit is None

@@ -36,9 +36,12 @@ def form(
         return
     dispatch_state = fit.dispatch_state
     addresses = {name: seen.address for name, seen in snapshot.workers.items()}
-    closed = {place.worker for place in snapshot.closed}
-    # Workers that can train in a gang and are not used by other runs.
-    within_reach = {w.name for w in draft.alive if w.trains and addresses.get(w.name)} - closed - draft.barred
+    used_by_others = {slot.worker for slot in draft.exclusions.slots}
+    within_reach = {
+        w.name
+        for w in draft.alive
+        if w.trains and addresses.get(w.name) and not draft.exclusions.stops_all(w.name)
+    } - used_by_others
     sets = [
         members
         for members in _sets(fit)

@@ -33,8 +33,8 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: Assignm
     workers = [worker for worker in draft.alive if worker.trains]
     if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
         return
-    # Barred workers may change before the next decision, so they affect only the place of a trial.
-    able = [worker for worker in workers if worker.name not in draft.barred]
+    # Exclusions may change before the next decision, so they affect only the place of a trial.
+    able = [worker for worker in workers if not draft.exclusions.stops_all(worker.name)]
     giver, of = _Giver(record, run, fit, draft, able), _queue_position(run, workers)
     if run.inspection is None:
         is_open = any(task.key.kind == "inspect" for task in run.open.values())

@@ -32,6 +32,8 @@ from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.reports.wait_reasons import KIND, needed_partitions
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
+from controller.exclusions.collection import Exclusions
+from controller.exclusions.memory_retries import reserved
 from controller.sources.relief import relief
 
 _WORTH = 2.0
@@ -43,7 +45,7 @@ def making(
     run: Run,
     fit: FitDispatch | None,
     places: Places,
-    barred: set[str],
+    exclusions: Exclusions,
     *,
     is_filling: bool = False,
     cramped: Collection[str] = (),
@@ -55,7 +57,7 @@ def making(
         run: any run; an ETL run makes its own partitions and gets none here.
         fit: dispatch state of a fit run.
         places: device slots of the alive workers; unchanged.
-        barred: workers that get no tasks. Workers reserved for a task that ran out of memory are added.
+        exclusions: workers that get no tasks. Workers reserved for a task that ran out of memory are added.
         is_filling: True if workers are starting (`ClusterSnapshot.is_filling`); lost partitions then wait for
             them.
         cramped: workers with no room on their volume for another copy.
@@ -63,7 +65,7 @@ def making(
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    replicas = _Replicas(state, run, places, barred, leaving)
+    replicas = _Replicas(state, run, places, exclusions, leaving)
     lost, newcomers = _lost(state, run, fit), replicas.newcomers(fit)
     relieving = replicas.relieving(fit, newcomers, cramped) if fit is not None else None
     if not lost and not newcomers and relieving is None and not leaving:
@@ -154,11 +156,11 @@ class _Replicas:
         state: ExperimentState,
         run: Run,
         places: Places,
-        barred: set[str],
+        exclusions: Exclusions,
         leaving: Collection[str] = (),
     ) -> None:
         assert run.plan is not None
-        self._state, self._run, self._barred, self._leaving = state, run, barred, leaving
+        self._state, self._run, self._exclusions, self._leaving = state, run, exclusions, leaving
         self._places = places
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
@@ -203,7 +205,7 @@ class _Replicas:
             )
             if self._run.task(key).exhausted:
                 maker = min(makers, key=lambda w: (self._places.load(w.name), w.name in failed_at, w.name))
-                self._barred.add(maker.name)
+                self._exclusions.add(reserved(maker.name, key))
                 if self._places.load(maker.name):
                     continue
             yield self._give(maker, key, partition)
@@ -242,7 +244,7 @@ class _Replicas:
         able = {
             w.volume
             for w in self._alive
-            if "etl" in w.kinds and w.name not in self._barred and w.name not in self._leaving
+            if "etl" in w.kinds and not self._exclusions.stops_all(w.name) and w.name not in self._leaving
         } - making.union(self._coming.values(), (self._state.workers[name].volume for name in cramped))
         helpers = {fit.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
         for newcomer in newcomers:
@@ -279,7 +281,7 @@ class _Replicas:
         able = (
             w
             for w in self._alive
-            if "etl" in w.kinds and w.name not in self._barred and w.name not in self._leaving
+            if "etl" in w.kinds and not self._exclusions.stops_all(w.name) and w.name not in self._leaving
         )
         if is_idle:
             return [w for w in able if not self._places.load(w.name)]

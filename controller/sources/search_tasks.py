@@ -52,7 +52,7 @@ def _answering(draft: AssignmentDraft, depth: int) -> str | None:
         worker
         for worker in draft.alive
         if answers_searches(worker)
-        and worker.name not in draft.barred
+        and not draft.exclusions.stops_all(worker.name)
         and draft.places.beside(worker.name) < depth
     ]
     found = min(able, key=lambda w: (draft.places.beside(w.name), w.trains, w.name), default=None)

@@ -80,13 +80,13 @@ def is_pointless(run: Run, key: TaskKey) -> bool:
     return key.kind == "audit" and (run.audits.of(key) is None or run.audits.is_hopeless)
 
 
-def is_awaited(state: ExperimentState, run: Run, suspects: Collection[str], views: Views) -> bool:
+def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], views: Views) -> bool:
     """True if a third result waits for a worker's check, which takes at most a minute."""
     return any(
         _may(state.workers[name], run, audit, views)
         for audit in run.audits.due()
         if audit.state is AuditState.DIFFERS
-        for name in suspects
+        for name in cordoned
         if name in state.workers
     )
 
@@ -108,7 +108,7 @@ def _worker_for(
         worker
         for worker in draft.alive
         if _may(worker, run, audit, draft.views)
-        and worker.name not in draft.barred
+        and not draft.exclusions.stops_all(worker.name)
         and (among is None or worker.name in among)
         and not _is_auditing(worker, draft)
         and draft.places.num_free(worker.name, depth, among[worker.name] if among is not None else None)

@@ -209,7 +209,8 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         page: page of workers, from 1.
     """
     held = _held(data.statuses)
-    cards = [_card(status, held, data) for status in in_order(data.statuses)]
+    machines = health_words(data.statuses, data.health, now)
+    cards = [_card(status, held, data, machines[status.record.worker]) for status in in_order(data.statuses)]
     shown = page_of(cards, page, PAGE)
     reachable = [card for card in cards if card.state != "lost"]
     shares = [gpu.used_share for card in reachable for gpu in card.gpus if gpu.used_share is not None]
@@ -281,6 +282,7 @@ def _card(
     status: WorkerStatus,
     held: Mapping[str, set[tuple[str, int]]],
     data: ClusterData,
+    machine: str,
 ) -> WorkerCard:
     summaries, troubles, known = data.summaries, data.troubles.pods, data.health.of(status.record.worker)
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
@@ -310,7 +312,7 @@ def _card(
         tasks=()
         if is_lost
         else tuple(_running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task),
-        health=health_words(status, data.health),
+        health=machine,
         is_quarantined=known.is_quarantined,
         checked=known.check.ended if known.check is not None else None,
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),

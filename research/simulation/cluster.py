@@ -25,11 +25,13 @@ from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.contract.stored.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.exclusions import excluded_workers
 from cerebro.state.experiment import fold
+from cerebro.state.quarantine import machine_exclusions
 from cerebro.state.snapshots import packed, restored, snapshot_format
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
-from controller.exclusions.health import evidence, left_out, suspects
+from controller.exclusions.health import evidence
 from controller.exclusions.machines import Machines
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.loop.open_runs import Experiments, Opened, ended
@@ -392,7 +394,8 @@ class Simulation:
         statuses, health = self.store.workers(), self.store.workers_health()
         is_waking = fleet is not None and self.rest.is_waking(fleet.size)
         self.arrivals.see(statuses, fleet, self.now, is_waking=is_waking)
-        out = left_out(statuses, health)
+        exclusions = machine_exclusions(statuses, health, self.now)
+        excluded = excluded_workers(exclusions)
         views = {
             status.record.worker: worker_view(
                 status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
@@ -401,10 +404,9 @@ class Simulation:
         }
         return ClusterSnapshot(
             now=self.now,
-            workers={name: view for name, view in views.items() if name not in out},
-            set_aside={name: view for name, view in views.items() if name in out},
-            left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
-            suspects=suspects(statuses, health, self.now),
+            workers={name: view for name, view in views.items() if name not in excluded},
+            excluded_views={name: view for name, view in views.items() if name in excluded},
+            exclusions=exclusions,
             is_filling=self.arrivals.is_filling,
             is_awaited=self.arrivals.is_awaited,
             growth=self.limits.look(statuses, self._workers.fleet()),

@@ -138,7 +138,10 @@ def test_slow_is_a_label() -> None:
     assert slow(known) == {"worker-2": 90.0 / 40.0}
     store = VirtualStore(lambda: 0.0)
     store.register(worker("a", "worker-2"))
-    assert health_words(store.workers()[0], known) == "slow: 2.2 times as long as the median of its kind"
+    assert (
+        health_words(store.workers(), known, 3.0)["worker-2"]
+        == "slow: 2.2 times as long as the median of its kind"
+    )
 
 
 def test_a_user_without_a_name_is_told_by_number(

@@ -26,9 +26,10 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
+from cerebro.state.quarantine import machine_exclusions
 from cerebro.state.tasks.task import MAX_DEVICE_FAILURES
 from cerebro.state.workers import Ended
-from controller.exclusions.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
+from controller.exclusions.health import Checked, Quarantined, Released, Spared, act
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
@@ -327,7 +328,7 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     unanswered = HealthAnswer(workers={"worker-0": WorkerHealth(check=waiting)})
     assert asked(unanswered, 300.0) == []
     assert len(asked(unanswered, 701.0)) == 1
-    assert suspects(several, unanswered, 101.0) == frozenset()  # it trains meanwhile
+    assert machine_exclusions(several, unanswered, 101.0) == ()  # it trains meanwhile
 
     result = CheckResult(incarnation="a", probes=(Probe(name="memory"),))
     told = waiting.model_copy(update={"ended": 104.0, "result": result})
@@ -462,6 +463,7 @@ def test_who_only_preprocesses_goes_with_the_last_trainer_of_its_volume() -> Non
         return WorkerStatus(record=record, silent_s=0.0)
 
     pair = [on("worker-1", "pod-1", "train"), on("worker-1-etl", "pod-1", "etl")]
-    assert left_out(pair, known).keys() == {"worker-1", "worker-1-etl"}
-    assert left_out([*pair, on("worker-2", "pod-1", "train")], known).keys() == {"worker-1"}
-    assert left_out(pair, HealthAnswer()) == {}
+    assert {each.worker for each in machine_exclusions(pair, known, 2.0)} == {"worker-1", "worker-1-etl"}
+    shared = [*pair, on("worker-2", "pod-1", "train")]
+    assert [each.worker for each in machine_exclusions(shared, known, 2.0)] == ["worker-1"]
+    assert machine_exclusions(pair, HealthAnswer(), 2.0) == ()

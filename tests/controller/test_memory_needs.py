@@ -318,7 +318,7 @@ def reasons(
         workers={
             name: WorkerView(memory_bytes=each * GIB, replicas=(), **named) for name, each in limits.items()
         },
-        set_aside={
+        excluded_views={
             name: WorkerView(memory_bytes=each and each * GIB, replicas=held, **named)
             for name, each in aside.items()
         },

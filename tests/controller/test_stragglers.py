@@ -69,7 +69,7 @@ def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
         ("worker-2", "no longer slow"),
     ]
     assert known.incidents[0].evidence.startswith("5 of its sub-epochs take ")
-    assert {health_words(each, known) for each in simulation.store.workers()} == {""}
+    assert {*health_words(simulation.store.workers(), known, 0.0).values()} == {""}
 
 
 @settings(max_examples=50)
@@ -106,6 +106,6 @@ def test_one_worker_alone_is_not_slow() -> None:
 
 def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
     """A pod on another node is not told of what its predecessor did there."""
-    (status,) = there(1, "node-b")
-    assert health_words(status, labelled(2.1, "node-b")) == "slow: 2.1 x the others"
-    assert health_words(status, labelled(2.1, "node-a")) == ""
+    statuses = there(1, "node-b")
+    assert health_words(statuses, labelled(2.1, "node-b"), 0.0) == {"worker-0": "slow: 2.1 x the others"}
+    assert health_words(statuses, labelled(2.1, "node-a"), 0.0) == {"worker-0": ""}

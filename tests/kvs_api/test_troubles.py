@@ -13,6 +13,7 @@ from kvs_api.store import keys
 from tests.kvs_api.real import Service
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("stored", "read"),
     [

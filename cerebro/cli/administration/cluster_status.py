@@ -215,6 +215,8 @@ def worker_lines(
     replicas: dict[str, set[Replica]] = defaultdict(set)
     for status in workers:
         replicas[status.record.volume or status.record.worker] |= set(status.record.replicas)
+    known = health or HealthAnswer()
+    machines = health_words(workers, known, time.time())
     rows = [
         (
             status.record.worker,
@@ -225,7 +227,7 @@ def worker_lines(
             _devices(status.record),
             str(len(replicas[status.record.volume or status.record.worker])),
             " ".join(kind for kind in status.record.kinds if kind in KINDS),
-            _doing(status, words or {}, troubles or {}, health or HealthAnswer()),
+            _doing(status, words or {}, troubles or {}, known, machines[status.record.worker]),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
@@ -239,10 +241,13 @@ def _devices(record: WorkerRecord) -> str:
 
 
 def _doing(
-    status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str], health: HealthAnswer
+    status: WorkerStatus,
+    words: Mapping[str, str],
+    troubles: Mapping[str, str],
+    health: HealthAnswer,
+    machine: str,
 ) -> str:
     """Describe a worker: quarantine first, then loss; a lost worker's last task is obsolete."""
-    machine = health_words(status, health)
     if health.of(status.record.worker).is_quarantined:
         return machine
     if status.is_lost:

@@ -102,6 +102,7 @@ def cluster_json(
     health: HealthAnswer | None = None,
 ) -> dict[str, Any]:
     """Return the cluster's status as one object; times in seconds."""
+    machines = health_words(workers, health or HealthAnswer(), now)
     return {
         "workers": [
             {
@@ -111,7 +112,7 @@ def cluster_json(
                 "devices": max(1, len(status.record.devices)),
                 "kinds": [kind for kind in status.record.kinds if kind in KINDS],
                 "tasks": list(status.tasks),
-                "health": health_words(status, health or HealthAnswer()),
+                "health": machines[status.record.worker],
             }
             for status in workers
         ],

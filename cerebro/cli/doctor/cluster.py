@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from cerebro.cli.administration.cluster_status import client, remote_client
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
@@ -144,7 +145,8 @@ def machines(case: Case) -> Finding:
         statuses, health = kvs.workers(), kvs.workers_health()
     except CerebroError as problem:
         return fail(f"the health of the cluster's workers cannot be read: {problem}", "cerebro status")
-    problems = [f"{s.record.worker} is {words}" for s in statuses if (words := health_words(s, health))]
+    found = health_words(statuses, health, time.time())
+    problems = [f"{worker} is {words}" for worker, words in found.items() if words]
     if problems:
         return warn(
             "; ".join(problems), "cerebro check WORKER, then cerebro release WORKER once it is repaired"

@@ -1,0 +1,132 @@
+"""The contract of exclusions: each producer gives a reason, a scope and an end, and no task goes where one applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import pytest
+
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
+from cerebro.contract.rest import api
+from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
+from cerebro.state import TaskKey
+from cerebro.state.exclusions import Exclusion, Scope
+from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, health_words, machine_exclusions
+from controller.decisions.core import Core
+from controller.exclusions.collection import Exclusions, of_slot
+from controller.exclusions.memory_retries import reserved, runs_alone
+from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
+from controller.sharing.arbiter import Place
+from tests.state.stories import Story, sub_epoch
+
+NOW = 1000.0
+TRAIN = sub_epoch(1, 0, "m00")
+ETL = TaskKey(run="fit-1", kind="etl", split="train", partition=0)
+
+
+def status(name: str, *kinds: str, volume: str = "") -> WorkerStatus:
+    record = WorkerRecord(
+        worker=name, incarnation="a", weight=1.0, cores=1, kinds=kinds, volume=volume or None
+    )
+    return WorkerStatus(record=record, silent_s=0.0)
+
+
+def quarantined(is_on: bool, worker: str = "worker-0") -> HealthAnswer:
+    mark = Quarantine(is_on=is_on, reason="its fan is loud", by="ada", time=1.0)
+    return HealthAnswer(workers={worker: WorkerHealth(quarantine=mark)})
+
+
+def trainer_quarantined(is_on: bool) -> HealthAnswer:
+    return quarantined(is_on, "worker-1")
+
+
+def under_check(is_on: bool) -> HealthAnswer:
+    asked = NOW if is_on else NOW - CHECK_S
+    check = WorkerCheck(asked=asked, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
+    return HealthAnswer(workers={"worker-0": WorkerHealth(check=check)})
+
+
+def by_machine(health: Callable[[bool], HealthAnswer]) -> Callable[[bool], Iterable[Exclusion]]:
+    def produce(is_on: bool) -> Iterable[Exclusion]:
+        found = machine_exclusions(STATUSES, health(is_on), NOW)
+        return [each for each in found if each.worker == "worker-0"]
+
+    return produce
+
+
+STATUSES = [status("worker-0", "etl", volume="v"), status("worker-1", "train", volume="v")]
+MACHINES = {"quarantined": quarantined, "unreadable volume": trainer_quarantined, "under check": under_check}
+
+
+class Case(NamedTuple):
+    """Exclusions of worker-0 while their cause is there (True), and after its end (False)."""
+
+    produce: Callable[[bool], Iterable[Exclusion]]
+    scope: Scope
+    stopped: TaskKey
+    allowed: TaskKey | None = None
+
+
+CASES = {
+    "quarantined": Case(by_machine(quarantined), Scope.EVERYTHING, TRAIN),
+    "unreadable volume": Case(by_machine(trainer_quarantined), Scope.EVERYTHING, ETL),
+    "under check": Case(by_machine(under_check), Scope.NEW_TASKS, TRAIN),
+    "runs alone": Case(lambda is_on: [runs_alone("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
+    "reserved": Case(lambda is_on: [reserved("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_producer_gives_a_reason_a_scope_and_an_end(case: Case) -> None:
+    (found,) = case.produce(True)
+    assert found.worker == "worker-0"
+    assert found.reason
+    assert found.scope is case.scope
+    assert found.until is None or found.until > NOW
+    assert not [*case.produce(False)]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_exclusion_stops_the_tasks_of_its_scope(case: Case) -> None:
+    (found,) = case.produce(True)
+    exclusions = Exclusions([found])
+    assert exclusions.feasible(case.stopped, "worker-0") == found
+    assert exclusions.feasible(case.stopped, "worker-1") is None
+    assert exclusions.stops_all("worker-0") == (case.allowed is None)
+    if case.allowed is not None:
+        assert exclusions.feasible(case.allowed, "worker-0") is None
+
+
+def test_a_device_slot_of_another_run_is_excluded_alone() -> None:
+    exclusions = Exclusions(slots={Place("worker-0", 1)})
+    assert exclusions.feasible(TRAIN, "worker-0", (1,)) == of_slot(Place("worker-0", 1))
+    assert exclusions.feasible(TRAIN, "worker-0", (0,)) is None
+    assert exclusions.feasible(ETL, "worker-0", ()) is None
+
+
+@pytest.mark.parametrize("name", ["quarantined", "under check"])
+def test_an_excluded_worker_gets_no_task(name: str) -> None:
+    story = Story(workers=2)
+    story.etl(workers=2)
+    story.fit(models=2, partitions=2)
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
+    core.state = story.state
+    views = {
+        name: WorkerView(incarnation="a", weight=1.0, kinds=("train", "etl"), replicas=())
+        for name in ("worker-0", "worker-1")
+    }
+
+    def assigned(*exclusions: Exclusion) -> set[str]:
+        steps = core.decide(ClusterSnapshot(workers=views, now=story.time, exclusions=exclusions))
+        return {step.worker for step in steps if isinstance(step, api.Assign)}
+
+    assert assigned() == {"worker-0", "worker-1"}
+    assert assigned(*CASES[name].produce(True)) == {"worker-1"}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_status_prints_the_reason_of_the_exclusion(name: str) -> None:
+    """The page and `cerebro status` print `health_words`; the log prints the exclusion's reason."""
+    (found,) = CASES[name].produce(True)
+    assert health_words(STATUSES, MACHINES[name](True), NOW)["worker-0"] == found.reason
