@@ -162,8 +162,11 @@ def browser(processes: None) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def shared_service(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One real store for all tests of a process."""
+def shared_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One real store for all tests of a process.
+
+    Its database only answers: no test of it depends on when. Tests that kill a database have one of their own.
+    """
     from tests.kvs_api.real import Database, Service
 
     with Database(tmp_path_factory.mktemp("kvs")) as database, Service(database) as service:

@@ -109,7 +109,7 @@ def processes() -> None:
 
 @pytest.fixture(scope="session")
 def commands() -> None:
-    """Asked for by fixtures that run a command to its end, such as `helm template`: load changes no result of it."""
+    """Requested by fixtures whose process only answers, such as `helm` or a database: load changes no result."""
 
 
 @pytest.fixture(autouse=True)

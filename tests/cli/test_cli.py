@@ -116,7 +116,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"cerebro {cluster.version()}\n"
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_help_loads_nothing_heavy() -> None:
     """The command line answers at once: what a command needs is imported when it runs."""
     program = (

@@ -43,8 +43,6 @@ from tests.local.conftest import MakeCluster
 from tests.local.fakes import Fake
 from tests.state.stories import Story
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture
 def case(tmp_path: Path) -> Callable[..., Case]:
@@ -59,6 +57,7 @@ def case(tmp_path: Path) -> Callable[..., Case]:
     return make
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here, where the tests run, nothing fails; nothing is made where there was no home."""
@@ -262,6 +261,7 @@ def test_object_store_settings_must_make_sense(
 # --- the cluster --------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeCluster) -> None:
     """A service that is not what it should be fails by its name; so does a taken-over setting."""
@@ -278,6 +278,7 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
     assert found["s3"].message.endswith("different values of AWS_REGION")
 
 
+@pytest.mark.processes
 def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
     """The reason is there to read after the terminal has scrolled away."""
     fake = make_cluster(Fake(name="one"))
@@ -291,6 +292,7 @@ def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
     assert (found.verdict, found.message) == (Verdict.WARN, "the last start failed: one ended")
 
 
+@pytest.mark.processes
 def test_a_sandbox_that_the_kernel_refuses_is_told(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from cerebro.errors import (
     MetadataError,
     MetricError,
     NonFiniteMetricError,
+    RowError,
     SearchSpaceError,
     SpecError,
 )
@@ -182,6 +183,16 @@ def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
         experiment(Locators(valid=locators.valid, misc=locators.misc)).dry_run(Fitting())
 
 
+def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
+    """Methods that are not needed, data that are not there, and rows of a large batch."""
+    only = Locators(train=locators.train, misc=locators.misc)
+    found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
+    assert found.metrics == {"train": {"rows": 6.0}}
+    assert set(found.skipped) == {"test", "predict", "full batch"}
+    assert "6 of batch_size 32 rows were tried" in repr(found)
+    assert experiment(only).dry_run(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
+
+
 def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file, no change of the specs, of the random generators, of what can be imported."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -230,6 +241,16 @@ def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path:
     found = experiment(locators, pack(tmp_path / "code")).dry_run(Arrays(), Imports(), CONFIGURATION)
     assert found.parameters == 9
     assert "nets_of_mine" not in sys.modules
+
+
+def test_failed_rows_are_told(locators: Locators) -> None:
+    """All of those that were tried, each in a line, the first with the user's frames."""
+    with pytest.raises(RowError, match=r"2 of the first 8 rows of split 'train' failed") as caught:
+        experiment(locators).dry_run(Arrays(broken=(2, 5)))
+    text = str(caught.value)
+    assert "  row 2: ValueError: cannot read 2\n  row 5: ValueError: cannot read 5\n" in text
+    assert "in row_preprocessor" in text
+    assert text.count("Traceback") == 1
 
 
 @pytest.mark.parametrize(
@@ -298,6 +319,15 @@ def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> N
     ]
     with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
         experiment(locators).dry_run(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])
+
+
+def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:
+    """With the choices there are."""
+    one = experiment(locators)
+    with pytest.raises(SpecError, match=r"no technique 'dpp'"):
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
+    with pytest.raises(SpecError, match=r"ddp cannot use \[1\] devices: it needs at least 2"):
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
 
 
 class Normalised(Linear):

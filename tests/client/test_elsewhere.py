@@ -24,8 +24,6 @@ from tests.dispatcher.api.gateways import Served, served
 from tests.http_server import HttpServer
 from tests.kvs_api.real import TOKEN, Service
 
-pytestmark = pytest.mark.processes
-
 __all__ = ["served"]
 
 
@@ -127,6 +125,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     web.close()
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
 def test_an_authority_of_ones_own_is_trusted(
     secure: tuple[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +137,7 @@ def test_an_authority_of_ones_own_is_trusted(
     assert KvsClient(address, TOKEN, ca_file=ca_file).health().status == "ok"
 
 
+@pytest.mark.commands
 def test_an_unknown_authority_is_told_at_once(secure: tuple[str, Path]) -> None:
     """Not after a minute of trying; with what to do about it."""
     with pytest.raises(ClusterError, match=r"is not trusted .*SSL_CERT_FILE or REQUESTS_CA_BUNDLE"):

@@ -173,6 +173,21 @@ def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "nothing was sent" in repr(study.dry_run(rows=1))
 
 
+GOALS = """\
+  finish_by: FINISH
+  budget: Budget(worker_hours=40)
+  workers: [2, 12]
+test: true
+"""
+
+
+def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
+    """And what one looks like."""
+    (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
+    with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):
+        read(folder / "e.yaml")
+
+
 def test_the_documented_file_can_be_read(tmp_path: Path) -> None:
     """As it stands there."""
     page: Any = (Path(__file__).parents[2] / "docs" / "experiment-file.md").read_text(encoding="utf-8")

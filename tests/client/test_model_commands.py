@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro.commands.command import Command, events_of, outcomes, problems_of
-from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed
+from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed, check_free
 from cerebro.contract.events import (
     ModelExtended,
     ModelStopRequested,
@@ -17,7 +17,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
 )
-from cerebro.contract.runs import EvaluatePlan
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -27,6 +27,7 @@ from cerebro.errors import (
     PartlyDoneError,
     SearchSpaceError,
 )
+from cerebro.state import Run
 from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
@@ -299,3 +300,20 @@ def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
     with pytest.raises(NotFoundError, match="has no hyper-parameter 'Ir'"):
         events_of(command, story.state, by=BY)
     assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
+
+
+def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> None:
+    """During a fit the message suggests only models that the test accepts."""
+    story.epoch(1, model="m01", loss=0.1)
+    story.train(2, 1)
+    story.epoch(3)
+    asked = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
+    with pytest.raises(ConflictError, match=r"name finished models \(m00\)"):
+        check_free(story.state, asked)
+    best = story.run.best_epoch(story.model("m00"))
+    reference = story.model("m00").epoch_checkpoint(best or 0)
+    assert reference is not None
+    story.model("m00").removed.add(reference.name)
+    with pytest.raises(ConflictError) as caught:
+        check_free(story.state, asked)
+    assert "m00" not in str(caught.value)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
 import pytest
 
-from cerebro import ASHA, TPE, loguniform
+from cerebro import ASHA, TPE, Above, Experiment, SubEpochSpec, loguniform
+from cerebro.client.requests.run_requests import resolve_fit
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnProcedure, RandomSampler
-from cerebro.errors import SearchError
+from cerebro.errors import MetricError, SearchError
 from cerebro.search import Facts, Order, Procedure, Report
 from cerebro.usercode.encoding import decode
 from tests.search.own_procedures import Halving
@@ -47,6 +49,26 @@ def test_an_own_procedure_is_sent_as_code(own: Any) -> None:
     assert request.sampler == RandomSampler()
     assert code.author == "ada"
     assert vars(decode(code.encoded)) == vars(own)
+
+
+def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
+    """Not for a rule on a metric that there will not be, either."""
+
+    class Training(SubEpochSpec):
+        def create_models(self, hyperparams: Any) -> list[Any]:
+            return []
+
+        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+            return {"loss": 1.0}
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        pytest.fail("code was stored")
+
+    parameters = inspect.signature(Experiment.run_fit).parameters.values()
+    options = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    options |= {"search": Plain(), "stop": [Above("los", 1)], "metric": "loss", "mode": "min"}
+    with pytest.raises(MetricError, match=r"in Above\('los', 1\)"):
+        resolve_fit(Training(), SPACE, options, is_validated=False, put_code=put_code)
 
 
 def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:

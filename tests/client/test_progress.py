@@ -209,6 +209,19 @@ class Handle:
         self.outputs.append(bundle)
 
 
+def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None:
+    """An output of a notebook stays of a size that can be read."""
+    story = Story()
+    run = story.fit(models=30, epochs=40, partitions=1)
+    for epoch in range(1, 21):
+        for model in run.models:
+            story.train(epoch, 0, model=model)
+    html = rendered(story.state, run, {}, "")
+    assert "20 of 30 models" in html
+    assert "epochs 1 to 20" in html
+    assert html.count("<progress") == 13
+
+
 def test_names_of_users_are_text_in_a_notebook() -> None:
     """A hyper-parameter may be called anything."""
     story = Story()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -86,6 +88,16 @@ def test_what_cannot_be_replayed_says_why(
     second(fitted(story), trains=False)
     with pytest.raises(error, match=said):
         choose_models(story.state, run, model)
+
+
+def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
+    """Objects may have changed without a change in the number of rows: the user is told where to look."""
+    found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), rebuilt=(0, 2))
+    assert str(found).endswith(
+        "DIFFERENT in state (partitions 0, 2 were preprocessed again: their objects may have changed)"
+    )
+    assert str(replace(found, rebuilt=())) == "m00: 4 sub-epochs replayed, final state DIFFERENT in state"
+    assert str(replace(found, differences=())) == "m00: 4 sub-epochs replayed, final state equal to the bit"
 
 
 @given(st.floats(width=32), st.floats(width=32))

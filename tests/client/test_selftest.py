@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from cerebro.client.selftest import specs
 from cerebro.client.selftest.trial import TrialError, check
 
 SUB_EPOCHS = [
@@ -36,3 +38,14 @@ def test_a_run_that_learned_nothing_is_not() -> None:
     """Sub-epochs that were committed prove nothing if the weights never moved."""
     with pytest.raises(TrialError, match=r"accuracy is 0\.260, expected at least 0\.6"):
         check(SUB_EPOCHS, set(SUB_EPOCHS), accuracy=0.26)
+
+
+def test_pictures_can_be_told_apart_but_not_by_their_mean() -> None:
+    """The brighter quarter is the class; the picture as a whole is as bright in every class."""
+    generator = np.random.default_rng(0)
+    half = specs.SIDE // 2
+    for label in range(specs.CLASSES):
+        mean = np.mean([specs.picture(label, generator) for _ in range(200)], axis=0)
+        quarters = mean.reshape(2, half, 2, half).mean(axis=(1, 3)).ravel()
+        assert quarters.argmax() == label
+        assert abs(mean.mean() - 0.9 / 4) < 0.05

@@ -222,6 +222,18 @@ def test_who_interrupts_a_run_is_told_that_it_goes_on(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
+def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
+    """Before anything is sent, with what was expected."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = opened(story.log, story.zero)
+    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
+    with pytest.raises(DataError, match=r"verify is .*, expected the fraction of sub-epochs .* from 0 to 1"):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", verify=share)
+
+
 @pytest.mark.parametrize(
     ("rules", "told"),
     [

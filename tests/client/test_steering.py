@@ -30,7 +30,7 @@ from cerebro.contract.priority import HIGH, LOW, NORMAL
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import BadRequestError, CerebroError, ConflictError
+from cerebro.errors import BadRequestError, CerebroError, ConflictError, SearchSpaceError
 from tests.state.stories import SHA, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
@@ -144,6 +144,16 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
         "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: resume it with "
         "Experiment.attach('one').resume('fit-1') or `cerebro resume one --run fit-1`"
     )
+
+
+def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
+    """Of a fit that has not ended for good."""
+    changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
+    assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
+    with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
+        events_of(command(CommandKind.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
+    story.tell(FINISHED)
+    assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
 def test_a_priority_is_one_that_is_known(story: Story) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from cerebro.commands.values import text_of, value_of
+from cerebro.commands.values import text_of, value_of, values_of
 from cerebro.state.models.model import is_same
 
 VALUES = st.recursive(
@@ -29,3 +30,20 @@ def test_every_text_is_a_value(text: str) -> None:
     """What JSON cannot read is the text itself."""
     value_of(text)
     value_of("[" * 5_000 + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("true", True),
+        ("[32, 64]", [32, 64]),
+        ("adam", "adam"),
+        ('"1"', "1"),
+        (".5", ".5"),
+        ("", ""),
+    ],
+)
+def test_values_are_json_or_text(text: str, value: object) -> None:
+    assert value_of(text) == value
+    assert values_of([f"x={text}"]) == {"x": value}

@@ -88,3 +88,20 @@ def test_what_cannot_be_told_is_left_to_the_controller(
     Mounts(monkeypatch, tmp_path / "home", [shared, data])
     visibility.check_inside(located(data), shared)
     visibility.check_inside(Locators(train=Locator(metadata="/datasets/of/workers/train.csv")), shared)
+
+
+def test_a_path_in_a_closed_folder_is_no_error(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this user may not look at, workers may."""
+    exists = Path.exists
+
+    def closed(path: Path) -> bool:
+        # As the system does it; by its modes no folder would be closed to root.
+        if path.is_relative_to(data):
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    visibility.check_inside(located(data), tmp_path / "shared")
+    visibility.check_outside(located(data), "http://cluster")

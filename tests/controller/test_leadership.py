@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cerebro.contract.records import SizeRequest
 from cerebro.runtime.kvs.client import KvsClient
 from controller.loop.leadership import resign
@@ -33,6 +35,7 @@ def is_answered(kvs: KvsClient) -> bool:
     return request is not None and bool(request.problem)
 
 
+@pytest.mark.processes
 def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Path) -> None:
     """SIGTERM: a standby leads as soon as the process has ended, which is before the lease has."""
     kvs.request_size(SizeRequest(workers=2))

@@ -10,8 +10,6 @@ import pytest
 
 from controller.storage.scratch import scratch_folder
 
-pytestmark = pytest.mark.processes
-
 _HOLD = """
 import sys
 from pathlib import Path
@@ -35,6 +33,7 @@ def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
     assert list((tmp_path / "made").iterdir()) == []
 
 
+@pytest.mark.processes
 def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """But not what another process still holds."""
     command = [sys.executable, "-c", _HOLD, str(tmp_path)]

@@ -20,7 +20,6 @@ from tests.e2e.browser import Complaints, settle, sign_in, window
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.processes
 
 EVIL = (
     *TABS, "/add", f"/clone?model={quote(IMAGE)}&hp.{quote(SCRIPT)}={quote(SCRIPT)}",
@@ -57,6 +56,7 @@ def is_untouched(page: Page) -> bool:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) -> None:
     """Models, hyper-parameters, metrics, authors, errors, rows, output, code, files: shown as they are written; tables
@@ -79,6 +79,7 @@ def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) ->
     complaints.check(allowed=("status of 404", "status of 400"))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None:
     """Each mark of each figure is pointed at, as Plotly draws its text there."""
@@ -106,6 +107,7 @@ def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None
     assert seen > 0
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -> None:
     """Opened from a disk there is no policy that would stop a script: only the escaping does."""
@@ -120,6 +122,7 @@ def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -
     assert SCRIPT in page.inner_text("body")
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: str) -> None:
     """The policy is the second line of defence: the browser really refuses inline scripts, handlers and eval."""
@@ -139,6 +142,7 @@ def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: s
     assert sum("Content Security Policy" in text for text in said) >= 2
 
 
+@pytest.mark.processes
 def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
     """In every page, fragment, picture and read answer that is HTML; JSON says that it is JSON."""
     client = evil.signed_in()
@@ -157,6 +161,7 @@ def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.processes
 def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither in a page, nor a header, an address, a log line or the OpenAPI document."""
     caplog.set_level(logging.DEBUG)

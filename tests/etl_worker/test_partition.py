@@ -23,8 +23,6 @@ from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
 
-pytestmark = pytest.mark.processes
-
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), count=st.integers(0, 60), as_text=st.booleans())
@@ -43,6 +41,7 @@ def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
         assert manifest.rows_in == count == manifest.rows_out + manifest.rows_failed
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("count", "cores"), [(0, 2), (1, 4), (3, 4), (4, 4), (5, 2), (97, 3)])
 def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) -> None:
     """Fewer rows than cores, as many, and numbers that do not divide: all rows arrive, and the job ends."""
@@ -110,6 +109,7 @@ def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_progress_is_counted_over_all_cores(tmp_path: Path, cores: int) -> None:
     """Counts grow to the total, failed rows included, and the last report is complete."""
@@ -138,6 +138,7 @@ def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
     assert not list(job.output_folder.glob("*.arrow"))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
     """The error names split, counts, share and the failed rows, a line each; it has the first one's traceback."""
@@ -171,6 +172,7 @@ class _Odd(Double):
         return self.value if row["value"] == self.at else (np.zeros((3, 4), np.float32), 1)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("at", [1, 9, 39])
 def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> None:
@@ -199,6 +201,7 @@ def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, er
     assert type(error).__name__ in row.error
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_an_interrupt_is_passed_on(tmp_path: Path, cores: int) -> None:
     """Ctrl-C is not a failed row."""
@@ -219,6 +222,7 @@ class _Draw(Double):
         return (random.random(), np.random.rand(), torch.rand(()).item()), row["value"]
 
 
+@pytest.mark.processes
 def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
     """Cores do not draw the same numbers, and a row is the same on whatever core it is made."""
     one = make_job(tmp_path / "one", list(range(12)), cores=1)
@@ -250,6 +254,7 @@ def _raising(error: BaseException) -> Any:
     return call
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
     """With the user's traceback."""

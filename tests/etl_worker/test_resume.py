@@ -15,8 +15,6 @@ from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
-pytestmark = pytest.mark.processes
-
 ALL = {value: [value * 2, value] for value in range(40)}
 
 
@@ -74,6 +72,7 @@ def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
     assert reports[-1] == EtlProgress(rows_done=40, rows_failed=0, rows_total=40)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cores", [2, 3])
 def test_another_number_of_cores_goes_on_with_the_same_cut(tmp_path: Path, cores: int) -> None:
     """A worker that comes back with other resources keeps what is there."""

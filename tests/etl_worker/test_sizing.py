@@ -22,8 +22,6 @@ from etl_worker.sizing import MOST_PER_CORE, Sizing, Window
 from tests.control_groups import run_in
 from tests.etl_worker.jobs import Double, make_job, nothing, ready, stored
 
-pytestmark = pytest.mark.processes
-
 ROWS = 80
 ALL = {value: [value * 2, value] for value in range(ROWS)}
 
@@ -133,6 +131,7 @@ def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
     return Cores(ready(lambda: spec), kills if counted else lambda: None)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("make", "counted"), [(Hungry, True), (Hungry, False), (Refused, True)])
 def test_with_less_memory_fewer_processes_make_the_same_bytes(
     tmp_path: Path, folder: Path, make: type[Hungry], counted: bool
@@ -154,6 +153,7 @@ def test_with_less_memory_fewer_processes_make_the_same_bytes(
     assert rows == sorted(shard.file for shard in made.shards), "nothing lies there that nobody reads"
 
 
+@pytest.mark.processes
 def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: Path) -> None:
     """When one process alone was ended for it: the attempt has run out of memory, and says where."""
     job = make_job(tmp_path, [f"row-{number}" for number in range(ROWS)], cores=4)
@@ -179,6 +179,7 @@ class Squeezed(Hungry):
         return super().row_preprocessor(row, mode, object_dir)
 
 
+@pytest.mark.processes
 def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Path, folder: Path) -> None:
     """What it lacked was memory, perhaps."""
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
@@ -187,6 +188,7 @@ def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Pa
     assert stored(job.output_folder) == ALL
 
 
+@pytest.mark.processes
 def test_where_rows_wait_more_processes_make_them(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ with closing(Cores(Large)) as cores:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_what_the_kernel_ends_is_made_by_fewer_processes(small_group: Path, tmp_path: Path) -> None:
     """For real: eight processes of a hundred megabytes in a group of 384 MiB."""

@@ -12,8 +12,6 @@ import pytest
 from benchmarks.__main__ import document, main
 from benchmarks.figure import Figure
 
-pytestmark = pytest.mark.processes
-
 FAST = Figure(what="a step", measured="2 s, reference 1 s", ratio=2.0, bar=1.5, sense="at most", measure="s")
 LARGE = Figure(what="rows", measured="9 rows/s", ratio=0.9, bar=0.8, sense="at least", notes=("seen",))
 
@@ -39,6 +37,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, f"benchmarks.{name}", module)
 
 
+@pytest.mark.commands
 @pytest.mark.usefixtures("measured")
 def test_json_is_alone_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     """Standard output is one JSON list with a row for each figure; progress and prints are on standard error."""
@@ -82,6 +81,7 @@ def test_a_ratio_that_is_infinite_is_null() -> None:
     assert (row["ratio"], row["holds"]) == (None, False)
 
 
+@pytest.mark.commands
 @pytest.mark.usefixtures("measured")
 def test_standard_output_comes_back_after_json(capfd: pytest.CaptureFixture[str]) -> None:
     """Without ``--json`` the table is on standard output, also after a call with it."""

@@ -21,8 +21,6 @@ from tests.kvs_api.bench import FINISHED, PAUSED, Bench, note, requested, starte
 from tests.kvs_api.real import TOKEN, Database, Service
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
@@ -37,6 +35,7 @@ def own(database: Database) -> Iterator[Service]:
         yield service
 
 
+@pytest.mark.processes
 def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
     """On every kind of route, health included, with a `Problem` that says so."""
     database.kill()
@@ -57,6 +56,7 @@ def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
         )
 
 
+@pytest.mark.processes
 def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
     own: Service, database: Database
 ) -> None:
@@ -67,6 +67,7 @@ def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
         client.queue()
 
 
+@pytest.mark.processes
 def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Database) -> None:
     """A call made while Redis is away is answered once it is back."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
@@ -82,6 +83,7 @@ def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Databa
     assert answers == [1]
 
 
+@pytest.mark.processes
 def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, database: Database) -> None:
     """The reader notices nothing but a delay."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
@@ -97,6 +99,7 @@ def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, databa
     assert found == [["RunRequested"]]
 
 
+@pytest.mark.processes
 def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Database) -> None:
     """While four clients write, the store is killed three times: each acknowledged run is there, once, and queued."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
@@ -131,6 +134,7 @@ def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Da
     assert len(bench.store.queue()) == len(log)
 
 
+@pytest.mark.processes
 def test_killing_the_store_keeps_leases_and_inboxes(own: Service, database: Database) -> None:
     """A worker and the controller go on behind a restart as if nothing had been."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
@@ -227,6 +231,7 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
     proxy.close()
 
 
+@pytest.mark.processes
 def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database: Database) -> None:
     """Commands, lists and the audit entry are durable; the deletion goes on behind a restart."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)

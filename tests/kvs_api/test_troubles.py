@@ -13,7 +13,6 @@ from kvs_api.store import keys
 from tests.kvs_api.real import Service
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("stored", "read"),
     [

@@ -19,8 +19,6 @@ from cerebro.local.supervision.service_process import START_S, ServiceProcess
 from cerebro.local.supervision.services import Service
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
-
 GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe loop stands still\n"
 
 
@@ -129,6 +127,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         child.kill()
 
 
+@pytest.mark.processes
 def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> None:
     """It says why it was replaced."""
     child, process = make(is_ever_ready=True)
@@ -152,6 +151,7 @@ def _question(child: ServiceProcess) -> socket.socket:
     return child._watch._connection
 
 
+@pytest.mark.processes
 def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> None:
     """Who waits for another service answers meanwhile that it lives."""
     child, process = make(is_ever_ready=False)

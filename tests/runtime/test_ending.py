@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.commands
 
 BEGINNING = (
     "import atexit, os; from cerebro.runtime.isolation.process_exit import end_after; "

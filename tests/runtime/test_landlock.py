@@ -14,8 +14,6 @@ import pytest
 
 from cerebro.runtime.isolation import landlock
 
-pytestmark = pytest.mark.processes
-
 needs_landlock = pytest.mark.skipif(
     bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
 )
@@ -46,6 +44,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
     return found
 
 
+@pytest.mark.processes
 @needs_landlock
 def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Path]) -> None:
     """Each way to change a file of others is refused, by the kernel, reading them too; one's own goes on."""
@@ -95,6 +94,7 @@ def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Pat
     assert [path.name for path in others.iterdir()] == ["file"]
 
 
+@pytest.mark.processes
 @needs_landlock
 def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
     folders: tuple[Path, Path, Path],
@@ -114,6 +114,7 @@ def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
     assert (others / "file").read_text() == "before"
 
 
+@pytest.mark.processes
 @needs_landlock
 def test_a_trial_finds_that_it_is_enforced() -> None:
     """Where the kernel has it, a process of its own shows that it works."""

@@ -19,7 +19,7 @@ from cerebro.runtime.isolation import metadata_filter, metadata_guard
 from cerebro.runtime.isolation.metadata_guard import Supervisor
 
 _WHY = metadata_guard.why_unavailable()
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")]
+pytestmark = pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")
 
 OTHER_STATUS = 250
 
@@ -127,6 +127,7 @@ def _facts(path: Path) -> list[object]:
     return [*facts, os.listxattr(path), path.parent.stat().st_mode]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Callable[[Path], object]) -> None:
     """Each call changes own files and leaves foreign files unchanged."""
@@ -139,6 +140,7 @@ def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Calla
     assert _facts(theirs) == before
 
 
+@pytest.mark.processes
 def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
     """Mode, times and attributes, set directly, by `shutil` and by `cp`."""
     file = mine / "file"
@@ -161,6 +163,7 @@ def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
     assert os.getxattr(file, "user.a") == b"\0value"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("act", "error"),
     [
@@ -182,6 +185,7 @@ def test_what_cannot_be_changed_fails_as_ever(mine: Path, act: Callable[[Path], 
     assert held(mine, lambda: act(mine)) == error
 
 
+@pytest.mark.processes
 def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
     """io_uring could set attributes, and flags could lock a file."""
 
@@ -204,6 +208,7 @@ def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.processes
 def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
     """The supervisor checks and changes the same descriptor: a thread that swaps the path gains nothing."""
     theirs, own = mine.parent / "theirs" / "file", mine / "file"
@@ -232,6 +237,7 @@ def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
     assert (theirs.stat().st_mode & 0o777, own.stat().st_mode & 0o777) == (0o644, 0o600)
 
 
+@pytest.mark.processes
 def test_a_process_that_never_enters_is_waited_for(tmp_path: Path) -> None:
     """One supervisor attends one child after another."""
     supervisor = Supervisor()

@@ -20,8 +20,6 @@ from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.usage.volumes import VolumeCollector
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
-
 GIB = 2**30
 NO_GPUS = Gpus(library=None, visible="")
 
@@ -83,6 +81,7 @@ def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
     assert own.measure().cores_used == pytest.approx(2.0)
 
 
+@pytest.mark.processes
 def test_what_cannot_be_measured_is_none(tmp_path: Path) -> None:
     """Neither files, nor process, nor folder: nothing is said, and nothing is 0."""
     gone = subprocess.Popen(["true"])
@@ -109,6 +108,7 @@ child.wait()
 """It computes for a while, under a name that is no text; a child of its own takes memory once it is told to."""
 
 
+@pytest.mark.processes
 def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
     """Children and theirs, whatever their names; strangers, such as this process, not at all."""
     clock = Clock()
@@ -168,6 +168,7 @@ def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
     assert own.measure().cores_used == 0.0
 
 
+@pytest.mark.processes
 def test_a_real_process_is_measured(tmp_path: Path) -> None:
     """This one, with a child that holds 64 MiB: its memory is seen."""
     program = "import sys; held = bytearray(64 * 2**20); sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
@@ -270,6 +271,7 @@ def test_without_a_driver_there_are_no_gpus() -> None:
     assert Gpus(None, Absent()).measure() == ()
 
 
+@pytest.mark.processes
 def test_usage_never_imports_torch() -> None:
     """The agent is small, and measures beside what trains."""
     code = (

@@ -64,7 +64,7 @@ def test_sampled_three_by_three_instances_equal_brute_force() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.commands
 def test_all_three_by_three_instances_over_a_grid_equal_brute_force() -> None:
     """Every 3 x 3 instance over times of 1 to 4 seconds."""
     for square in squares(range(1, 5)):
@@ -154,7 +154,7 @@ def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch)
     assert "Gurobi" in result.note
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_solvers_are_imported_when_they_are_used() -> None:
     """Importing the package imports neither OR-Tools nor Gurobi: both are optional, and slow to import."""
     code = "import sys, cerebro.scheduling.exact; sys.exit('ortools' in sys.modules or 'gurobipy' in sys.modules)"

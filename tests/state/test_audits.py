@@ -15,12 +15,14 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
+    TaskRevoked,
     TaskStarted,
 )
 from cerebro.contract.records import COMPUTES
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.contract.trials import DeviceKind
-from cerebro.state import TaskKey
+from cerebro.errors import IllegalEventError
+from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.tasks.verification_texts import lines, told
 from cerebro.state.tasks.verifications import Audit, AuditState, Redo, is_drawn, is_exact, judged
@@ -85,6 +87,20 @@ def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: flo
     assert all(is_drawn(seed, key, high) for key in keys if is_drawn(seed, key, low))
     assert not any(is_drawn(seed, key, 0.0) for key in keys)
     assert all(is_drawn(seed, key, 1.0) for key in keys)
+
+
+def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() -> None:
+    """Where it was in the training is in the log alone: nobody is asked to do it, and nothing is kept for it."""
+    story = Audited()
+    story.run.archive_after = 0
+    for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        story.trains(sub_epoch(epoch, partition), partition)
+    assert [str(audit.sub_epoch) for audit in story.run.audits.due()] == [str(sub_epoch(1, 0))]
+    story.tell(epoch_report(story.state, story.run, 1))
+    assert story.run.models["m00"].archived_epochs == 1
+    assert not [*story.run.audits.due()]
+    assert told(story.audit(sub_epoch(1, 0))).startswith("its epoch was archived")
+    assert story.run.audits.needed("m00") == set()
 
 
 def test_about_the_share_is_drawn() -> None:
@@ -169,6 +185,17 @@ def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
     )
 
 
+def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
+    """The fold refuses it, whoever decides."""
+    story = Audited()
+    story.trains(sub_epoch(1, 0), 0)
+    key = str(story.audit(sub_epoch(1, 0)).next_key)
+    with pytest.raises(IllegalEventError, match="has done the sub-epoch before"):
+        story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
+    with pytest.raises(IllegalEventError, match="nothing is to be audited"):
+        story.tell(TaskAssigned(task="fit-1/audit/m00/e2/p1/redo-1", attempt=1, worker="worker-1"))
+
+
 # --- what comes of it ------------------------------------------------------------------------------
 
 
@@ -180,6 +207,23 @@ def test_a_redo_is_nothing_to_its_model() -> None:
     story.redo(sub_epoch(1, 0), 1, differs=True)
     assert (list(story.model().visits), story.model().busy) == (visits, kept)
     assert story.run.progress()[0] == 1
+
+
+@pytest.mark.parametrize("limit", [8 << 30, 0])
+def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
+    """A container that is killed for memory, as the controller finds: its limit is known or not."""
+    story = Audited()
+    story.trains(sub_epoch(1, 0), 0)
+    key = story.audit(sub_epoch(1, 0)).next_key
+    named: dict[str, Any] = {"task": str(key), "attempt": 1, "worker": "worker-1"}
+    killed = TaskRevoked(
+        **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
+    )
+    story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
+    assert told(story.audit(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
+    assert story.run.task(key).state is TaskState.FAILED
+    assert not [*story.run.audits.due()]
+    assert story.model().state is ModelState.ACTIVE
 
 
 @pytest.mark.parametrize(

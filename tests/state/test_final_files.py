@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.events import DeletionRequested
 from cerebro.data.files.lost_files import lost_files
-from cerebro.state.models.final_checkpoints import FinalFile, final_files
+from cerebro.state.models.final_checkpoints import FinalFile, final_files, lost_text
 from tests.state.stories import Story
 
 
@@ -45,3 +45,10 @@ def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
     assert lost_files(tmp_path, files) == files[1:]
     with pytest.raises(OSError, match="nowhere"):
         lost_files(tmp_path / "nowhere", files)
+
+
+def test_what_to_do_is_said() -> None:
+    """The file, and a command that is one."""
+    said = lost_text("one", FinalFile("fit-1", "m03", "one/fit-1/m03/u.pt"))
+    assert "one/fit-1/m03/u.pt" in said
+    assert "`cerebro clone one m03 --run fit-1`" in said

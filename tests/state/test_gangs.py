@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from cerebro.contract.events import TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind, Member
+from cerebro.figures.schedule.spans import spans
 from cerebro.state import TaskKey, TaskState
 from cerebro.state.models.positions import position_of
+from cerebro.state.reports.state_words import task as words
 from tests.state.stories import Story, joined, sub_epoch
 from tests.state.test_hopping import refused
 
@@ -51,6 +53,21 @@ def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets()
     assert model.epoch_checkpoint(1) == model.visits[-1].checkpoint
     assert position_of(model, rows, len(model.visits)).step == 40
     assert story.run.progress() == (4, 16)
+
+
+def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
+    """Device-seconds are counted at all of them, and the sub-epoch is one span of the model."""
+    story = four()
+    story.assign(gang(0, 2), 0, others=(member(2),))
+    story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
+    story.commit(gang(0, 2), 0)
+    assert story.run.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
+    assert story.model().trained_s == 1.0
+    assert [(bar.worker, bar.partition) for bar in spans(story.run, story.time)] == [
+        ("worker-0", 0),
+        ("worker-2", 2),
+    ]
+    assert words(gang(0, 2)) == "trains m00, epoch 1, partitions 0 and 2"
 
 
 def test_a_gang_is_workers_that_hold_a_partition_each() -> None:

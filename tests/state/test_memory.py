@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, TaskFailed, TaskGivenUp, TaskRevoked
+from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp, TaskRevoked
 from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState, TaskState
@@ -99,3 +99,18 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     assert failure is not None
     story.tell(TaskFailed(task=str(KEY), attempt=3, worker="worker-0", failure=failure))
     assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+
+
+def test_giving_up_what_was_has_no_effect() -> None:
+    """Another attempt has begun, the task is unknown, or its model was stopped: no log is unreadable for that."""
+    story = story_of(8, 8)
+    story.start(KEY, 0)
+    for attempt in (2, 3):
+        story.tell(TaskGivenUp(task=str(KEY), attempt=attempt, reason="it needs 9"))
+    story.tell(TaskGivenUp(task=str(sub_epoch(1, 1)), attempt=1, reason="it needs 9"))
+    assert story.run.task(KEY).state is TaskState.RUNNING
+    assert story.run.models["m00"].state is ModelState.ACTIVE
+    stopped = story_of(8, 8)
+    stopped.tell(ModelStopRequested(run="fit-1", model="m00"))
+    stopped.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
+    assert stopped.run.models["m00"].state is ModelState.STOPPED

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, TaskFailed, TaskRevoked
+from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold
 from cerebro.state.models.parallel_plans import left, lines, told
@@ -148,6 +149,16 @@ def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -
     assert labels(made) == []
     made.tell(ModelRetried(run="fit-1", model="m00"))
     assert labels(made) == ["single", "checkpointing"]
+
+
+def test_a_parallel_plan_has_as_many_devices_as_it_says() -> None:
+    """An assignment that disagrees is no event of this log."""
+    made = story(SINGLE, DDP)
+    event = TaskAssigned(
+        task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", devices=(0,), parallel_plan=DDP
+    )
+    with pytest.raises(IllegalEventError, match="ddp-2"):
+        made.tell(event)
 
 
 FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)

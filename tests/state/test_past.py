@@ -191,3 +191,16 @@ def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
     behind = read(store, log, log[cuts[1] + PAGE].time, log[cuts[1] + 2 * PAGE].time)
     assert not behind.problems
     assert behind.tries
+
+
+def test_pages_are_read_once() -> None:
+    """The same window again asks for nothing but what is not complete."""
+    log = history(13, steps=300).log
+    store = Store(log, (6 * PAGE,))
+    pages, known = LogPages(store), Log("one", 0.0, len(log))
+    first = pages.window(known, "fit-1", log[20].time, log[60].time)
+    asked = store.asked
+    assert pages.window(known, "fit-1", log[20].time, log[60].time) == first
+    assert store.asked == asked
+    pages.window(known._replace(created=1.0), "fit-1", log[20].time, log[60].time)
+    assert store.asked > asked

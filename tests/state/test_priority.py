@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import PriorityChanged
 from cerebro.contract.priority import HIGH, LOW, MOST, NORMAL, parse, shown, weight
 from cerebro.contract.runs import NewModel
+from cerebro.errors import BadRequestError
 from tests.state.stories import Story
 
 
@@ -20,6 +22,15 @@ def test_a_priority_is_read_as_it_is_shown_and_stored(priority: int) -> None:
     new = NewModel(hyperparams={}, epochs=1, priority=priority)
     assert NewModel.model_validate_json(new.model_dump_json()) == new
     assert priority == -MOST or weight(priority) == 4 * weight(priority - 1)
+
+
+@pytest.mark.parametrize("value", ["urgent", "", None, True, 1.0, float("nan"), MOST + 1, "-10", "--1"])
+def test_what_is_none_is_refused_with_what_there_is(value: object) -> None:
+    """In one sentence."""
+    with pytest.raises(
+        BadRequestError, match="choose one of low, normal, high, or a whole number from -9 to 9"
+    ):
+        parse(value)
 
 
 def test_a_run_and_its_models_are_prioritised_apart() -> None:

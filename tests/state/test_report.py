@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import DevicesTaken, EpochCompleted
-from cerebro.contract.runs import TakenSpan
+from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished, SchedulePlanned
+from cerebro.contract.runs import PlannedSubEpoch, TakenSpan
 from cerebro.contract.tasks import FailureKind
+from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
@@ -128,6 +129,18 @@ def test_a_failed_models_sub_epochs_took_time_too() -> None:
     assert facts(epoch_report(story.state, story.run, 2))[:2] == (9.0, 9.0)
 
 
+def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
+    """Neither before its first sub-epoch nor if all its models failed at once."""
+    story = TimedStory()
+    story.fit(models=1)
+    assert schedule_now(story.state, story.run, story.time) is None
+    assert schedule_lines(story.state, story.run, story.time) == []
+    story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
+    assert facts(epoch_report(story.state, story.run, 1)) == (0.0, 0.0, {})
+    with pytest.raises(InstanceError, match="no sub-epoch of fit-1 is committed yet"):
+        schedule_of(story.run)
+
+
 def test_sub_epochs_that_run_count_up_to_now() -> None:
     """The makespan goes on, the bound knows what runs, and idle time is of all workers."""
     story = two_models()
@@ -139,6 +152,27 @@ def test_sub_epochs_that_run_count_up_to_now() -> None:
     assert (found.epoch, found.epochs, found.is_growing) == (2, 2, True)
     story.report(1)
     assert schedule_now(story.state, story.run, story.zero + 10.0) == found
+
+
+def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
+    """A line each for the schedule and the plan that is followed."""
+    story = two_models()
+    plan = SchedulePlanned(
+        run="fit-1",
+        source="planner/cyclic",
+        order=(PlannedSubEpoch("worker-0", "m00", 2, 0, 0.0),),
+        makespan_s=12.1,
+        dispatch_s=13.4,
+        lower_bound_s=12.0,
+        seconds=0.5,
+    )
+    story.tell(plan)
+    assert schedule_lines(story.state, story.run, story.zero + 10.0) == [
+        "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 device-seconds; epoch 2 of 2",
+        "follows a plan of planner/cyclic: 12.1 s instead of 13.4 s",
+    ]
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    assert schedule_lines(story.state, story.run, story.zero + 10.0)[1].startswith("followed a plan of")
 
 
 @given(RUNS)

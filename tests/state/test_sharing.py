@@ -71,6 +71,16 @@ def queue(
     return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
 
 
+def test_a_run_says_what_it_is_due_and_has() -> None:
+    """In words, with a priority that is not the usual one."""
+    found = queue_positions(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
+    assert [each.line for each in found] == [
+        "runs now: due 20% of the cluster, has 3 of 4 devices",
+        "runs now: due 80% of the cluster, priority high, has 1 of 4 devices",
+    ]
+    assert [each.reason for each in found] == ["", ""], "neither could use more"
+
+
 def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
     """It has a place in the queue, and is due nothing yet. Those that were begun go on, also if they are too many."""
     given = queue("one two three four", attended("two"), attended("one"), open_runs=2)

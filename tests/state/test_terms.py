@@ -315,3 +315,18 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
             model.given = 1
     assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
     assert [place.step for place in told] == [0, 4, 6, 10]
+
+
+def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
+    """Not what a model was changed to afterwards."""
+    story = Story()
+    story.fit(models=1, epochs=3)
+    story.epoch(1)
+    model = story.model()
+    before = dict(model.hyperparams)
+    story.tell(changed(lr=5))
+    assert model.hyperparams["lr"] == 5
+    assert model.hyperparams_shown(1) == model.hyperparams_shown(None) == before
+    story.epoch(2)
+    assert model.hyperparams_shown(1) == before
+    assert model.hyperparams_shown(2)["lr"] == 5

@@ -6,6 +6,7 @@ from cerebro.contract.events import RunRequested, RunStarted, TaskFailed
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
+from cerebro.state.reports.wait_reasons import explained
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch
 
 
@@ -57,6 +58,14 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     assert list(run.tasks) == [
         str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
     ]
+
+
+def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_for_them() -> None:
+    """Their number first, then what keeps each; not to a run that is paused."""
+    reason = "waiting for a worker to register"
+    told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
+    assert told == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
+    assert explained("paused: full", {}, "workers are starting: 3 of 4") == "paused: full"
 
 
 def test_what_needs_more_memory_than_is_there_says_so() -> None:

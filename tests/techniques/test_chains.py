@@ -43,9 +43,10 @@ EXACT = [
 @pytest.mark.parametrize(
     ("chosen", "model"),
     [
-        (parallel_plan, model)
-        for parallel_plan in SHARED
-        for model in ONLY.get(parallel_plan.technique, ["mlp", "cnn", "gpt"])
+        pytest.param(parallel_plan, model, marks=[] if position == number % len(models) else pytest.mark.slow)
+        for number, parallel_plan in enumerate(SHARED)
+        for models in [ONLY.get(parallel_plan.technique, ["mlp", "cnn", "gpt"])]
+        for position, model in enumerate(models)
     ],
     ids=lambda each: each.label if isinstance(each, ParallelPlan) else each,
 )
@@ -63,7 +64,7 @@ def test_a_sub_epoch_on_several_devices(
     assert found.size == expected.size
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
+@pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.slow) for m in ("mlp", "cnn"))])
 @pytest.mark.parametrize("chosen", EXACT, ids=lambda each: each.label)
 def test_a_sub_epoch_on_one_device(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks

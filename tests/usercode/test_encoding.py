@@ -18,8 +18,6 @@ from cerebro.usercode.encoding import MAX_ENCODED_BYTES, decode, encode
 from tests.usercode.kernels import NOTEBOOK, ROOT, in_process, kernel
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
-
 RESTORE = """
 import json, sys
 from cerebro.usercode.encoding import decode
@@ -29,6 +27,7 @@ print(json.dumps([spec.row_preprocessor(row, "train", ""), spec.options.names, s
 """
 
 
+@pytest.mark.commands
 def test_a_class_of_the_notebook_is_restored_without_the_notebook() -> None:
     """With its base class, helper function, constants and data class, in an interpreter that knows none of them."""
     (answer,) = kernel([NOTEBOOK])
@@ -52,6 +51,7 @@ class Holder(ETLSpec):
         self.__dict__.update(attributes)
 
 
+@pytest.mark.commands
 def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
     """Four threads encode one spec while another pickles with cloudpickle."""
     (tmp_path / "mymodel.py").write_text(
@@ -83,6 +83,7 @@ def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
 # --- what cannot be sent -----------------------------------------------------------------------------
 
 
+@pytest.mark.commands
 def test_a_global_that_cannot_be_serialised_is_named() -> None:
     """With the method that uses it; so is a class attribute."""
     source = """
@@ -121,6 +122,7 @@ def test_a_module_the_worker_lacks_is_named() -> None:
         decode(base64.b64encode(content).decode())
 
 
+@pytest.mark.commands
 def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> None:
     """A class in a notebook goes on seeing the notebook's variables."""
     code = """

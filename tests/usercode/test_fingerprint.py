@@ -16,8 +16,6 @@ from cerebro.usercode.encoding import decode, encode
 from cerebro.usercode.fingerprint import fingerprint
 from tests.usercode.kernels import NOTEBOOK, in_process, kernel
 
-pytestmark = pytest.mark.processes
-
 SAME = {
     "a notebook": NOTEBOOK,
     "a tensor": """
@@ -84,6 +82,7 @@ spec = Spec()
 }
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_same_code_is_recognised_in_another_kernel(is_slow: bool) -> None:
     """Other process, other hash seed, other file names and line numbers: the same fingerprint. Code that imports torch
@@ -110,6 +109,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.commands
 def test_other_code_has_another_fingerprint() -> None:
     """Whatever is changed, however deep it lies."""
     sources = [NOTEBOOK]
@@ -122,6 +122,7 @@ def test_other_code_has_another_fingerprint() -> None:
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.commands
 def test_what_the_code_does_not_use_does_not_count() -> None:
     """Other variables of the notebook, comments, a variable named like an attribute that is used."""
     unused = "\nimport threading\nother = threading.Lock()\nflip = threading.Lock()\n# a comment\n"
@@ -302,6 +303,7 @@ _SEND = """
 """
 
 
+@pytest.mark.commands
 def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> None:
     """cloudpickle itself, from a folder without any record of it; the user's own module beside it travels."""
     import cloudpickle
@@ -313,6 +315,7 @@ def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> Non
     assert in_process([tmp_path], _SEND) == "True False False True"
 
 
+@pytest.mark.commands
 def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None:
     """An environment for a requirements.txt sees the worker's packages by a .pth file, so `site` does not list them."""
     packages = tmp_path / "lib" / "python3" / "site-packages"
@@ -339,6 +342,7 @@ def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None
     assert in_process([tmp_path, packages], code) == "[True, False, False, False, False] True"
 
 
+@pytest.mark.commands
 def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
     """Its record lies beside it; a module that the record does not name is the user's."""
     info = tmp_path / "thing-1.0.dist-info"

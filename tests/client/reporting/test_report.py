@@ -14,7 +14,7 @@ import pytest
 from cerebro.client.reporting import Drawings, report_html
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import FailureKind
-from tests.client.reporting.stories import NASTY, RECORD, reported
+from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.e2e.browser import SCHEMES, Scheme
 from tests.state.stories import Story, sub_epoch
 
@@ -58,6 +58,26 @@ def test_the_answer_comes_first(report: str, story: Story) -> None:
         "best.load()",
     ):
         assert expected in answer
+
+
+def test_what_tests_of_its_models_found_is_in_it() -> None:
+    """Per test run, each model's metrics, and the epoch whose checkpoint was tested; what is a mean over parts, as in
+    logs of older versions, is said to be."""
+    story = evaluated()
+    words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
+    shown = " ".join(words)
+    assert "running) model epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
+    assert (
+        "test-1, on the split test (means over 2 parts of the split, weighted by rows: the same as of the whole split "
+        "for accuracy or a mean loss, but not for F1, AUC or BLEU." in shown
+    )
+    assert words.index("Test") < shown.split().index("Models,")
+
+
+def test_the_code_that_loads_is_python(report: str) -> None:
+    """It can be copied and run."""
+    (code,) = re.findall(r"<pre[^>]*><code>(from cerebro.*?)</code></pre>", report, re.DOTALL)
+    compile(unescape(code), "report", "exec")
 
 
 def test_it_says_where_everything_came_from(report: str, story: Story) -> None:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from cerebro.client.reporting.plotting import plotly_script
-from cerebro.client.results.notebook_figure import bundle
+from cerebro.client.results.notebook_figure import ScriptOutput, bundle
 from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import Volumes
 from tests.client.reporting.stories import reported
@@ -42,6 +42,15 @@ def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
         result.plot_heatmap()
 
 
+def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
+    """In a folder that is made for it."""
+    result = fit_result(fitted(), volumes)
+    assert result.report(tmp_path / "out" / "report.html") == tmp_path / "out" / "report.html"
+    assert "Best model: m01" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        result.report(tmp_path / "report.pdf")
+
+
 def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
     """It is drawn by the script that another output may carry, and says in words what it shows."""
     kept = bundle(fit_result(fitted(), volumes).plot_curves())
@@ -50,3 +59,9 @@ def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
     assert plotly_script() not in kept["text/html"]
     (element,) = re.findall(r'<div id="(figure-[0-9a-f]+)"', kept["text/html"])
     assert f'getElementById("{element}")' in kept["text/html"]
+
+
+def test_one_cell_of_a_notebook_carries_the_script() -> None:
+    """The first one that shows a figure, however often it is executed."""
+    script_output = ScriptOutput()
+    assert [script_output.has_script(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

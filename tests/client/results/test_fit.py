@@ -13,6 +13,7 @@ from cerebro.client.results import FitResult
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import FailureKind
+from cerebro.errors import RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate
 from cerebro.state.experiment import fold
@@ -60,6 +61,20 @@ def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
     assert list(result.sub_epochs()["attempt (metric)"]) == [3.0, 3.0]
 
 
+def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
+    """With their columns, so that a notebook that attaches early does not fail."""
+    story = Story()
+    story.fit()
+    story.run.models.clear()
+    result = fit_result(story, volumes)
+    assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
+    assert len(result.leaderboard()) == len(result.history()) == len(result.sub_epochs()) == 0
+    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "process_start", "idle"]
+    assert result.failures() == {}
+    with pytest.raises(RunFailedError, match="no model finished an epoch"):
+        _ = result.best
+
+
 def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
     """Training means with their seconds, and validations."""
     history = fit_result(fitted(validated=True), volumes).history()
@@ -102,6 +117,13 @@ def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
     result = FitResult(state, state.runs["fit-1"], MountedFiles(volumes))
     report = validate(*result.schedule(), actual=True).check()
     assert report.lower_bound == pytest.approx(result.epochs()["lower_bound"].iloc[-1])
+
+
+def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
+    """As a table, and a line of text elsewhere."""
+    result = fit_result(fitted(), volumes)
+    assert "<table" in result._repr_html_()
+    assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
 
 
 def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:

@@ -183,3 +183,16 @@ def test_each_archive_has_its_own_modules(
         monkeypatch.delitem(sys.modules, name)
     assert widths == [2, 3, 2]
     assert after == before
+
+
+def test_a_model_whose_checkpoint_was_removed_is_known_all_the_same(volumes: Volumes) -> None:
+    """Its hyper-parameters, epoch and value; only what reads the checkpoint says that it is gone."""
+    story = fitted()
+    reference = story.model("m00").epoch_checkpoint(2)
+    assert reference is not None
+    story.model("m00").removed.add(reference.name)
+    found = fit_result(story, volumes).model("m00")
+    assert (found.hyperparams, found.epoch, found.value) == ({"batch_size": 1, "lr": 0.1}, 2, 4.0)
+    for read in (found.load, lambda: found.path):
+        with pytest.raises(NotFoundError, match="removed, because fit-1 keeps"):
+            read()

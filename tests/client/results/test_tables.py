@@ -47,6 +47,16 @@ def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tupl
     return story, story.state.runs["e-1"]
 
 
+def test_a_test_without_rows_has_no_mean() -> None:
+    """Every row of the split failed in ETL: not a number, rather than a division by zero."""
+    story, run = evaluation("test", {"m00": 2, "m01": 1})
+    key = TaskKey(run="e-1", kind="test", model="m00", partition=0)
+    story.do(key, 0, TaskResult(rows=0, metrics={"accuracy": 0.0}))
+    table = results.test_table(run)
+    assert list(table["rows"]) == [0, 0]
+    assert table["accuracy"].isna().all()
+
+
 def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:
     """Of all partitions, sorted; with several models keyed by model and id."""
     for models in ({"m00": 1}, {"m00": 1, "m01": 1}):

@@ -18,9 +18,6 @@ from tests.certificates import of_this_machine
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
 from tests.controller.kubernetes.serving import serving
 
-pytestmark = pytest.mark.processes
-
-
 HOST = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
@@ -61,6 +58,7 @@ def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
     return KubernetesOrchestrator(*in_cluster(told, NAMESPACE, mounted), SET)
 
 
+@pytest.mark.commands
 def test_a_token_that_is_replaced_on_disk_is_used(
     mounted: Path, tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +81,7 @@ def test_a_token_that_is_replaced_on_disk_is_used(
     assert emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 6
 
 
+@pytest.mark.commands
 def test_a_server_of_another_authority_is_told_nothing(
     mounted: Path, tmp_path: Path, emulator: Emulator
 ) -> None:

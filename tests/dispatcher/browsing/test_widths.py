@@ -13,6 +13,8 @@ from tests.e2e.browser import overflow, sign_in
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (360, 721, 768, 1024, 1200, 1201, 1440)
 
 COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")].flatMap((row) => {

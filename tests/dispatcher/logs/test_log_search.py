@@ -13,9 +13,8 @@ from dispatcher.logs.view import LogQuery
 from dispatcher.sandbox.bounded_processes import ProcessResult
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
-pytestmark = pytest.mark.processes
 
-
+@pytest.mark.processes
 def test_search_over_all_logs(volumes: Volumes) -> None:
     """Newest log first; text is found in any case, colours and overwritten parts are no text."""
     write(volumes, M05, b"first\nLoss 0.1\rLOSS 0.2 <b>\n\x1b[31mred loss\x1b[0m\n")
@@ -27,6 +26,7 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
     assert hits[0].offset == 6
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found before counts, and the page says that it is not all."""

@@ -11,8 +11,6 @@ from tests.dispatcher.fakes import Bench
 from tests.dispatcher.logs.printed import M05, M07, write
 from tests.dispatcher.stories import Story
 
-pytestmark = pytest.mark.processes
-
 LOGS = "/experiments/digits/logs"
 
 COMMIT = TaskCommitted(
@@ -78,6 +76,7 @@ def test_log_that_is_none_is_not_found(bench: Bench, query: str) -> None:
     assert bench.signed_in().get(f"{LOGS}/file?{query}").status_code == 404
 
 
+@pytest.mark.processes
 def test_search_finds_what_older_runs_printed(bench: Bench, volumes: Volumes) -> None:
     """However many runs came after; the first view shows the newest log with output, and a run can be chosen."""
     etl = "etl-1/etl/train/p0"

@@ -18,8 +18,6 @@ from dispatcher.start.experiment_file import FileContent, FileReader, archive_pr
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.start.test_start import upload, zip_of
 
-pytestmark = pytest.mark.processes
-
 FILE = """\
 name: digits
 locators:
@@ -56,6 +54,7 @@ def requested(bench: Bench) -> list[RunRequested]:
     return [event for event in bench.store.logs.get("digits", []) if isinstance(event, RunRequested)]
 
 
+@pytest.mark.processes
 def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: Browser) -> None:
     """Name and locators are the file's, whatever was typed; sent again, nothing is started twice."""
     for _ in range(2):
@@ -80,6 +79,7 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
     assert {code.class_name for code in bench.store.codes.values()} == {"Rows", "Training"}
 
 
+@pytest.mark.processes
 def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> None:
     """As `cerebro run` tells them, and nothing is created."""
     answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
@@ -110,6 +110,7 @@ def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | 
     assert told in problem
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("program", "told"),
     [
@@ -133,6 +134,7 @@ def test_reader_that_dies_is_told_in_its_own_words(
     assert told in problem
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser) -> None:
     """Its first run is another one: nothing is started beside it."""
@@ -145,6 +147,7 @@ def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser
     assert len(requested(bench)) == 3
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_file_that_takes_all_memory_is_refused(browser: Browser) -> None:
     """It is read by a process of its own, within bounds."""

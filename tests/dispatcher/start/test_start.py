@@ -13,8 +13,6 @@ import pytest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
 
-pytestmark = pytest.mark.processes
-
 GOOD: dict[str, object] = {
     "name": "digits",
     "train_metadata": "/data/train.csv",

@@ -12,7 +12,7 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES
 
 
 @pytest.fixture(scope="session")
-def users_service(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def users_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One for all tests of a process."""
     with (
         Database(tmp_path_factory.mktemp("users")) as database,

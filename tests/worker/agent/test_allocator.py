@@ -40,7 +40,7 @@ def environment_of_child(root: Path) -> bytes:
         child.kill()
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_a_child_is_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And without it where GLIBC_TUNABLES is set to nothing."""
     for name in allocator.DECIDED_BY_USER:

@@ -19,8 +19,6 @@ from cerebro.worker.agent.settings import Settings
 from cerebro.worker.health.machine_checks import NodeChecker
 from tests.worker.agent.agents import Agents, until
 
-pytestmark = pytest.mark.processes
-
 
 class Store:
     """One that answers, or not."""
@@ -47,6 +45,7 @@ def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store |
     )
 
 
+@pytest.mark.processes
 def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     """A device that does not answer is a finding."""
     code = """import time; print('{"name": "memory", "seconds": 1.0}', flush=True); time.sleep(600)"""
@@ -55,6 +54,7 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     assert found.probes[0].name == "memory"
 
 
+@pytest.mark.processes
 def test_a_store_that_is_away_says_nothing_of_the_machine(tmp_path: Path) -> None:
     """It is away for everybody."""
     found = checker(tmp_path, "", store=Store(StoreUnavailableError("away"))).check()
@@ -128,6 +128,7 @@ def test_a_gpu_that_the_driver_has_lost() -> None:
     assert (found.text, found.is_broken) == ("2 GPUs were registered, the driver tells of 1", True)
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: KvsClient) -> None:
     """Through the store and its inbox; asked twice while one is under way, it is one."""

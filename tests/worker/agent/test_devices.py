@@ -19,8 +19,6 @@ from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT
 
-pytestmark = pytest.mark.processes
-
 GPUS = tuple(Gpu(name="A100", uuid=f"GPU-{letter}", memory_bytes=80) for letter in "abcd")
 ESSENTIAL = {"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3", "CEREBRO_CORES": "4"}
 
@@ -66,6 +64,7 @@ def test_devices_are_a_number_from_1(text: str) -> None:
         Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": text})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("given", "threads", "told"),
     [(None, 2, "2"), ("8", 2, "2"), ("1", 2, "1"), ("all", 2, "2"), ("8", 4, "8")],

@@ -13,8 +13,6 @@ from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.health.failure_rules import BUILT_IN, ruled
 
-pytestmark = pytest.mark.processes
-
 BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
 )
@@ -29,6 +27,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.processes
 def test_the_first_rule_that_matches_counts(log: Path) -> None:
     """With its name, its action and the line in which it was found."""
     rules = (
@@ -45,6 +44,7 @@ def test_the_first_rule_that_matches_counts(log: Path) -> None:
     assert found.text.startswith("[solver] ValueError: boom\nTraceback")
 
 
+@pytest.mark.processes
 def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
     """The failure names the slow pattern, and has the label of the next matching rule."""
     path = tmp_path / "a.log"
@@ -55,6 +55,7 @@ def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_p
     assert found.line == "[boom, failure rule 'backtracks' took too long] ValueError: boom"
 
 
+@pytest.mark.processes
 def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -> None:
     """After three of them nothing more is tried."""
     path = tmp_path / "a.log"
@@ -65,6 +66,7 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
     assert found.rule is None
 
 
+@pytest.mark.processes
 def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:
     """What follows from that is the controller's."""
     found = ruled(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
@@ -87,6 +89,7 @@ def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: Fai
     assert ruled(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("line", "label"),
     [
@@ -111,6 +114,7 @@ def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> No
     assert all(rule.action == "label" for rule in BUILT_IN)
 
 
+@pytest.mark.processes
 def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -> None:
     """It goes into the log of the experiment, and onto pages and terminals."""
     path = tmp_path / "x.log"

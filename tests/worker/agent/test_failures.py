@@ -128,6 +128,15 @@ def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
     assert failure.message.startswith("TypeError: ")
 
 
+def test_groups_and_notes_are_told() -> None:
+    """Each part of a group, and what was added to an exception."""
+    first, second = ValueError("one"), KeyError("two")
+    first.add_note("seen in the kitchen")
+    told = failure_of(ExceptionGroup("several", [first, second])).traceback
+    for part in ("several", "ValueError: one", "seen in the kitchen", "KeyError: 'two'"):
+        assert part in told
+
+
 def test_long_chains_and_deep_recursion_are_cut() -> None:
     """Nothing that user code raises takes long or fails to be told."""
 

@@ -123,6 +123,12 @@ def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
     )
 
 
+def test_an_address_that_is_not_this_machines_is_said_at_once() -> None:
+    """With the setting to change."""
+    with pytest.raises(ClusterError, match="CEREBRO_ADDRESS"):
+        GangEndpoint("192.0.2.1", 0, TOKEN)
+
+
 def is_sent_away(end: socket.socket) -> bool:
     """Whether the worker that leads ends the connection."""
     end.settimeout(HANG_S)

@@ -25,8 +25,6 @@ from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents, is_running
 from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 
-pytestmark = pytest.mark.processes
-
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 died with signal SIGKILL")
 
@@ -129,6 +127,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started
     made.child.kill()
 
 
+@pytest.mark.processes
 def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
     """The message names the limit and what to raise."""
     os.killpg(started.child.pid, 9)
@@ -139,6 +138,7 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
     assert "raise the memory limit of the workers" in failure.message
 
 
+@pytest.mark.processes
 def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) -> None:
     """ETL's cores and data loaders' processes die first; what has a reason of its own keeps it."""
     assert started.child.explained(CRASH) == CRASH
@@ -150,6 +150,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
     assert started.child.explained(full) == full
 
 
+@pytest.mark.processes
 def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
     """And not as what the other rank makes of it, which speaks first."""
     other = started.made(1)
@@ -276,6 +277,7 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
     return child.reap()
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_goes_on(
     small_group: Path, agents: Agents
@@ -296,6 +298,7 @@ def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_g
     assert (kind, message) == (FailureKind.CRASH, "the process ended by signal SIGKILL")
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_path: Path) -> None:
     """For real: the child uses up the group's memory; the process beside it lives on and names the reason."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +30,28 @@ def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxIte
 # --- mailbox -----------------------------------------------------------------------------------------
 
 
+def is_ringing(mailbox: Mailbox) -> bool:
+    return bool(select.select([mailbox], [], [], 0)[0])
+
+
 def mailbox_of(queues: DeviceQueues | None = None) -> Mailbox:
     return Mailbox(queues or DeviceQueues(lambda devices: None))
+
+
+def test_items_are_taken_in_order() -> None:
+    """`peek` leaves the oldest where it is; an empty mailbox has none. The next one waits until the first has left, or
+    leaves in the same step."""
+    queues = DeviceQueues(lambda devices: None)
+    mailbox = mailbox_of(queues)
+    assert mailbox.next() is mailbox.peek() is None
+    for name in ("a", "b", "c"):
+        mailbox.put(item(name))
+    assert mailbox.peek() == item("a")
+    assert [mailbox.next(), mailbox.next(), mailbox.next(item("a"))] == [item("a"), None, item("b")]
+    queues.leave(item("a"))
+    assert mailbox.next() is None
+    queues.leave(item("b"))
+    assert [mailbox.next(), mailbox.next()] == [item("c"), None]
 
 
 def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
@@ -41,6 +62,19 @@ def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
     assert mailbox.remove(item("a", 1, cancel=True))
     assert not mailbox.remove(item("a", 1, cancel=True))
     assert [mailbox.next(), *mailbox.take_all()] == [item("a", 2), item("b", 1)]
+
+
+def test_a_notification_stays_until_it_is_taken_off() -> None:
+    """A selector hears both an item and a wake-up, however many there were."""
+    mailbox = mailbox_of()
+    assert not is_ringing(mailbox)
+    for _ in range(100_000):
+        mailbox.wake()
+    assert is_ringing(mailbox)
+    mailbox.drain()
+    assert not is_ringing(mailbox)
+    mailbox.put(item())
+    assert is_ringing(mailbox)
 
 
 # --- lease -------------------------------------------------------------------------------------------
@@ -219,3 +253,13 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
 
 
 # --- settings ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_needs_a_token_and_a_name() -> None:
+    """Both are named when they are missing; the token is not printed."""
+    with pytest.raises(errors.ClusterError, match="CEREBRO_TOKEN and CEREBRO_WORKER"):
+        Settings.from_environment({})
+    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
+    assert settings.worker == "worker-3"
+    assert "secret" not in repr(settings)
+    assert settings.report_s == settings.lease_s / 5

@@ -15,8 +15,6 @@ from tests.kvs_api.real import TOKEN
 from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents
 
-pytestmark = pytest.mark.processes
-
 NOBODY = 65534
 
 _AGENT = """
@@ -51,6 +49,7 @@ print("score", score.returncode)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux'")
 def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -> None:
     """A process of the same user reads the environment before, and not after; the agent's own ways still work."""
@@ -73,6 +72,7 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
     ]
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:

@@ -26,6 +26,19 @@ def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
         page.close()
 
 
+def test_nobody_stops_unasked(tmp_path: Path) -> None:
+    """The agent sees how far each rank is; a page that is cleared begins anew."""
+    with pages(tmp_path, 2) as (one, other):
+        one.reach(0, 5)
+        other.reach(1, 4)
+        assert other.batches() == [5, 4]
+        assert one.announced(5) == other.announced(4) == Action(0)
+        one.announce(Action.END)
+        one.clear()
+        assert other.batches() == [0, 0]
+        assert other.announced(6) == Action(0)
+
+
 def test_a_rank_waits_for_the_confirmation_and_goes_on_where_another_was_past(tmp_path: Path) -> None:
     """An announcement that rank 0 changes stops nobody; one that it leaves so is told as an error."""
     with pages(tmp_path, 2) as (one, other):

@@ -98,6 +98,18 @@ def test_a_process_before_may_have_left_something(shelf: Shelf, monkeypatch: pyt
     assert not shelf.trash().exists()
 
 
+def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker lives on: it may need nothing of it now."""
+
+    def refuse(_: Path) -> bool:
+        raise OSError("stale file handle")
+
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert shelf.act()
+    shelf.reclaimer.sweep()
+
+
 def test_a_volume_that_cannot_be_written_is_tried_again(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

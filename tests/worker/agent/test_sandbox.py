@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import FailureKind, Position, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
 from cerebro.errors import ClusterError
 from cerebro.runtime.isolation import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.numeric_settings import check as check_settings
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.child import sandbox
-from cerebro.worker.child.sandbox import Rights, Scope, common_folders, outside, rights_of
+from cerebro.worker.child.sandbox import Rights, Sandbox, Scope, common_folders, outside, rights_of
 from tests.worker.agent.agents import Agents
 
 needs_landlock = pytest.mark.skipif(
@@ -147,6 +147,17 @@ def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
     monkeypatch.setattr(landlock, "why_not_enforced", lambda: "the kernel has none")
     with pytest.raises(ClusterError, match="CEREBRO_SANDBOX is on, but the kernel has none"):
         sandbox.check(volumes, ())
+
+
+def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path) -> None:
+    """Off is as before."""
+    held = Sandbox(VOLUMES, is_on=False)
+    bodies = [{"experiment": name, "dataset": "d", "kind": "train"} for name in "ab"]
+    for body in bodies:
+        assert held.admits(body)
+        held.enter(body)
+    failure = Failure(kind=FailureKind.USER_ERROR, message="[Errno 13] Permission denied: '/etc/x'")
+    assert held.told(failure) is failure
 
 
 @pytest.fixture

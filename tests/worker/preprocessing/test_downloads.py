@@ -105,6 +105,18 @@ def test_an_object_that_cannot_be_had_is_its_rows_failure(
     assert re.search(expected, row.error)
 
 
+def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
+    """A null names nothing; a list names all its items."""
+
+    class Several(ReadObject):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            return sum(int((Path(object_dir) / name).read_text()) for name in row["file"] or []), None
+
+    job = _job(tmp_path, root, [NAMES[1:4], None, [NAMES[7]]])
+    preprocess(job, Several, nothing)
+    assert stored(job.output_folder) == {0: [6], 1: [0], 2: [7]}
+
+
 def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> None:
     """No row can succeed, so the locator is blamed and not each row."""
     job = _job(tmp_path, f"{root}/nowhere", NAMES, max_failed_fraction=1.0)

@@ -70,6 +70,16 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert reference.size == (tmp_path / reference.name).stat().st_size
 
 
+def test_single_numbers_of_the_host_stay_there(tmp_path: Path) -> None:
+    """Adam's step, which each later step would copy from a GPU; all else goes to the device."""
+    reference = save(tmp_path, "u0.pt", state())
+    found = load(tmp_path, reference, torch.device("meta"))  # stands for a GPU
+    for saved in found["checkpoint"]["optimizer"]["state"].values():
+        assert saved["step"].item() == 1
+        assert saved["exp_avg"].is_meta or saved["exp_avg"].numel() == 1
+    assert found["models"][0]["weight"].is_meta
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
 )

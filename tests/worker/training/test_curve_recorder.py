@@ -57,6 +57,11 @@ def test_a_tensor_that_changes_in_place_was_what_it_was() -> None:
     assert [point.mean for point in found.points] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("value", ["none", None, torch.zeros(3)])
+def test_without_a_number_there_is_no_curve(value: Any) -> None:
+    assert recorded(value) is None
+
+
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.nan), 1.7e308])
 def test_a_curve_tells_of_divergence(value: Any) -> None:
     """From the first value on, or by the last one, also where sums are too large."""

@@ -14,6 +14,8 @@ import torch
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
+from cerebro.errors import SpecError
+from cerebro.worker.training import torch_view
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import generators, seed_everything, set_generators
 from tests.data.rows import write_partition
@@ -153,3 +155,12 @@ def test_a_library_that_seeds_before_its_loop_changes_no_number(
     assert drawn(view) == expected
     seed_everything(42)  # user code that seeds later has its way
     assert drawn(view) != expected
+
+
+def test_processes_of_a_loader_of_torch_are_refused(
+    feed: InstrumentedLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would hand out all rows."""
+    monkeypatch.setattr(torch_view, "get_worker_info", object)
+    with pytest.raises(SpecError, match="num_workers=0"):
+        next(iter(feed.as_torch()))

@@ -45,6 +45,19 @@ def test_arithmetic_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert node_check.arithmetic(CPU, 0.0) == "1 of 1024 rows of a product of whole numbers came out wrong"
 
 
+def test_memory_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word with a bit that is stuck."""
+    full = torch.full
+
+    def stuck(*arguments: Any, **options: Any) -> Any:
+        words = full(*arguments, **options)
+        words[7] |= 1 << 33
+        return words
+
+    monkeypatch.setattr(torch, "full", stuck)
+    assert node_check.memory(CPU, 1 << 10).startswith("1 of 128 words")
+
+
 def test_a_full_volume_is_no_fault_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be written is."""
 

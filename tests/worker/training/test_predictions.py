@@ -11,6 +11,7 @@ import torch
 
 from cerebro import Ragged
 from cerebro.data.tables.whole_tables import read_columns
+from cerebro.errors import SpecError
 from cerebro.worker.training.predictions import write_predictions
 
 _ROWS = Ragged.of([torch.arange(2), torch.arange(0), torch.arange(1)])
@@ -75,3 +76,31 @@ def test_all_rows_at_once(tmp_path: Path, returned: Any, expected: dict[str, lis
 def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, list[Any]]) -> None:
     """The same, of a generator."""
     assert _written(tmp_path, iter(batches)) == expected
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (_ROWS[:2], "2 values of 'prediction' for 3 rows"),
+        (list(_ROWS[[0, 0, 2]]), r"5 values .* for 3 rows.*one for each batch.*Ragged\.of\(list\)"),
+        ({"x": [np.zeros(2), np.zeros((2, 2)), np.zeros(1)]}, "column 'x' that cannot be stored: entry 1"),
+        ({"x": [1, 2, 3], "y": ["a", 1, {}]}, "column 'y'"),
+        (iter([np.zeros((2, 4)), np.zeros((1, 5))]), r"shapes \(4,\) and \(5,\).*Ragged.*pad"),
+        (iter([_ROWS[:2], ["a"]]), "different lengths in one batch and something else in another"),
+        (iter([_ROWS[:2], Ragged.of([np.zeros(1)])]), "'prediction' that differ.*float64"),
+        (iter([{"x": [1], "y": [1]}, {"x": [1]}]), r"\['x'\] for batch 1 and \['x', 'y'\].*'y' is in one"),
+        (iter([]), "yielded nothing"),
+        (iter([object()]), "something else"),
+        (3, "returned a int"),
+        ({"x": torch.zeros(3).to_sparse()}, "column 'x' that cannot be stored"),
+        (
+            {"x": np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])},
+            "column 'x' that cannot be stored: it has masked",
+        ),
+    ],
+)
+def test_what_is_no_prediction_per_row_is_named(tmp_path: Path, returned: Any, expected: str) -> None:
+    """With its column, and what to return; nothing is written."""
+    with pytest.raises(SpecError, match=expected):
+        _written(tmp_path, returned)
+    assert list(tmp_path.iterdir()) == []

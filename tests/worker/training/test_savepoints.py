@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cerebro.data.mapped import MappedRows
+from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.worker.training.checkpoints.checkpoint import State
-from tests.worker.training.resuming import BATCHES, ROWS, Loop, learn, sub_epoch, template, tracked
+from tests.worker.training.resuming import BATCHES, ROWS, Loop, Spec, learn, sub_epoch, template, tracked
 from tests.worker.training.test_checkpoint import assert_equal
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -60,6 +63,86 @@ def test_any_savepoints_and_kills_leave_the_bits_of_a_sub_epoch_that_never_stopp
     assert_equal(state, whole[0])
     assert one.metrics == whole[1]
     assert sorted(state["checkpoint"]["ids"]) == list(range(ROWS))
+
+
+class Early(Spec):
+    """Leaves its loop early, says what a test has it say before it, and does that after each batch, too."""
+
+    def __init__(self, say: Callable[[DataLoader, Checkpoint], object]) -> None:
+        self.say, self.late = say, False
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        if not self.late:
+            self.say(dataloader, checkpoint)
+        for _ in dataloader:
+            if self.late:
+                self.say(dataloader, checkpoint)
+            break
+        return {}
+
+
+def _both(loader: DataLoader, checkpoint: Checkpoint) -> None:
+    loader.savepoint()
+    loader.savepoint()
+
+
+SAYINGS: list[tuple[Callable[[DataLoader, Checkpoint], object], str]] = [
+    (
+        lambda loader, _: loader.savepoint(every=0),
+        r"savepoint\(every=0\): expected a whole number of batches from 1",
+    ),
+    (lambda loader, _: loader.savepoint(every=-1), "every=-1"),
+    (lambda loader, _: loader.savepoint(every=True), "every=True"),
+    (lambda loader, _: loader.savepoint(every=2.0), "every=2.0"),  # type: ignore[arg-type]
+    (lambda loader, _: loader.savepoint({}), "got a dict, expected a function or None"),  # type: ignore[arg-type]
+    (_both, "was called before: call it once in a sub-epoch"),
+    (
+        lambda loader, _: [loader.progress({}), loader.progress({})],
+        "was called before: keep all values in one dict",
+    ),
+    (lambda loader, _: loader.progress([("a", 1)]), "got a list, expected a dict"),  # type: ignore[arg-type]
+    (
+        lambda loader, _: loader.progress({"a": [1, frozenset({2})]}),
+        r"progress\(\)\['a'\]\[1\] holds a builtins.frozenset, which cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize(("say", "message"), SAYINGS)
+def test_what_makes_no_sense_is_an_error_at_the_call(
+    rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], message: str
+) -> None:
+    """It names what was expected."""
+    with sub_epoch(rows, Early(say)) as one, pytest.raises(SpecError, match=message):
+        one.attempt()
+
+
+@pytest.mark.parametrize(
+    ("say", "what"),
+    [
+        (lambda loader, _: loader.savepoint(), r"dataloader.savepoint\(\)"),
+        (lambda loader, _: loader.progress({}), r"dataloader.progress\(\)"),
+        (lambda _, checkpoint: checkpoint.track(x=torch.nn.Linear(1, 1)), r"checkpoint.track\(\)"),
+    ],
+    ids=["savepoint", "progress", "track"],
+)
+def test_after_the_loop_began_it_is_too_late(
+    rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], what: str
+) -> None:
+    """A sub-epoch that goes on would meet it at another batch."""
+    spec = Early(say)
+    spec.late = True
+    with (
+        sub_epoch(rows, spec) as one,
+        pytest.raises(SpecError, match=what + " was called after the first batch"),
+    ):
+        one.attempt()
 
 
 # --- what goes wrong while one is taken --------------------------------------------------------------

@@ -177,6 +177,18 @@ def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -
             assert rates(optimizer, schedule, 2) == rates(*made(S.CosineAnnealingLR, 8), 8)[12:]
 
 
+def test_a_rate_that_is_a_tensor_stays_one() -> None:
+    """As compiled optimizers have it."""
+
+    def make(optimizer: Optimizer, total: int) -> Any:
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+        return S.CosineAnnealingLR(optimizer, total)
+
+    optimizer, _ = tracking(trained(make, 8, 8), make, 16)
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
+
+
 def test_a_changed_rate_and_a_changed_length_go_together() -> None:
     """A model that is changed and extended follows the new curve from the new rate."""
     checkpoint = trained(S.CosineAnnealingLR, 8, 8)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cerebro.errors import NonFiniteMetricError, SpecError
+from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec, Validation
 from cerebro.worker.training.metrics import Measured, checked_metrics
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
@@ -220,6 +220,22 @@ def test_models_must_be_a_list_of_modules(returned: Any) -> None:
 
     with pytest.raises(SpecError, match=r"create_models\(\) returned"):
         create(Bad(), {}, seed=0, model="m00", device=CPU)
+
+
+def test_the_number_of_models_must_stay() -> None:
+    """A state of one module does not fit two."""
+    trainee = made()
+    state = trainee.state()
+    trainee.modules.append(torch.nn.Linear(1, 1))
+    with pytest.raises(SpecError, match="returned 2 modules, but 1 were saved"):
+        restore(trainee, state)
+
+
+@pytest.mark.parametrize("returned", [None, 0.5, [0.5], "loss", torch.ones(2)])
+def test_no_dict_is_named(returned: Any) -> None:
+    """With what was returned instead."""
+    with pytest.raises(MetricError, match=r"train\(\) returned a \w+.*expected a dict"):
+        checked_metrics(returned, "train", "here")
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,15 @@ def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
     assert warned(train, tmp_path, lambda: nn.Linear(3, 1).requires_grad_(False)) == [[], []]
 
 
+def test_a_lazy_module_is_made_in_its_first_sub_epoch(tmp_path: Path) -> None:
+    """Its weights and its sizes change by that, which is no fault."""
+
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+
+    assert warned(tracked, tmp_path, lazy) == [[], []]
+
+
 # --- training without effect ---------------------------------------------------------------------------
 
 
@@ -246,6 +255,21 @@ def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> Non
         assert "'last'" not in text
 
 
+def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
+    """In the list, and one more there."""
+
+    def swapped(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
+        models[0] = plain()
+        without_state(spec, models, checkpoint, loader)
+
+    def longer(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
+        without_state(spec, models, checkpoint, loader)
+        models.append(plain())
+
+    assert "train() replaced module 0 of its models" in warned(swapped, tmp_path, sub_epochs=1)[0][0]
+    assert "changed the number of its models from 1 to 2" in warned(longer, tmp_path, sub_epochs=1)[0][0]
+
+
 def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
     """By the names of its parameters; weights that are loaded in place are not."""
 
@@ -262,6 +286,19 @@ def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
         "train() added, removed or replaced parameter '3.weight' of module 0, parameter '3.bias' of module 0:"
     )
     assert warned(loaded, tmp_path) == [[], []]
+
+
+def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
+    """The state of the tracked object is saved instead."""
+
+    def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
+        tracked(spec, models, checkpoint, loader)
+        checkpoint["optimizer"] = 3
+
+    for (text,) in warned(train, tmp_path):
+        assert text.startswith(
+            "checkpoint['optimizer'] was set, but checkpoint.track(optimizer=...) has this name"
+        )
 
 
 def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:

@@ -161,6 +161,26 @@ def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, me
     assert list(checkpoint.tracked) == ["network"]
 
 
+def test_two_objects_cannot_have_one_name() -> None:
+    """The same one may be named again, which loads nothing a second time."""
+    checkpoint, network = tracking.Checkpoint(), torch.nn.Linear(1, 1)
+    checkpoint.track(network=network)
+    checkpoint.track(network=network)
+    with pytest.raises(SpecError, match="second object named 'network'"):
+        checkpoint.track(network=torch.nn.Linear(1, 1))
+
+
+def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
+    """Another shape, another number of parameters: with the object's own words."""
+    trainee = new()
+    sub_epoch(TRACKS, trainee)
+    arrived = hopped(trainee, tmp_path)
+    other = torch.optim.SGD(torch.nn.Linear(1, 1, bias=False).parameters(), lr=0.1)
+    with pytest.raises(SpecError, match=r"track\(optimizer=...\): the SGD does not take .*parameter group"):
+        arrived.checkpoint.track(optimizer=other)
+    assert "optimizer" in arrived.checkpoint
+
+
 # --- the learning-rate trap --------------------------------------------------------------------------
 
 

@@ -6,13 +6,13 @@ writer does no harm. Loaded with ``weights_only=True``: a checkpoint cannot cont
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
-from torch.serialization import get_crc32_options, set_crc32_options
+from torch.serialization import default_restore_location, get_crc32_options, set_crc32_options
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.files.base_file import Layout
@@ -32,6 +32,10 @@ read from a file with a base has `LAYOUT`.
 
 # Saved before user code is imported, which may replace them.
 _save, _load = torch.save, torch.load
+_move: Callable[[torch.UntypedStorage, str], Any] = default_restore_location
+
+_NUMBER_BYTES = 8
+"""Bytes of the largest single number."""
 
 LAYOUT = "layout"
 """Key of the file's layout in a loaded state; never saved."""
@@ -174,13 +178,28 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
     allow_empty_bytes()
     with CheckedReader(checked) as file:
         try:
-            state = _load(cast(Any, file), map_location=device, weights_only=True)
+            state = _load(cast(Any, file), map_location=placed_on(device), weights_only=True)
             return with_layout(state, checked.layout)
         except Exception:
             # torch's reader replaces the file's error with its own.
             if file.problem is not None:
                 raise file.problem from None
             raise
+
+
+def placed_on(device: torch.device | str) -> Any:
+    """Return a `map_location` of `torch.load` for a state.
+
+    Single numbers that were saved from host memory stay there. Adam's step is one: on a GPU, every later step would
+    copy it to the host and wait, once for each parameter.
+    """
+
+    def place(storage: torch.UntypedStorage, saved_from: str) -> Any:
+        if saved_from == "cpu" and storage.nbytes() <= _NUMBER_BYTES:
+            return storage
+        return _move(storage, str(device))
+
+    return place
 
 
 def with_layout(state: Any, layout: Layout | None) -> State:

@@ -1,0 +1,47 @@
+"""A local cluster with one worker, which has the GPU, for a section."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from unittest.mock import patch
+
+from benchmarks.gpu.section import Setting
+from benchmarks.training import CLASSES, FEATURES
+from cerebro.local import cluster
+from cerebro.local.home import ClusterInfo
+
+
+@contextmanager
+def one_worker(
+    setting: Setting, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[ClusterInfo]:
+    """Start a cluster that ends with the context; its services have these environment variables, too."""
+    home = setting.folder / "home"
+    try:
+        with patch.dict(os.environ, variables):
+            yield cluster.start(home, workers=1, devices=1, tensorboard=False, notebook=False, timeout_s=90.0)
+    finally:
+        cluster.stop(home)
+
+
+def tables(folder: Path, rows: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    """Write a table of random numbers and labels for each split, as `benchmarks.training.TableETL` reads them.
+
+    Returns:
+        Dataset locators.
+    """
+    draw = random.Random(0)
+    for split, count in rows.items():
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", *(f"x{i}" for i in range(FEATURES)), "label"])
+            for row in range(count):
+                numbers = (round(draw.gauss(0, 1), 4) for _ in range(FEATURES))
+                writer.writerow([row, *numbers, row % CLASSES])
+    return {split: {"metadata": str(folder / f"{split}.csv")} for split in rows}

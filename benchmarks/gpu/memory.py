@@ -1,0 +1,132 @@
+"""Real lacks of GPU memory: while a model is made, trained and evaluated; what users read, and that the run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.gpu.local import one_worker, tables
+from benchmarks.gpu.section import Row, Setting
+from benchmarks.training import CLASSES, FEATURES, TableETL, run_events
+from cerebro import Experiment, SubEpochSpec
+from cerebro.contract.events import TaskFailed
+
+_STAGES = ("nothing", "create", "train", "test", "state")
+_MIB = 1 << 20
+_TEXT = 1200
+"""Characters of a message that are kept."""
+
+
+class Hungry(SubEpochSpec):
+    """Takes too much memory at the stage that the hyperparameter `stage` names.
+
+    `state` has a model whose state does not fit the device, but whose blocks do.
+
+    Args:
+        limit_mib: device memory that a process may take.
+    """
+
+    def __init__(self, limit_mib: int, *, is_gpu: bool) -> None:
+        self.limit_mib, self.is_gpu = limit_mib, is_gpu
+
+    def initialize_worker(self) -> None:
+        """Make the GPU as small as it was asked for."""
+        if self.is_gpu and torch.cuda.is_available():
+            _, total = torch.cuda.mem_get_info()
+            torch.cuda.set_per_process_memory_fraction(self.limit_mib * _MIB / total)
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
+        """Create a small network, or one that is too large."""
+        stage = hyperparams["stage"]
+        side = round((self.limit_mib * _MIB / 4 / 32) ** 0.5) if stage == "state" else 64
+        hidden = [
+            nn.Sequential(nn.Linear(side, side), nn.ReLU()) for _ in range(9 if stage == "state" else 2)
+        ]
+        network = nn.Sequential(nn.Linear(FEATURES, side), *hidden, nn.Linear(side, CLASSES))
+        if stage == "create":
+            network.unused = nn.Parameter(torch.ones(self.limit_mib * _MIB * 3 // 8))
+        return [network]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """The usual loop."""
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        checkpoint.track(optimizer=optimizer)
+        total = 0.0
+        for inputs, labels in dataloader:
+            if hyperparams["stage"] == "train":
+                self._take(inputs)
+            loss = functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.item() * len(labels)
+        return {"loss": total / dataloader.num_rows}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """Loss of a row."""
+        (network,) = models
+        total = 0.0
+        for inputs, labels in dataloader:
+            if hyperparams["stage"] == "test" and inputs.is_cuda:
+                self._take(inputs)
+            total += float(functional.cross_entropy(network(inputs), labels, reduction="sum"))
+        return {"loss": total / dataloader.num_rows}
+
+    def _take(self, inputs: torch.Tensor) -> None:
+        """Ask for more memory than any device has; on a CPU for more than its limit."""
+        size = 2 * torch.cuda.mem_get_info()[1] if inputs.is_cuda else 2 * self.limit_mib * _MIB
+        taken = torch.empty(size, dtype=torch.uint8, device=inputs.device)
+        taken[:: 1 << 12] = 1
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train a model for each stage in one run."""
+    limit_mib = 1024 if setting.is_gpu else 600
+    variables = {} if setting.is_gpu else {"CEREBRO_DEVICE_MEMORY": f"{limit_mib}MiB"}
+    with one_worker(setting, variables) as info:
+        locators = tables(setting.folder, {"train": 1024, "valid": 256})
+        experiment = Experiment("memory", locators=locators, server=info.kvs, token=info.token())
+        experiment.run_etl(TableETL(), progress=False)
+        space = [{"lr": 0.001, "batch_size": 256, "stage": stage} for stage in _STAGES]
+        began = time.monotonic()
+        spec = Hungry(limit_mib, is_gpu=setting.is_gpu)
+        hours = max(10.0, setting.remaining_s() - 20) / 3600  # so that rows come even if a model never ends
+        result = experiment.run_fit(
+            spec, space, epochs=2, metric="loss", mode="min", progress=False, seed=1, hours=hours
+        )
+        seconds = time.monotonic() - began
+        events = run_events(experiment, result.run)
+        failures, plans = result.failures(), result.parallel_plans().to_dict("records")
+    yield Row(
+        what="the run of five models ends",
+        measured=f"{seconds:.0f} s",
+        values={"seconds": seconds},
+        holds=True,
+    )
+    failed = {each.task: each.failure for each in events if isinstance(each, TaskFailed)}
+    for number, stage in enumerate(_STAGES):
+        model = f"m{number:02d}"
+        own = [each for each in plans if each["model"] == model]
+        ruled_out = [f"{each['parallel_plan']}: {each['ruled out']}" for each in own if each["ruled out"]]
+        used = [str(each["parallel_plan"]) for each in own if each["sub_epochs"]]
+        lacks = [
+            failure
+            for task, failure in failed.items()
+            if f"/{model}/" in task and failure.kind == "out_of_memory"
+        ]
+        text = failures.get(model, "")
+        is_trained = not text
+        yield Row(
+            what=f"too much memory at: {stage}",
+            measured=f"{'trained by ' + ', '.join(used) if is_trained else 'failed'}; {len(lacks)} lacks of memory of "
+            f"{sorted({str(each.place) for each in lacks})}; {len(ruled_out)} plans ruled out",
+            values={"peak_bytes": [each.peak_bytes for each in lacks]},
+            holds=is_trained if stage in ("nothing", "test", "state") else not is_trained,
+            text="\n".join([text[:_TEXT], *(each[:_TEXT] for each in ruled_out)]),
+        )
