@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from benchmarks.gpu.local import one_worker
+from benchmarks.gpu.local import one_worker, worker_log
 from benchmarks.gpu.section import GB, Row, Setting
 from benchmarks.training import between_s, run_events
 from cerebro import Experiment
@@ -58,7 +59,7 @@ def measure(setting: Setting) -> Iterator[Row]:
             fit_s = time.monotonic() - began
             commits = [e for e in run_events(experiment, result.run) if isinstance(e, TaskCommitted)]
             yield _fit(label, result, fit_s, etl_s, epochs)
-            yield _tasks(label, commits, setting)
+            yield _tasks(label, commits, setting, worker_log(Path(info.home)))
             if isinstance(spec, Deterministic):
                 yield _usage(label, usages, setting)
                 yield _told(info.home, "status")
@@ -79,7 +80,7 @@ def _fit(label: str, result: Any, fit_s: float, etl_s: float, epochs: int) -> Ro
     )
 
 
-def _tasks(label: str, commits: list[TaskCommitted], setting: Setting) -> Row:
+def _tasks(label: str, commits: list[TaskCommitted], setting: Setting, log: str) -> Row:
     train = [each for each in commits if "/train/" in each.task]
     timings = [each.result.timings for each in train]
     middle = {
@@ -88,7 +89,11 @@ def _tasks(label: str, commits: list[TaskCommitted], setting: Setting) -> Row:
     }
     gaps = [between_s(before, after) for before, after in pairwise(train)]
     peaks = [each.result.peak_gpu_bytes for each in train]
-    values = {**middle, "gap_s": statistics.median(gaps), "longest_start_s": max(t.start_s for t in timings)}
+    values: dict[str, float] = {
+        **middle,
+        "gap_s": statistics.median(gaps),
+        "longest_start_s": max(t.start_s for t in timings),
+    }
     return Row(
         what=f"{label}: a sub-epoch",
         measured=", ".join(
@@ -97,6 +102,7 @@ def _tasks(label: str, commits: list[TaskCommitted], setting: Setting) -> Row:
         + f"; GPU memory {min(peaks) / 1e6:.0f} to {max(peaks) / 1e6:.0f} MB",
         values={**values, "peak_gpu_bytes": peaks},
         holds=min(peaks) > 0 if setting.is_gpu else None,
+        text=log[-6000:],
     )
 
 

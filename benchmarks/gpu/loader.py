@@ -6,7 +6,6 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from benchmarks.gpu.section import GB, Row, Setting
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.mapped import MappedRows
-from cerebro.data.prefetch_tuning import ReadingAhead
+from cerebro.data.prefetch_tuning import Ahead, Reading, ReadingAhead
 from cerebro.data.shards import write_rows
 from cerebro.runtime.usage import memory
 
@@ -53,8 +52,16 @@ def measure(setting: Setting) -> Iterator[Row]:
         measured=f"{max(host) * images[0].nbytes / GB:.2f} GB/s",
         values={"bytes_per_s": max(host) * images[0].nbytes},
     )
+    yield _steps(setting, rows, batch_size, "images")
+    yield _by_threads(setting, rows, batch_size, "images")
     yield _same(setting, rows, batch_size)
-    yield _short_rows(setting, setting.folder / "short")
+    count, batch_size = (4000, 128) if setting.is_small else (40_000, 128)
+    numbers = np.random.default_rng(0).normal(size=(count, _FEATURES)).astype(np.float32)
+    write_rows(setting.folder / "short", [(row, n % 2) for n, row in enumerate(numbers)], _SOURCE)
+    rows = MappedRows.open([setting.folder / "short"])
+    yield _short_rows(setting, rows, batch_size)
+    yield _steps(setting, rows, batch_size, "short rows")
+    yield _by_threads(setting, rows, batch_size, "short rows")
 
 
 def _copy_rate(setting: Setting, num_bytes: int, *, is_pinned: bool) -> float:
@@ -116,12 +123,7 @@ def _same(setting: Setting, rows: MappedRows, batch_size: int) -> Row:
     )
 
 
-def _short_rows(setting: Setting, folder: Path) -> Row:
-    count, batch_size = (4000, 128) if setting.is_small else (40_000, 128)
-    numbers = np.random.default_rng(0).normal(size=(count, _FEATURES)).astype(np.float32)
-    write_rows(folder, [(row, n % 2) for n, row in enumerate(numbers)], _SOURCE)
-    rows = MappedRows.open([folder])
-    began = time.monotonic()
+def _short_rows(setting: Setting, rows: MappedRows, batch_size: int) -> Row:
     rates, threads = _passes(setting, rows, batch_size)
     host = [_rows_per_s(setting, PartitionLoader(rows, batch_size=batch_size, seed=0)) for _ in range(3)]
     rate = statistics.median(rates[2:])
@@ -129,5 +131,47 @@ def _short_rows(setting: Setting, folder: Path) -> Row:
         what=f"loader: batches of {batch_size} rows of {_FEATURES} numbers on the device",
         measured=f"{rate:,.0f} rows/s, {1e6 * batch_size / rate:.0f} us a batch, {threads} threads; in host memory "
         f"{max(host):,.0f} rows/s",
-        values={"rows_per_s": rate, "host_rows_per_s": max(host), "seconds": time.monotonic() - began},
+        values={"rows_per_s": rate, "host_rows_per_s": max(host)},
+    )
+
+
+def _steps(setting: Setting, rows: MappedRows, batch_size: int, what: str) -> Row:
+    """Time the three steps of a batch one after another: gather, pin, copy."""
+    order = np.random.default_rng(0).permutation(rows.num_rows)
+    bounds = np.arange(0, rows.num_rows + 1, batch_size)
+    times: dict[str, list[float]] = {"gather": [], "pin": [], "copy": []}
+    for planned in rows.planned(order, bounds, (0, 1)):
+        began = time.perf_counter()
+        columns = [torch.from_numpy(each) for each in planned.columns() if isinstance(each, np.ndarray)]
+        gathered = time.perf_counter()
+        pinned = [each.pin_memory() for each in columns] if setting.is_gpu else columns
+        ready = time.perf_counter()
+        copies = [each.to(setting.device, non_blocking=True) for each in pinned]
+        setting.synchronize()
+        times["gather"].append(gathered - began)
+        times["pin"].append(ready - gathered)
+        times["copy"].append(time.perf_counter() - ready)
+        del copies
+    middle = {name: statistics.median(each[len(each) // 4 :]) for name, each in times.items()}
+    return Row(
+        what=f"a batch of {what}, step by step",
+        measured=", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in middle.items()),
+        values={**middle, "first_pin": times["pin"][0]},
+    )
+
+
+def _by_threads(setting: Setting, rows: MappedRows, batch_size: int, what: str) -> Row:
+    """Time passes with fixed numbers of gathering threads."""
+    found: dict[str, float] = {}
+    for threads in (1, 2, 4, 8, 15):
+        rates = []
+        for seed in range(3):
+            loader = PartitionLoader(rows, batch_size=batch_size, seed=seed, device=setting.device)
+            loader.reading = Reading(Ahead(threads, threads + 1), lambda times: None)
+            rates.append(_rows_per_s(setting, loader))
+        found[str(threads)] = max(rates)
+    return Row(
+        what=f"loader: batches of {what} a second, by gathering threads",
+        measured=", ".join(f"{threads}: {rate / batch_size:,.0f}" for threads, rate in found.items()),
+        values=found,
     )

@@ -26,8 +26,17 @@ def one_worker(
     try:
         with patch.dict(os.environ, variables):
             yield cluster.start(home, workers=1, devices=1, tensorboard=False, notebook=False, timeout_s=90.0)
+    except BaseException:
+        print(worker_log(home), flush=True)
+        raise
     finally:
         cluster.stop(home)
+
+
+def worker_log(home: Path) -> str:
+    """Return the end of the worker's log and of its children's."""
+    logs = [home / "logs" / f"worker-0{name}.log" for name in ("", ".child")]
+    return "\n".join(path.read_text(errors="replace")[-12_000:] for path in logs if path.exists())
 
 
 def tables(folder: Path, rows: Mapping[str, int]) -> dict[str, dict[str, str]]:

@@ -260,6 +260,25 @@ def test_gpus_tell_use_and_memory() -> None:
     assert [gpu.name for gpu in gpus.measure()] == ["model of MIG-3"]
 
 
+def test_memory_that_the_driver_reserves_is_not_in_use() -> None:
+    """As nvidia-smi counts it; an older driver does not say it apart."""
+
+    class Newer(Driver):
+        nvmlMemory_v2 = 2  # noqa: N815 - the library's name
+        has_newer = True
+
+        def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 1) -> Any:
+            if version == 2 and not self.has_newer:
+                raise self.NVMLError("function not found")
+            return SimpleNamespace(used=1 if version == 2 else 3, total=4)
+
+    driver = Newer()
+    gpus = Gpus("0", driver)
+    assert [gpu.memory_bytes for gpu in gpus.measure()] == [1]
+    driver.has_newer = False
+    assert [gpu.memory_bytes for gpu in gpus.measure()] == [3]
+
+
 def test_without_a_driver_there_are_no_gpus() -> None:
     """Neither an error nor a guess."""
 

@@ -120,7 +120,7 @@ class Gpus:
     def _measure(self) -> Iterator[GpuUsage]:
         for name, handle in zip(self.names, self._handles, strict=True):
             try:
-                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                memory = self._memory(handle)
             except self._nvml.NVMLError:
                 continue
             yield GpuUsage(
@@ -129,6 +129,12 @@ class Gpus:
                 memory_bytes=int(memory.used),
                 memory_total_bytes=int(memory.total),
             )
+
+    def _memory(self, handle: Any) -> Any:
+        """Return used and total bytes. Drivers before 510 count memory that the driver reserves as used."""
+        with suppress(self._nvml.NVMLError, AttributeError):
+            return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
+        return self._nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def _used_share(self, handle: Any) -> float | None:
         try:
