@@ -178,7 +178,7 @@ class Database:
 
 def script() -> str:
     """Return the script that makes every change of state."""
-    files = resources.files("kvs_api.store.store")
+    files = resources.files(__name__.rpartition(".")[0])
     return "\n".join(files.joinpath(name).read_text() for name in _SCRIPT)
 
 
