@@ -68,6 +68,14 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert view.best == newest
 
 
+def test_checkpoints_of_one_model_and_of_none() -> None:
+    """A filter, a name that is none, an experiment without a fit."""
+    story = read_model(running_story())
+    assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
+    assert checkpoints(story, model=EVIL).rows == ()
+    assert checkpoints(read_model(Story("digits"))).run == ""
+
+
 def test_download_with_the_session(bench: Bench) -> None:
     """Under a name that says what it is; whatever its content, it is saved and not shown."""
     browser = bench.signed_in()

@@ -101,6 +101,13 @@ def test_a_token_that_can_be_guessed_is_warned_of(token: str, is_short: bool) ->
     assert token not in found or len(token) < 2
 
 
+def test_page_left_open_is_sent_again(bench: Bench) -> None:
+    """A form without a valid token is shown again instead of a bare error."""
+    answer = bench.browser().send("/sign-in", {"token": TOKEN})
+    assert answer.status_code == 400
+    assert "send the form again" in answer.text
+
+
 def test_large_body_is_not_taken_before_signing_in(bench: Bench) -> None:
     """Only the start page takes uploads, and only from those who signed in."""
     assert bench.browser().send("/sign-in", {"token": "x" * 200_000}).status_code == 413

@@ -122,6 +122,11 @@ def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
     assert (few["rows"], few["total"]) == (lowest["rows"][:2], 12)
 
 
+def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
+    """The answer says so, and not that there is no fit."""
+    assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
+
+
 def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
     answer = get(bench, "/experiments/digits/overview")
     again = get(bench, "/experiments/digits/overview", **{"If-None-Match": answer.headers["ETag"]})

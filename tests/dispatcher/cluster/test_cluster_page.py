@@ -8,6 +8,7 @@ from cerebro.contract.events import RunRequested, TaskCommitted
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
     Device,
+    GpuUsage,
     Replica,
     Troubles,
     UsageSample,
@@ -29,12 +30,14 @@ from cerebro.contract.stored.health import (
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.state.quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
-from dispatcher.cluster.view import ClusterData, cluster
+from dispatcher.cluster.view import ClusterData, cluster, slots
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
 from tests.state.stories import Story as FitStory
 from tests.state.stories import joined, lost, sub_epoch
+
+GIB = 1 << 30
 
 
 def worker(
@@ -56,9 +59,30 @@ def usage(**changes: object) -> WorkerUsage:
     return WorkerUsage.model_validate({"cores": 4} | changes)
 
 
+def gpu(share: float | None) -> GpuUsage:
+    return GpuUsage(name="H200", used_share=share, memory_bytes=GIB, memory_total_bytes=4 * GIB)
+
+
 def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
     values: dict[str, object] = {"statuses": statuses, "summaries": {}, "usage": {}}
     return ClusterData(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_three_texts_for_gpus() -> None:
+    """None, not measured, and 0 %."""
+    bench = Bench()
+    bench.store.statuses = [
+        worker("worker-0"),
+        worker("worker-1", gpus=("H200",)),
+        worker("worker-2", gpus=("H200",), usage=usage(gpus=(gpu(0.0),))),
+    ]
+    page = bench.signed_in().get("/cluster").text
+    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
+    assert "no GPU" in rows[0]
+    assert "not measured" in rows[1]
+    assert "no GPU" not in rows[1]
+    assert "0 %" in rows[2]
+    assert "25 % memory" in rows[2]
 
 
 def test_workers_by_number_and_with_what_they_use() -> None:
@@ -105,6 +129,14 @@ def test_devices_and_what_has_them_are_shown() -> None:
     assert "for digits on devices 0, 1" in page
     assert "2 of 2 busy" in page
     assert "0 of 4 busy" in page
+
+
+def test_history_keeps_gaps() -> None:
+    """Where nothing was measured there is nothing, not 0."""
+    found = slots([(0.5, 0.2), (0.7, 0.4), (59.5, 1.0), (60.0, 9.0), (-1.0, 9.0)], 0.0, 60.0)
+    assert found[0] == pytest.approx(0.3)
+    assert found[59] == 1.0
+    assert found[1:59] == (None,) * 58
 
 
 UNKNOWN = "fit-1 is running, and its best model is not known before it has ended"

@@ -120,3 +120,34 @@ def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: p
     disks.newest()
     disks.wait()
     assert tries == [NOW, NOW + 61]
+
+
+class Broken:
+    """A folder whose listing breaks off, as one of a server that went away does."""
+
+    def __enter__(self) -> Broken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> None:
+        raise OSError("stale file handle")
+
+
+def test_folder_that_cannot_be_listed_hides_no_other(
+    places: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else is there is measured all the same."""
+    listed = os.scandir
+
+    def scandir(path: Path) -> object:
+        return Broken() if path.name == "gone" else listed(path)
+
+    monkeypatch.setattr("dispatcher.cluster.disks.os.scandir", scandir)
+    folders = measure(roots(places), lambda: NOW).folders
+    assert folders["checkpoints", "experiment", "digits"] == 8192
+    assert ("checkpoints", "experiment", "gone") not in folders

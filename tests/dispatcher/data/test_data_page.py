@@ -11,6 +11,7 @@ from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.tasks import TaskResult
 from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench, settings
+from tests.dispatcher.gallery import write_failed_row
 from tests.dispatcher.stories import CODE, Story
 
 CAUSE = "row 'b-17' of train failed: " + "x" * 200 + " <b>cannot open image</b>"
@@ -57,3 +58,17 @@ def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
     assert '<strong class="num">1</strong> partition failed permanently' in page
     assert 'state-stopped">' in page
     assert 'state-pending">' not in page
+
+
+def test_failed_rows_can_be_read_without_scripts(bench: Bench, volumes: Volumes) -> None:
+    """The link beside a partition leads to this page, with its rows."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl(failed=1)
+    bench.store.add(story)
+    write_failed_row(volumes, "<row>", "cannot open image 7.png")
+    browser = bench.signed_in()
+    assert f'href="{DATA}?split=train&amp;partition=0#failed-rows"' in browser.get(DATA).text
+    page = browser.get(f"{DATA}?split=train&partition=0").text
+    assert '<td class="wrap">&lt;row&gt;</td><td class="wrap">cannot open image 7.png</td>' in page
+    assert "Failed rows of" not in browser.get(f"{DATA}?split=train&partition=99").text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dispatcher.logs.view import Cursor, LogQuery, growing, sources, unread
 from tests.dispatcher.logs.printed import M05
 from tests.dispatcher.stories import running_story
@@ -41,3 +43,13 @@ def test_follower_reads_a_part_at_a_time() -> None:
     assert [seen.count((key, 5)) for key in ended] == [1] * len(ended)
     assert not any((key, 10) in seen for key in ended)
     assert set(cursor.offsets) == set(chosen[-2:])
+
+
+@pytest.mark.parametrize("text", [
+    "", "1", "[]", "{}", "[1]", '[1,{"a":"b"}]', "[null,{}]", "[1,[]]", "\x00",
+    '[0,{"x":Infinity}]', '[NaN,{}]', '[Infinity,{}]', '[0,{"x":-1}]', '[0,{"x":1e400}]', "[" * 30_000, "[[0,{}]]",
+    '[0,{"x":' + "9" * 5_000 + "}]",
+])  # fmt: skip
+def test_cursor_that_is_none(text: str) -> None:
+    """Is refused, not believed."""
+    assert Cursor.parse(text) is None

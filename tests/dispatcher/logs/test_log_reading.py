@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
-from dispatcher.logs.log_reader import MAX_LINES, LogReader, _begin_of_last
+from dispatcher.logs.log_reader import MAX_LINES, PIECE, LogReader, _begin_of_last
 from dispatcher.logs.view import LogQuery
 from tests.dispatcher.logs.printed import M05, source, write
 
@@ -64,6 +64,30 @@ def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volum
     following = reader.since("digits", source(), chunk.end)
     assert [line.text for line in following.lines] == ["first", "[... left out ...]", "last"]
     assert reader.since("digits", source(), following.end).lines == ()
+
+
+def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
+    """Nothing is skipped."""
+    write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))
+    reader, offset, seen = LogReader(volumes), 0, []
+    for _ in range(200):
+        chunk = reader.since("digits", source(), offset)
+        assert chunk.end - offset <= PIECE
+        seen += [line.text for line in chunk.lines]
+        offset = chunk.end
+        if chunk.is_end:
+            break
+    assert seen == [f"{number:05}" for number in range(60_000)]
+
+
+def test_line_in_its_context(volumes: Volumes) -> None:
+    """What was before it and what came after."""
+    content = b"".join(b"%06d\n" % number for number in range(20_000))
+    write(volumes, M05, content)
+    chunk = LogReader(volumes).around("digits", source(), content.index(b"010000"))
+    texts = [line.text for line in chunk.lines]
+    assert "010000" in texts
+    assert 100 < texts.index("010000") < len(texts) - 1
 
 
 @pytest.mark.processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.logs import view as views
-from dispatcher.logs.view import Cursor, LogQuery, Source, growing, sources, unread
+from dispatcher.logs.view import Cursor, LogQuery, Source, growing, sources, unread, waiting_reason
 from tests.dispatcher.logs.printed import M05, M07
 from tests.dispatcher.stories import running_story
 
@@ -24,6 +24,24 @@ def test_sources_are_what_started_in_order() -> None:
     assert [each.key for each in sources(state, LogQuery(task=M05))] == [f"{M05}.a1"]
     assert not sources(state, LogQuery(task="fit-9/train/m0/e1/p0"))
     assert not sources(state, LogQuery(task="../../etc/passwd"))
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("fit-1/train/m06/e1/p0", "waits for an idle worker"),
+        ("fit-1/train/m07/e1/p1", "m07 is failed"),
+        ("fit-1/train/m06/e2/p0", "m06 is in epoch 1; this sub-epoch is part of epoch 2"),
+        ("fit-1/train/m05/e1/p1", "m05 runs another sub-epoch first: it trains m05, epoch 1, partition 0"),
+        (M05, ""),
+        ("nonsense", ""),
+        ("fit-9/train/m0/e1/p0", ""),
+    ],
+)
+def test_what_a_sub_epoch_waits_for(task: str, reason: str) -> None:
+    """In words; nothing of one that has started."""
+    told = waiting_reason(running_story().state, task)
+    assert (reason in told) if reason else told == ""
 
 
 def test_only_what_is_shown_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,15 @@ def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
     assert 'value="3"' in answer.text
 
 
+def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Browser) -> None:
+    _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
+    bench.store.is_away = True
+    status, _, page = send(browser, "change", fields)
+    assert status == 503
+    assert "The store stopped answering" in page
+    assert 'value="3"' in page
+
+
 def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
     """A doubled click: both lead to the model. Other values typed into the same form are another one."""
     _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})

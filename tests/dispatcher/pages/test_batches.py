@@ -29,6 +29,25 @@ def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser
     assert len(bench.store.logs["one"]) == 2
 
 
+def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browser: Browser) -> None:
+    """And of which experiment it is not known, and which were not tried."""
+    names = ["one", "two", "three"]
+    for name in names:
+        bench.store.add(Story(name))
+    append = bench.store.append
+
+    def then_away(experiment: str, event: ClientEvent, **options: Any) -> int:
+        bench.store.is_away = experiment == "two"
+        return append(experiment, event, **options)
+
+    bench.store.append = then_away  # type: ignore[method-assign]
+    sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
+    told = text_of(sent.text)
+    assert sent.status_code == 409
+    assert "1 of 3 done: one. two: the store stopped answering, so check if the command took effect: " in told
+    assert "Not tried, send the command again: three." in told
+
+
 def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
     """However many experiments it names, and however slow the store is."""
     names = [f"x-{number}" for number in range(10)]

@@ -32,6 +32,15 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
     )
 
 
+def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
+    """Beside the field, with what was typed; all models stay."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
+    assert re.search(r'role="alert" data-key="mistake">filter, character \d+', page)
+    assert 'value="layers =="' in page
+    assert "8 of 8 models." in text_of(page)
+
+
 def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
     """Only where they differ, unless all is asked for; unknown ones are left out; actions only where possible."""
     bench.store.add(running_story())

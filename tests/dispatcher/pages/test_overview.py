@@ -131,6 +131,20 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     assert "worker-0 lost" in cluster  # the same word
 
 
+def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
+    """It says for which experiment."""
+    bench.store.add(Story("digits"))
+    bench.store.statuses = [
+        status("worker-0", running="whales/fit-1/train/m01/e2/p0"),
+        status("w1", running="?"),
+        status("w2", running="whales/fit-1/train/m02/e1/p0, orcas/etl-1/etl/train/p3"),
+    ]
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "trains m01, epoch 2, partition 0 for experiment whales" in page
+    assert "trains m02, epoch 1, partition 0 for experiment whales preprocesses" in page
+    assert "for experiment orcas" in page
+
+
 def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
     """A test that ran after it does not make the experiment finished."""
     story = Story("halted")

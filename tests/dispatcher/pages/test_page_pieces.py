@@ -11,6 +11,7 @@ from flask import render_template_string
 from cerebro.figures.palette import LOOKS, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
+from dispatcher.pages import formats
 from dispatcher.pages.queries import query_of
 from dispatcher.pages.statics import palette
 from dispatcher.read_models.model_table import ModelTable
@@ -51,6 +52,25 @@ def test_comparison_tells_lines_that_differ() -> None:
 
 
 # --- how values are written ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (0.123456789, "number", "0.123457"),
+        (1234567, "count", "1,234,567"),
+        (0.5, "share", "50.0 %"),
+        (75.0, "duration", "1 min 15 s"),
+        (0.0, "time", "1970-01-01T00:00:00Z"),
+        (None, "number", "\N{EN DASH}"),
+        ("NaN", "number", "NaN"),
+        (True, "number", "true"),
+        ("adam", "text", "adam"),
+    ],
+)
+def test_cells(value: object, kind: str, text: str) -> None:
+    """By the kind of their column; what is no number is written as it is."""
+    assert formats.cell(value, kind) == text
 
 
 # --- files for figures ---------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from werkzeug.test import Client, TestResponse
 
+from dispatcher.pages import poll_cache as repeats
 from dispatcher.pages.poll_cache import TRUSTED_S
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import running_story, status
@@ -144,3 +145,16 @@ def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(benc
     bench.store.records.clear()
     bench.later(10)
     assert bench.get(PAGE).status_code == 404
+
+
+def test_what_is_remembered_is_bounded(bench: CountingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_MAX_POLLS", 3)
+    for number in range(5):
+        bench.get(f"{PAGE}?n={number}")
+    bench.get(f"{PAGE}?n=4")
+    assert bench.asked == 5
+    bench.get(f"{PAGE}?n=0")
+    assert bench.asked == 6
+    bench.get(PAGE, **{"X-Long": "x" * 5000})
+    bench.get(PAGE, **{"X-Long": "x" * 5000})
+    assert bench.asked == 8

@@ -51,6 +51,22 @@ def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Br
     assert found == re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', after) != []
 
 
+def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
+    """Each says why it is empty and gives the next step as a command that can be copied."""
+    bench.store.add(Story("digits"))
+    for tab, said in (
+        ("", "No run yet"),
+        ("/models", "No fit run yet"),
+        ("/curves", "No fit run yet"),
+        ("/analysis", "No fit run yet"),
+        ("/schedule", "No fit run yet"),
+        ("/data", "No data set yet"),
+    ):
+        page = browser.get(f"/experiments/digits{tab}").text
+        assert said in page
+        assert 'data-copy="' in page
+
+
 def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:
     """Rows in = rows out + rows failed, in all and for each split and partition."""
     story = Story("digits")

@@ -46,6 +46,14 @@ def test_a_superseded_attempt_is_cut_away_when_the_next_one_reports() -> None:
     assert len(series) == 2
 
 
+def test_a_late_point_of_an_earlier_attempt_counts_for_nothing() -> None:
+    series = LiveSeries()
+    series.add(points(TASK, [2.0], attempt=2))
+    series.add(points(TASK, [9.0], attempt=1))
+    assert values(series) == [2.0]
+    assert series.newest[TASK].attempt == 2
+
+
 def test_where_a_metric_stopped_being_finite_is_known_and_not_drawn() -> None:
     series = LiveSeries()
     series.add(points(TASK, [1.0, math.nan, math.inf, 0.5]))
