@@ -132,6 +132,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     end = os.environ.get("NO_TEST_STARTS_AFTER")
     if end and time.time() > float(end):
         pytest.skip("no time is left: NO_TEST_STARTS_AFTER has passed")
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("this machine has no GPU that torch can use")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,7 +61,7 @@ def measure(setting: Setting) -> Iterator[Row]:
             yield _fit(label, result, fit_s, etl_s, epochs)
             yield _tasks(label, commits, setting, worker_log(Path(info.home)))
             if isinstance(spec, Deterministic):
-                yield _usage(label, usages, setting)
+                yield _usage(label, usages)
                 yield _told(info.home, "status")
             yield from _replays(info.home, result.run, label, is_checked=isinstance(spec, Deterministic))
         yield _told(info.home, "doctor")
@@ -87,11 +87,15 @@ def _tasks(label: str, commits: list[TaskCommitted], setting: Setting, log: str)
         name: statistics.median(getattr(each, name) for each in timings)
         for name in ("start_s", "load_s", "compute_s", "save_s")
     }
-    gaps = [between_s(before, after) for before, after in pairwise(train)]
+    gaps = [  # without a validation between them
+        between_s(before, after)
+        for before, after in pairwise(commits)
+        if "/train/" in before.task and "/train/" in after.task
+    ]
     peaks = [each.result.peak_gpu_bytes for each in train]
     values: dict[str, float] = {
         **middle,
-        "gap_s": statistics.median(gaps),
+        "gap_s": statistics.median(gaps or [0.0]),
         "longest_start_s": max(t.start_s for t in timings),
     }
     return Row(
@@ -129,7 +133,7 @@ class _observed:  # noqa: N801 - used as a context manager
         self._thread.join()
 
 
-def _usage(label: str, usages: list[tuple[float | None, int | None]], setting: Setting) -> Row:
+def _usage(label: str, usages: list[tuple[float | None, int | None]]) -> Row:
     shares = [share for share, _ in usages if share is not None]
     used = [num_bytes for _, num_bytes in usages if num_bytes is not None]
     return Row(
@@ -137,7 +141,6 @@ def _usage(label: str, usages: list[tuple[float | None, int | None]], setting: S
         measured=f"{len(usages)} readings, use up to {max(shares, default=0.0):.0%}, memory up to "
         f"{max(used, default=0) / GB:.2f} GB",
         values={"shares": shares, "bytes": used},
-        holds=bool(usages) and max(used, default=0) > 0 if setting.is_gpu else None,
     )
 
 

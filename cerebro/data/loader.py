@@ -189,7 +189,8 @@ class PartitionLoader:
         pin = self._device.type == "cuda"
 
         def gather(planned: Gathering) -> _HostBatch:
-            columns: list[_Column] = [_in_tensors(array) for array in planned.columns()]
+            arrays = planned.columns(_pinned_bytes if pin else None)
+            columns: list[_Column] = [_in_tensors(array) for array in arrays]
             return planned.rows, [_pinned(column) for column in columns] if pin else columns
 
         make = gather if clock is None else clock.timed(gather)
@@ -294,7 +295,14 @@ def _bytes(column: _Column) -> int:
     return int(column.values.nbytes if isinstance(column, Ragged) else column.nbytes)
 
 
+def _pinned_bytes(num_bytes: int) -> NDArray[np.uint8]:
+    """Return pinned memory, which torch's allocator reuses after the copies from it."""
+    memory: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return memory
+
+
 def _pinned(column: _Column) -> _Column:
+    """Return the column in pinned memory; itself if it is there."""
     return column.map(torch.Tensor.pin_memory) if isinstance(column, Ragged) else column.pin_memory()
 
 

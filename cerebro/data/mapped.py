@@ -31,11 +31,15 @@ from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 _PLANNED_BATCHES = 64  # batches whose rows are located at a time
 _MAX_BYTES = 1 << 62  # maximum bytes of a NumPy array, with a margin
+_LARGE_ROW = 1 << 14  # bytes of a row; copying it takes longer than the Python code for it
 _LONG_ROW = 128  # entries per row above which rows are copied one by one
 
 
-_Gather: TypeAlias = "Callable[[int, int], Array | Ragged]"
-"""Copies a range (begin, end) of the planned rows."""
+Allocate: TypeAlias = "Callable[[int], NDArray[np.uint8]]"
+"""Returns writable memory of so many bytes, which no one else uses."""
+
+_Gather: TypeAlias = "Callable[[int, int, Allocate | None], Array | Ragged]"
+"""Copies a range (begin, end) of the planned rows, into memory of `Allocate` if it can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class _Column:
     def __init__(self, field: Field, chunks: Sequence[Array]) -> None:
         self._shape, self._dtype = field.entry_shape, field.storage
         self._chunks = chunks  # keeps the mappings alive
-        size = field.entry_bytes
+        self._entry_bytes = size = field.entry_bytes
         starts = np.array([chunk.__array_interface__["data"][0] for chunk in chunks], np.int64)
         lowest = int(starts.argmin())
         starts -= starts[lowest]
@@ -84,7 +88,18 @@ class _Column:
     def planned(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> _Gather:
         """Return a gather for rows `local` of the chunks `chunk`, of shape (rows, *field shape)."""
         indices = self.indices(chunk, local)
-        return lambda begin, end: self.gather(indices[begin:end])
+
+        def gather(begin: int, end: int, allocate: Allocate | None) -> Array:
+            if allocate is None or self._entry_bytes < _LARGE_ROW:
+                return self.gather(indices[begin:end])
+            memory = allocate((end - begin) * self._entry_bytes)
+            copy = memory.view(self._dtype).reshape(end - begin, *self._shape)
+            part = zip(chunk[begin:end].tolist(), local[begin:end].tolist(), strict=True)
+            for position, (which, row) in enumerate(part):
+                copy[position] = self._chunks[which][row]
+            return copy
+
+        return gather
 
     def gather(self, indices: NDArray[np.int64]) -> Array:
         """Return a copy of these rows, of shape (rows, *field shape)."""
@@ -134,7 +149,7 @@ class _RaggedColumn:
             step = entries.step
             by_entry = entries.indices(self._filled[chunk], starts) - ends[:-1] * step
 
-        def gather(begin: int, end: int) -> Ragged:
+        def gather(begin: int, end: int, allocate: Allocate | None) -> Ragged:
             first, last = int(ends[begin]), int(ends[end])
             offsets = ends[begin : end + 1] - first
             if first == last or not self._entry_bytes:
@@ -167,12 +182,16 @@ class Gathering(NamedTuple):
     begin: int
     end: int
 
-    def columns(self) -> list[Array | Ragged]:
+    def columns(self, allocate: Allocate | None = None) -> list[Array | Ragged]:
         """Return copies: per field an array of shape (rows, *field shape) or a `Ragged`, of dtype `storage`.
 
         The caller owns them. Safe in any thread.
+
+        Args:
+            allocate: returns memory for the copy of a field with large rows. New pages and a second copy would take
+                longer than the copy itself.
         """
-        return [gather(self.begin, self.end) for gather in self.plan]
+        return [gather(self.begin, self.end, allocate) for gather in self.plan]
 
 
 class _File(NamedTuple):

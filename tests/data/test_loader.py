@@ -226,7 +226,7 @@ def test_other_devices_are_fed_by_a_thread_that_ends(folder: Path) -> None:
     assert _prefetchers() == []
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_batches_reach_a_gpu_unchanged(folder: Path) -> None:
     """Pinned memory that is copied without blocking is not overwritten too early."""
     loader = PartitionLoader([folder], batch_size=1, seed=3, device="cuda")
@@ -306,3 +306,25 @@ def test_workers_read_partitions_as_one(rows: list[int], share: float, seed: int
                 assert abs(own - rows[number] * every / total) < len(rows)
                 batch.extend(map(int, ids))
         assert [sorted(batch) for batch in together] == alone
+
+
+def test_large_rows_are_copied_into_memory_of_the_caller(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As into pinned memory for a GPU: the same rows, from all shards, and no other memory."""
+    rows = MappedRows.open([folder])
+    order, bounds = np.random.default_rng(3).permutation(20), np.array([0, 8, 16, 20])
+    expected = [planned.columns() for planned in rows.planned(order, bounds)]
+    monkeypatch.setattr(mapped, "_LARGE_ROW", 1)
+    sizes: list[int] = []
+
+    def allocate(num_bytes: int) -> np.ndarray:
+        sizes.append(num_bytes)
+        return np.full(num_bytes, 255, np.uint8)
+
+    found = [planned.columns(allocate) for planned in rows.planned(order, bounds)]
+    for one, other in zip(found, expected, strict=True):
+        for column, known in zip(one, other, strict=True):
+            np.testing.assert_array_equal(column, known)
+            assert column.dtype == known.dtype
+    assert len(sizes) == 3 * len(rows.fields)

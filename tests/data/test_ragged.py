@@ -273,7 +273,7 @@ def test_ragged_batches_are_the_callers_and_reach_other_devices(tmp_path: Path) 
     assert [inputs.longest for inputs, _ in batches] == [3, 7, 8]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_ragged_batches_reach_a_gpu_unchanged(tmp_path: Path) -> None:
     """Both arrays, from pinned memory; rows are padded and taken there as on the host."""
     _write(tmp_path, [(ragged(np.arange(row % 4)), row) for row in range(40)], [0, 25, 40])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch.nn import functional
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import FailureKind, Position, TrainTask
 from cerebro.data.loader import PartitionLoader
+from cerebro.data.shards import write_rows
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.techniques import resolve
 from cerebro.techniques.ranks import Alone
@@ -23,6 +25,7 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import generators, seed_everything, set_generators, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, handler_of, volumes_in, write_split
 
@@ -194,6 +197,18 @@ def test_a_parallel_plan_trains_as_the_plain_code(tmp_path: Path, gpu: torch.dev
         group.leave()
     for name, expected in plain.modules[0].state_dict().items():
         torch.testing.assert_close(found[name].cpu(), expected.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_pinned_memory_is_not_reused_before_its_copy_ends(tmp_path: Path, gpu: torch.device) -> None:
+    """Copies of all batches wait for the busy GPU while later batches are gathered."""
+    images = np.random.default_rng(0).integers(0, 256, (256, 3, 100, 100), np.uint8)
+    write_rows(tmp_path / "p", [(image, number) for number, image in enumerate(images)], SOURCE)
+    found = []
+    for inputs, numbers in PartitionLoader([tmp_path / "p"], batch_size=8, seed=1, device=gpu):
+        torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # cycles
+        found.append((inputs.clone(), numbers.clone()))
+    for inputs, numbers in found:
+        assert torch.equal(inputs.cpu(), torch.from_numpy(images[numbers.cpu().numpy()]))
 
 
 class Blocks(Network):
