@@ -45,7 +45,7 @@ def main() -> None:
     try:
         server = WebServer(served, host=settings.host, port=settings.port, threads=threads)
         if settings.health_bind:
-            exposition = app.extensions["cerebro-metrics"].exposition if settings.tells_metrics else None
+            exposition = app.extensions["cerebro-metrics"].exposition if settings.has_metrics else None
             health.serve(settings.health_bind, ready=server.hung, live=server.hung, metrics=exposition)
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")

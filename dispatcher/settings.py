@@ -78,7 +78,7 @@ class Settings:
         sent_files: maximum number of concurrent file transfers. The remaining threads serve pages.
         health_bind: host:port of a server for metrics and container health checks, without token
           (``CEREBRO_HEALTH_BIND``); default: off.
-        tells_metrics: False if that server has no metrics (``CEREBRO_HEALTH_METRICS=0``).
+        has_metrics: False if that server has no metrics (``CEREBRO_HEALTH_METRICS=0``).
         has_object_store: allow locators in the object store at ``AWS_ENDPOINT_URL`` even if its address is not public
           and other users reach the page (``CEREBRO_OBJECT_STORE=1``).
         has_users: users mode: everybody has a token, and roles limit rights (``CEREBRO_AUTH_MODE=users``).
@@ -103,7 +103,7 @@ class Settings:
     blocked_reads: int = 24
     sent_files: int = 8
     health_bind: str = ""
-    tells_metrics: bool = True
+    has_metrics: bool = True
     has_object_store: bool = False
     has_users: bool = False
     oidc: Oidc | None = None
@@ -150,7 +150,7 @@ class Settings:
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),
             is_https=environment.get("CEREBRO_HTTPS", "") == "1",
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
-            tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
+            has_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_object_store=environment.get("CEREBRO_OBJECT_STORE", "") == "1",
             has_users=_has_users(environment),
             oidc=_oidc(environment) if _has_users(environment) else None,

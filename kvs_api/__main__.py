@@ -52,7 +52,7 @@ def main() -> None:
                 settings.health_bind,
                 ready=lambda: server.hung() or ("" if store.ping() else "Redis does not answer"),
                 live=server.hung,
-                metrics=metrics.exposition if settings.tells_metrics else None,
+                metrics=metrics.exposition if settings.has_metrics else None,
             )
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")

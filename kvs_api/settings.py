@@ -26,7 +26,7 @@ class Settings:
             no thread.
         health_bind: host:port of a second server without tokens, for metrics and containers' health commands
             (``CEREBRO_HEALTH_BIND``); "" disables it.
-        tells_metrics: True if the second server has metrics (``CEREBRO_HEALTH_METRICS=0`` disables them).
+        has_metrics: True if the second server has metrics (``CEREBRO_HEALTH_METRICS=0`` disables them).
         has_users: True if people, programs and services have their own tokens and roles
             (``CEREBRO_AUTH_MODE=users``; default ``token``: one token for everything).
         service_tokens: token of each service role (``CEREBRO_CONTROLLER_TOKEN``, ``CEREBRO_WORKER_TOKEN``,
@@ -42,7 +42,7 @@ class Settings:
     token: str = field(repr=False)
     threads: int = 64
     health_bind: str = ""
-    tells_metrics: bool = True
+    has_metrics: bool = True
     max_body_bytes: int = 48 * 2**20
     log_files: Path | None = None
     has_users: bool = False
@@ -73,7 +73,7 @@ class Settings:
             token=token,
             threads=whole(THREADS, environment, 64),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
-            tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
+            has_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_users=has_users,
             service_tokens=_service_tokens(environment, token) if has_users else {},
             log_files=volumes.events if volumes.shared.is_dir() else None,

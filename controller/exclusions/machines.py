@@ -53,15 +53,15 @@ class MachineStore(Protocol):
         """Give a worker tasks again."""
         ...
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         """Have a worker check its machine."""
         ...
 
-    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+    def report_pace(self, worker: str, request: PaceRequest) -> None:
         """Record a worker's pace relative to the others."""
         ...
 
-    def tell_incident(self, request: IncidentRequest) -> None:
+    def report_incident(self, request: IncidentRequest) -> None:
         """Record an incident for people."""
         ...
 
@@ -141,7 +141,7 @@ class Machines:
                 is_slow=each.is_slow, factor=each.factor, sub_epochs=each.sub_epochs, term=term
             )
             try:
-                self._store.tell_pace(each.worker, request)
+                self._store.report_pace(each.worker, request)
             except NotFoundError:
                 log.info("%s is not registered any more", each.worker)
             else:
@@ -159,13 +159,13 @@ class Machines:
                 self._store.release_worker(worker, ReleaseRequest(by=CONTROLLER, term=term))
                 log.info("released %s, which runs on another machine", worker, extra={"worker": worker})
             case Checked():
-                self._store.ask_check(worker, CheckRequest(reason=action.reason, by=CONTROLLER, term=term))
+                self._store.request_check(worker, CheckRequest(reason=action.reason, by=CONTROLLER, term=term))
                 log.info("%s is to check its machine: %s", worker, action.reason, extra={"worker": worker})
             case Spared():
                 if self._told.get(worker) == action.why:
                     return False
                 self._told[worker] = action.why
-                self._store.tell_incident(
+                self._store.report_incident(
                     IncidentRequest(
                         worker=worker,
                         what="not quarantined",
@@ -184,7 +184,7 @@ class Machines:
         The incident distinguishes the two: the store refuses it only if another controller leads.
         """
         log.info("%s: %s was refused: %s", action.worker, type(action).__name__, why)
-        self._store.tell_incident(
+        self._store.report_incident(
             IncidentRequest(
                 worker=action.worker,
                 what=f"not {type(action).__name__.lower()}",

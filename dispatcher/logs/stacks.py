@@ -23,7 +23,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     services, slots = tabs.services, Slots("requests to workers", at_once=_AT_ONCE)
 
     @pages.post("/experiments/<name:name>/stacks")
-    def ask_stacks(name: str) -> ResponseReturnValue:
+    def request_stacks(name: str) -> ResponseReturnValue:
         task = request.form.get("task", "")
         if not 0 < len(task) <= _MAX_LENGTH:
             raise BadRequestError(

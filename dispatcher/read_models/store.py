@@ -60,7 +60,7 @@ class Store(Protocol):
         `is_unread`: the log is unreadable. `once`: idempotency key.
         """
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """Request the thread stacks of a task's process from its worker."""
 
     def stacks(self, experiment: str, question: str) -> str | None:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 MAX_WHAT = 2000
 """Maximum number of characters of an entry."""
-KEPT = 100_000
+MAX_ENTRIES = 100_000
 """Maximum number of entries; the oldest are dropped."""
 
 
@@ -30,13 +30,13 @@ class AuditStore(Database):
         with translated():
             seconds, micros = self._redis.time()
             entry: Any = {"t": seconds * 1000 + micros // 1000, "b": by, "w": what}
-            self._redis.xadd(keys.AUDIT, entry, maxlen=KEPT, approximate=True)
+            self._redis.xadd(keys.AUDIT, entry, maxlen=MAX_ENTRIES, approximate=True)
         _log.info("audit by=%s what=%s", by, what)
 
     def audit(self, last: int = PAGE) -> tuple[AuditEntry, ...]:
         """Return the newest entries, oldest first."""
         with translated():
-            found: Any = self._redis.xrevrange(keys.AUDIT, count=max(1, min(last, KEPT)))
+            found: Any = self._redis.xrevrange(keys.AUDIT, count=max(1, min(last, MAX_ENTRIES)))
         return tuple(
             AuditEntry(time=int(fields[b"t"]) / 1000, by=text(fields[b"b"]), what=text(fields[b"w"]))
             for _, fields in reversed(found)

@@ -21,8 +21,8 @@ from kvs_api.store.database import text, translated
 _WORDS = {
     "open_runs": ("open runs", "wait for one to end, or stop one"),
     "models": ("models in one run", "ask for fewer"),
-    "bytes": ("bytes of checkpoints and predictions", "delete experiments that nobody needs"),
-    "worker_hours": (f"worker-hours in {DAYS} days", "wait until some of them are longer ago"),
+    "bytes": ("bytes of checkpoints and predictions", "delete unused experiments"),
+    "worker_hours": (f"worker-hours in {DAYS} days", "wait until older hours leave the time range"),
 }
 
 
@@ -73,12 +73,12 @@ class QuotaStore(TokenStore):
             All experiments with recorded bytes.
         """
         # As digits: Lua would round large numbers.
-        told = [{"name": name, "bytes": str(number)} for name, number in measured.items()]
+        measurements = [{"name": name, "bytes": str(number)} for name, number in measured.items()]
         call = {
             "call": "note_bytes",
             "bytes": keys.BYTES,
             "experiments": _PLACES["experiments"],
-            "measured": told,
+            "measured": measurements,
         }
         return tuple(self._run(call)["known"] or ())
 
@@ -109,18 +109,18 @@ _PLACES = {
 }
 
 
-def over(told: dict[str, Any]) -> errors.ConflictError:
+def exceeded(problem: dict[str, Any]) -> errors.ConflictError:
     """Return the error for an event above a quota, with advice."""
-    kind, _, name = told["account"].partition(":")
+    kind, _, name = problem["account"].partition(":")
     whose = f"project {name!r}" if kind == "project" else "its owner" if ":" in name else name
-    used, limit = (told[name] for name in ("used", "limit"))
-    if told["what"] == "samples":
+    used, limit = (problem[name] for name in ("used", "limit"))
+    if problem["what"] == "samples":
         return errors.ConflictError(
             f"{whose} has a quota of {limit:,.0f} models in one run, and this search may draw any number: say how many "
             "at most (samples=...), or ask an admin to raise the quota (`cerebro quota`)"
         )
-    words, advice = _WORDS[told["what"]]
-    pattern = ",.0f" if told["what"] == "bytes" else ".4g"
+    words, advice = _WORDS[problem["what"]]
+    pattern = ",.0f" if problem["what"] == "bytes" else ".4g"
     return errors.ConflictError(
         f"{whose} would be over its quota of {words}: {used:{pattern}} used, {limit:{pattern}} allowed. "
         f"{advice[:1].upper()}{advice[1:]}, or ask an admin to raise it (`cerebro quota`)"

@@ -30,7 +30,7 @@ from kvs_api.store import keys
 from kvs_api.store.database import text, translated
 
 _DAY_S = 24 * 3600
-_TOLD_S = 30 * _DAY_S
+_EXPIRED_KEPT_S = 30 * _DAY_S
 """Seconds an expired token remains known, so that its owner gets the reason."""
 _SESSION_S = 8 * _DAY_S
 """Session cookies are valid for seven days."""
@@ -46,42 +46,42 @@ class StoredToken(NamedTuple):
 class TokenStore(AuditStore):
     """Tokens and sessions."""
 
-    def make_token(self, asked: TokenRequest, maker: Principal) -> MadeToken:
+    def make_token(self, request: TokenRequest, maker: Principal) -> MadeToken:
         """Make a token. Not idempotent.
 
         Raises:
             ForbiddenError: it would have more rights than its maker.
             ConflictError: its owner has too many, or the name is a variant spelling of another.
         """
-        principal = granted(asked, maker)
+        principal = granted(request, maker)
         if isinstance(principal, str):
             raise errors.ForbiddenError(principal)
         now = time.time()
-        expires, made_with = now + asked.days * _DAY_S, ""
+        expires, made_with = now + request.days * _DAY_S, ""
         is_own = principal.identity == maker.identity
-        own = maker.token if is_own else ""
-        if own:
-            parent = self.token(own)
-            made_with, expires = own, min(expires, parent.record.expires if parent else now)
+        parent_id = maker.token if is_own else ""
+        if parent_id:
+            parent = self.token(parent_id)
+            made_with, expires = parent_id, min(expires, parent.record.expires if parent else now)
         known = self.tokens()
         living = [
             each for each in known if each.principal.identity == principal.identity and each.expires > now
         ]
-        others = {each.principal.name for each in known if not each.principal.id and each.expires > now}
-        if not principal.id and (other := _other_spelling(principal.name, others)):
+        other_names = {each.principal.name for each in known if not each.principal.id and each.expires > now}
+        if not principal.id and (other := _other_spelling(principal.name, other_names)):
             raise errors.ConflictError(
-                f"{other!r} has tokens, and {principal.name!r} is another spelling of that name: two people cannot be "
-                "told apart by it, so write it the same, or choose another one"
+                f"{other!r} has tokens, and {principal.name!r} differs only in spelling. Use the existing "
+                "spelling, or choose another name"
             )
         if len(living) >= MAX_TOKENS:
             raise errors.ConflictError(
                 f"{principal.name} has {len(living)} tokens, at most {MAX_TOKENS} may be valid at a time: revoke one"
             )
-        identity, whole, digest = minted()
+        identity, token, digest = minted()
         record = TokenRecord(
             id=identity,
             principal=principal.model_copy(update={"token": identity}),
-            label=asked.label,
+            label=request.label,
             maker=made_with,
             created=now,
             expires=expires,
@@ -90,12 +90,12 @@ class TokenStore(AuditStore):
         with translated():
             pipe = self._redis.pipeline()
             pipe.hset(keys.token(identity), mapping=fields)
-            pipe.expireat(keys.token(identity), round(expires + _TOLD_S))
+            pipe.expireat(keys.token(identity), round(expires + _EXPIRED_KEPT_S))
             pipe.zadd(keys.TOKENS, {identity: now})
             pipe.execute()
         whose = "" if is_own else f" for {principal.name}"
-        self.note(maker.name, f"made token {identity}{whose}: {principal.role}, {asked.days} days")
-        return MadeToken(token=whole, record=record)
+        self.note(maker.name, f"made token {identity}{whose}: {principal.role}, {request.days} days")
+        return MadeToken(token=token, record=record)
 
     def token(self, identity: str) -> StoredToken | None:
         """Return a token by its id.
@@ -131,8 +131,8 @@ class TokenStore(AuditStore):
         Raises:
             NotFoundError: the token is unknown or has another owner.
         """
-        seen = self.tokens(principal)
-        if not any(each.id == identity for each in seen):
+        visible = self.tokens(principal)
+        if not any(each.id == identity for each in visible):
             raise errors.NotFoundError(
                 f"no token {identity!r} of yours: `cerebro token list` and the page Account name them"
             )

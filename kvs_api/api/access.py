@@ -44,12 +44,12 @@ _WRONG = (
     "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; elsewhere set CEREBRO_TOKEN"
 )
 _UNKNOWN = (
-    "this token is not known here, or was revoked: make another one on the page Account, by `cerebro token create`, "
+    "the token is unknown or revoked: make another one on the page Account, by `cerebro token create`, "
     "or ask an admin for one"
 )
 
 
-class _Looked(NamedTuple):
+class _CachedToken(NamedTuple):
     stored: StoredToken | None
     at: float
     used: float
@@ -79,9 +79,9 @@ class Access:
             for role, secret in settings.service_tokens.items()
         }
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Looked] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedToken] = OrderedDict()
 
-    def who(self, authorization: str, acts_for: str = "") -> Principal | None:
+    def authenticate(self, authorization: str, acts_for: str = "") -> Principal | None:
         """Return the caller; `None` on clusters without users.
 
         Args:
@@ -91,8 +91,8 @@ class Access:
             UnauthorizedError: the token is missing, unknown, revoked or expired; the message says which.
             ForbiddenError: the caller may not act for others.
         """
-        given = authorization.encode("utf-8", "surrogatepass")
-        is_operator = hmac.compare_digest(given, self._operator)
+        header = authorization.encode("utf-8", "surrogatepass")
+        is_operator = hmac.compare_digest(header, self._operator)
         if not self._has_users:
             if not is_operator:
                 raise UnauthorizedError(_WRONG)
@@ -116,9 +116,9 @@ class Access:
         found = TOKEN.fullmatch(secret)
         if found is None:
             raise UnauthorizedError(_UNKNOWN)
-        return self._of_token(found[1], found[2])
+        return self._token_principal(found[1], found[2])
 
-    def _of_token(self, identity: str, secret: str | None = None) -> Principal:
+    def _token_principal(self, identity: str, secret: str | None = None) -> Principal:
         """Return the principal of a token. Without `secret`, the token was checked before."""
         stored = self._looked_up(identity)
         if stored is None:
@@ -143,29 +143,29 @@ class Access:
     def _looked_up(self, identity: str) -> StoredToken | None:
         now = self._monotonic()
         with self._lock:
-            known = self._known.get(identity)
+            known = self._cache.get(identity)
         if known is not None and now < known.at + FRESH_S:
             return known.stored
         stored = self._tokens.token(identity)
         with self._lock:
             # Missing tokens are not cached: guesses would displace valid ones.
             if stored is None:
-                self._known.pop(identity, None)
+                self._cache.pop(identity, None)
                 return None
             used = known.used if known is not None else float("-inf")
-            self._known[identity] = _Looked(stored, now, used)
-            self._known.move_to_end(identity)
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
+            self._cache[identity] = _CachedToken(stored, now, used)
+            self._cache.move_to_end(identity)
+            while len(self._cache) > _MAX_KNOWN:
+                self._cache.popitem(last=False)
         return stored
 
     def _note_use(self, identity: str) -> None:
         now = self._monotonic()
         with self._lock:
-            known = self._known.get(identity)
+            known = self._cache.get(identity)
             if known is None or now < known.used + _USED_EVERY_S:
                 return
-            self._known[identity] = known._replace(used=now)
+            self._cache[identity] = known._replace(used=now)
         self._tokens.was_used(identity, self._clock())
 
     def _represented(self, caller: Principal, acts_for: str) -> Principal:
@@ -174,23 +174,23 @@ class Access:
             raise ForbiddenError(caller.lacks(Scope.ACT))
         kind, _, identity = acts_for.partition(" ")
         if kind == "token":
-            return self._of_token(identity)
+            return self._token_principal(identity)
         if kind == OPERATOR_WORD:
             if not hmac.compare_digest(acts_for.encode("utf-8", "surrogatepass"), self._operator_word):
                 raise UnauthorizedError(
-                    "this session was begun with a token that is not the cluster's any more: sign in again"
+                    "the token of this session is no longer the cluster's token: sign in again"
                 )
             return _OPERATOR
         try:
             somebody = Principal.model_validate_json(acts_for)
         except ValidationError as cause:
-            raise ForbiddenError("the dispatcher names nobody that can be understood") from cause
+            raise ForbiddenError("the dispatcher sent an invalid principal") from cause
         if somebody.role not in RANK or somebody.kind != "person" or somebody.token:
             raise ForbiddenError(
                 f"the dispatcher acts for people, not for a {somebody.kind} that is {somebody.role}"
             )
         if somebody.id == OPERATOR_WORD:
-            raise ForbiddenError("the dispatcher names the operator by its word alone")
+            raise ForbiddenError("the dispatcher may not act for the operator without a session")
         if reserved := reserved_names.reason(somebody.name):
             raise ForbiddenError(reserved)
         return somebody

@@ -15,7 +15,7 @@ from cerebro.contract.rest import api
 from kvs_api.api.call import Call, answer, checked_name, done
 from kvs_api.store.store import Store
 
-_NO_USERS = "this cluster has no users: whoever has its token may do anything (auth.mode: token)"
+_NO_USERS = "this cluster has no users (auth.mode: token), so it has neither tokens nor quotas of users"
 
 
 class AccountViews:
@@ -26,20 +26,20 @@ class AccountViews:
 
     def whoami(self, call: Call) -> Response:
         """Return the caller."""
-        return answer(_known(call))
+        return answer(_require_principal(call))
 
     def tokens(self, call: Call) -> Response:
         """Return the caller's tokens."""
-        return answer(api.TokensAnswer(tokens=self._store.tokens(_known(call))))
+        return answer(api.TokensAnswer(tokens=self._store.tokens(_require_principal(call))))
 
     def make_token(self, call: Call) -> Response:
         """Make a token."""
-        asked = call.body(TokenRequest)
-        return answer(self._store.make_token(asked, _known(call)))
+        request = call.body(TokenRequest)
+        return answer(self._store.make_token(request, _require_principal(call)))
 
     def revoke_token(self, call: Call, token: str) -> Response:
         """Revoke a token."""
-        self._store.revoke_token(token, _known(call))
+        self._store.revoke_token(token, _require_principal(call))
         return done()
 
     def quotas(self, call: Call) -> Response:
@@ -48,24 +48,24 @@ class AccountViews:
 
     def set_quota(self, call: Call, name: str) -> Response:
         """Set a project's quota."""
-        quota, who = call.body(Quota), _known(call)
+        quota, who = call.body(Quota), _require_principal(call)
         self._store.set_quota(checked_name(name), quota)
-        told = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
-        self._store.note(who.name, f"set the quota of {name}: {told or 'none'}")
+        fields = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
+        self._store.note(who.name, f"set the quota of {name}: {fields or 'none'}")
         return answer(quota)
 
     def note_bytes(self, call: Call) -> Response:
         """Record the bytes of experiments on volumes; ignored on clusters without users."""
-        asked = call.body(api.BytesRequest)
+        request = call.body(api.BytesRequest)
         if not self._store.has_users:
             return answer(api.BytesAnswer(is_counted=False))
-        known = self._store.note_bytes({each.name: each.bytes for each in asked.measured})
+        known = self._store.note_bytes({each.name: each.bytes for each in request.measured})
         return answer(api.BytesAnswer(is_counted=True, known=known))
 
     def note_audit(self, call: Call) -> Response:
         """Record a user's action at the dispatcher."""
-        asked, who = call.body(api.AuditRequest), call.principal
-        self._store.note(who.name if who is not None else "", asked.what)
+        request, who = call.body(api.AuditRequest), call.principal
+        self._store.note(who.name if who is not None else "", request.what)
         return done()
 
     def session(self, call: Call, name: str) -> Response:
@@ -82,7 +82,7 @@ class AccountViews:
         if (who := call.principal) is not None:
             self._store.note(who.name, what)
 
-    def _to_steer(self, call: Call, name: str) -> ExperimentRecord | None:
+    def _check_may_change(self, call: Call, name: str) -> ExperimentRecord | None:
         """Return an experiment's record if the caller may change it.
 
         `None` if no check is needed.
@@ -105,7 +105,7 @@ class AccountViews:
         return record
 
 
-def _known(call: Call) -> Principal:
+def _require_principal(call: Call) -> Principal:
     who = call.principal
     if who is None:
         raise errors.NotFoundError(_NO_USERS)

@@ -36,7 +36,7 @@ View = Callable[..., Response]
 
 _log = logging.getLogger(__name__)
 
-_BODY_OF_STRANGERS = 64 * 1024
+_UNAUTHENTICATED_BODY_BYTES = 64 * 1024
 """Bytes of a body to read before the token is checked."""
 
 _STATUS: dict[type[errors.CerebroError], int] = {
@@ -114,8 +114,8 @@ class App:
         view, scope = views.get(method, (_refuse_method if views else _refuse_path, Scope.KNOWN))
         # Callers may send any method: methods without a view share one label.
         route, method = (path, method) if method in views else ("none", "any")
-        # Without a token, nobody may fill the memory.
-        limit = _BODY_OF_STRANGERS if scope is Scope.OPEN else self._max_body_bytes
+        # Unauthenticated callers must not fill the memory.
+        limit = _UNAUTHENTICATED_BODY_BYTES if scope is Scope.OPEN else self._max_body_bytes
         try:
             response = await self._content_and_answer(request, view, scope, limit)
         except TooLargeError:
@@ -135,7 +135,7 @@ class App:
         if length is not None and length > limit:
             raise TooLargeError
         call = Call(request)
-        if length is None or length > _BODY_OF_STRANGERS:
+        if length is None or length > _UNAUTHENTICATED_BODY_BYTES:
             refusal = await self._threads.run(self._answered, call, _let_in, scope)
             if refusal.status_code >= 400:
                 return refusal
@@ -183,9 +183,9 @@ class App:
         if scope is Scope.OPEN:
             return None
         token, acts_for = request.headers.get("authorization", ""), request.headers.get(ACTS_FOR, "")
-        principal = self._access.who(token, acts_for)
+        principal = self._access.authenticate(token, acts_for)
         # The scope `ACT` is the dispatcher's own, also when it acts for a user.
-        who = self._access.who(token) if acts_for and scope is Scope.ACT else principal
+        who = self._access.authenticate(token) if acts_for and scope is Scope.ACT else principal
         if who is not None and not who.may(scope):
             raise errors.ForbiddenError(who.lacks(scope))
         return principal

@@ -64,14 +64,14 @@ class Call:
     def cursor(self) -> tuple[int, float]:
         """Return the caller's last entry number, and the seconds to wait for the next."""
         try:
-            after, wait_s = int(self.args.get("after", "0")), float(self.args.get("wait_s", "0"))
+            number, wait_s = int(self.args.get("after", "0")), float(self.args.get("wait_s", "0"))
         except ValueError as cause:
             raise errors.BadRequestError(f"after and wait_s must be numbers: {cause}") from cause
-        if not (0 <= after <= api.MAX_SEQ and 0 <= wait_s <= api.MAX_WAIT_S):
+        if not (0 <= number <= api.MAX_SEQ and 0 <= wait_s <= api.MAX_WAIT_S):
             raise errors.BadRequestError(
                 f"after must be between 0 and 2^53 and wait_s between 0 and {api.MAX_WAIT_S:g}"
             )
-        return after, wait_s
+        return number, wait_s
 
 
 def checked_name(name: str) -> str:

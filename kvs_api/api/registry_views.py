@@ -30,17 +30,16 @@ class RegistryViews(AccountViews):
 
     def register_model(self, call: Call, name: str) -> Response:
         """Add a version."""
-        asked, who = call.body(Registration), call.principal
-        self._to_steer(call, asked.experiment)
-        self._to_add_to(call, checked_name(name))
+        registration, who = call.body(Registration), call.principal
+        self._check_may_change(call, registration.experiment)
+        self._check_may_extend(call, checked_name(name))
         if who is not None:
-            asked = asked.model_copy(update={"author": who.name})
+            registration = registration.model_copy(update={"author": who.name})
         once = call.identity() or uuid.uuid4().hex  # without one, each call counts
-        made = self._store.register_model(name, asked, once)
-        self._note(
-            call, f"registered {asked.model} of {asked.run} of {asked.experiment} as {name}/{made.version}"
-        )
-        return answer(made)
+        version = self._store.register_model(name, registration, once)
+        source = f"{registration.model} of {registration.run} of {registration.experiment}"
+        self._note(call, f"registered {source} as {name}/{version.version}")
+        return answer(version)
 
     def settle_version(self, call: Call, name: str) -> Response:
         """Record the outcome of copying a version's files."""
@@ -48,13 +47,13 @@ class RegistryViews(AccountViews):
 
     def move_alias(self, call: Call, name: str) -> Response:
         """Point an alias to another version."""
-        asked = call.body(AliasRequest)
-        self._to_add_to(call, checked_name(name))
-        moved = self._store.move_alias(name, asked)
-        self._note(call, f"moved {name}@{asked.alias} to version {asked.version or 'none'}")
+        request = call.body(AliasRequest)
+        self._check_may_extend(call, checked_name(name))
+        moved = self._store.move_alias(name, request)
+        self._note(call, f"moved {name}@{request.alias} to version {request.version or 'none'}")
         return answer(moved)
 
-    def _to_add_to(self, call: Call, name: str) -> None:
+    def _check_may_extend(self, call: Call, name: str) -> None:
         who = call.principal
         if who is None or who.may(Scope.ADMINISTER):
             return

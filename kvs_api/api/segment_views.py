@@ -16,9 +16,9 @@ class SegmentViews(HistoryViews):
 
     def cut(self, call: Call, name: str) -> Response:
         """Move the older part of an experiment's log into a file."""
-        asked = call.body(SegmentRequest)
+        request = call.body(SegmentRequest)
         self._store.require(checked_name(name))
-        return answer(self._store.cut(name, asked))
+        return answer(self._store.cut(name, request))
 
     def cut_cluster_log(self, call: Call) -> Response:
         """Move the older part of the cluster log into a file."""

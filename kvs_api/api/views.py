@@ -74,7 +74,7 @@ class Views(SegmentViews):
     def append(self, call: Call, name: str) -> Response:
         """Append a client's event to a log, once for each idempotency key."""
         event = _CLIENT_EVENT.validate_json(call.content)
-        record = self._to_steer(call, checked_name(name))
+        record = self._check_may_change(call, checked_name(name))
         event = stamped_event(event, call.principal, record)
         seq = self._store.append(name, event, once=call.identity(), is_unread=call.args.get("unread") == "1")
         return answer(api.AppendAnswer(seq=seq))
@@ -96,8 +96,8 @@ class Views(SegmentViews):
 
     def quarantine(self, call: Call, name: str) -> Response:
         """Quarantine an unreadable experiment."""
-        asked = call.body(api.QuarantineRequest)
-        self._store.quarantine(checked_name(name), asked.problem, asked.term)
+        request = call.body(api.QuarantineRequest)
+        self._store.quarantine(checked_name(name), request.problem, request.term)
         return done()
 
     def restore(self, call: Call, name: str) -> Response:
@@ -123,16 +123,18 @@ class Views(SegmentViews):
 
     def write_cluster_log(self, call: Call) -> Response:
         """Append the controller's events to the cluster log, and return the log after its cursor."""
-        asked = call.body(api.ClusterLogRequest)
-        is_written = json.dumps(self._store.write_cluster_log(asked))
-        events = ",".join(self._store.cluster_log(asked.after, 0))
+        request = call.body(api.ClusterLogRequest)
+        is_written = json.dumps(self._store.write_cluster_log(request))
+        events = ",".join(self._store.cluster_log(request.after, 0))
         return json_answer(f'{{"is_written":{is_written},"events":[{events}]}}')
 
     def decide(self, call: Call, name: str) -> Response:
         """Apply the controller's steps, and return the events since its cursor."""
         outcomes, found = self._store.decide(checked_name(name), call.body(api.DecideRequest))
-        told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
-        return json_answer(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
+        outcomes_json = ",".join(
+            api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes
+        )
+        return json_answer(f'{{"outcomes":[{outcomes_json}],"events":[{",".join(found)}]}}')
 
     def queue(self, call: Call) -> Response:
         """Return open runs, oldest first, and experiments to delete."""
@@ -149,7 +151,7 @@ class Views(SegmentViews):
 
     def workers(self, call: Call) -> Response:
         """Return the status of each registered worker."""
-        return spliced("workers", self._store.told_workers())
+        return spliced("workers", self._store.worker_documents())
 
     def register(self, call: Call, name: str) -> Response:
         """Register a new incarnation of a worker."""
@@ -205,64 +207,64 @@ class Views(SegmentViews):
             )
         )
 
-    def ask_stacks(self, call: Call, name: str) -> Response:
+    def request_stacks(self, call: Call, name: str) -> Response:
         """Request a task's stack trace from its worker."""
-        self._to_steer(call, checked_name(name))
-        return answer(self._store.ask_stacks(name, call.body(api.StacksRequest)))
+        self._check_may_change(call, checked_name(name))
+        return answer(self._store.request_stacks(name, call.body(api.StacksRequest)))
 
     def stacks(self, call: Call, name: str) -> Response:
         """Return the answer to a stack trace request."""
-        asked = api.StacksRequest(task="", question=call.args.get("question", ""))
-        return answer(self._store.stacks(checked_name(name), asked.question))
+        request = api.StacksRequest(task="", question=call.args.get("question", ""))
+        return answer(self._store.stacks(checked_name(name), request.question))
 
-    def tell_stacks(self, call: Call, name: str) -> Response:
+    def report_stacks(self, call: Call, name: str) -> Response:
         """Store a worker's stack trace."""
         checked_name(name)
-        self._store.tell_stacks(call.body(api.StacksReport))
+        self._store.report_stacks(call.body(api.StacksReport))
         return done()
 
     def workers_health(self, call: Call) -> Response:
         """Return the state of workers' machines."""
         return answer(self._store.workers_health())
 
-    def tell_incident(self, call: Call) -> Response:
+    def report_incident(self, call: Call) -> Response:
         """Record an incident of a worker's machine."""
-        self._store.tell_incident(call.body(health.IncidentRequest))
+        self._store.report_incident(call.body(health.IncidentRequest))
         return done()
 
-    def tell_pace(self, call: Call, name: str) -> Response:
+    def report_pace(self, call: Call, name: str) -> Response:
         """Record a worker's pace relative to the others."""
-        self._store.tell_pace(checked_name(name), call.body(health.PaceRequest))
+        self._store.report_pace(checked_name(name), call.body(health.PaceRequest))
         return done()
 
     def quarantine_worker(self, call: Call, name: str) -> Response:
         """Quarantine a worker, so that it gets no tasks."""
-        asked = stamped_health(call.body(health.QuarantineWorkerRequest), call.principal)
-        found = self._store.quarantine_worker(checked_name(name), asked)
-        self._note_of_person(call, asked.term, f"quarantined worker {name}: {asked.reason}")
+        request = stamped_health(call.body(health.QuarantineWorkerRequest), call.principal)
+        found = self._store.quarantine_worker(checked_name(name), request)
+        self._note_person(call, request.term, f"quarantined worker {name}: {request.reason}")
         return answer(found)
 
     def release_worker(self, call: Call, name: str) -> Response:
         """Release a worker from quarantine."""
-        asked = stamped_health(call.body(health.ReleaseRequest), call.principal)
-        found = self._store.release_worker(checked_name(name), asked)
-        self._note_of_person(call, asked.term, f"released worker {name}")
+        request = stamped_health(call.body(health.ReleaseRequest), call.principal)
+        found = self._store.release_worker(checked_name(name), request)
+        self._note_person(call, request.term, f"released worker {name}")
         return answer(found)
 
-    def ask_check(self, call: Call, name: str) -> Response:
+    def request_check(self, call: Call, name: str) -> Response:
         """Request a check of a worker's machine."""
-        asked = stamped_health(call.body(health.CheckRequest), call.principal)
-        found = self._store.ask_check(checked_name(name), asked)
-        self._note_of_person(call, asked.term, f"had worker {name} check its machine")
+        request = stamped_health(call.body(health.CheckRequest), call.principal)
+        found = self._store.request_check(checked_name(name), request)
+        self._note_person(call, request.term, f"had worker {name} check its machine")
         return answer(found)
 
-    def _note_of_person(self, call: Call, term: int | None, what: str) -> None:
+    def _note_person(self, call: Call, term: int | None, what: str) -> None:
         if term is None:  # the controller's actions are recorded as incidents
             self._note(call, what)
 
-    def tell_check(self, call: Call, name: str) -> Response:
+    def report_check(self, call: Call, name: str) -> Response:
         """Store the result of a worker's check."""
-        self._store.tell_check(checked_name(name), call.body(health.CheckResult))
+        self._store.report_check(checked_name(name), call.body(health.CheckResult))
         return done()
 
     def inbox(self, call: Call, name: str) -> Response:

@@ -9,7 +9,7 @@ between them. Readers receive a cluster event only after its number is reserved 
 never change their meaning.
 
 Events no longer in the database are read from files (`kvs_api.logs.log_files`). The list of files is read after
-the database: an event that left the database in between is already in a file, so none is missed.
+the database, so an event moved in between is found in its file.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ class ClusterLogStore(StacksStore):
         super().__init__(*arguments, **options)
         self._files = LogFiles(self._redis, log_files)
 
-    def cluster_log(self, after: int, wait_s: float) -> Iterator[str]:
+    def cluster_log(self, cursor: int, wait_s: float) -> Iterator[str]:
         """Yield events of the cluster log after a cursor, as JSON objects."""
-        for _, found in self._block({keys.CLUSTER_LOG: after}, wait_s):
-            entries, _ = self._page(keys.CLUSTER_LOG_NAME, after, found)
+        for _, found in self._block({keys.CLUSTER_LOG: cursor}, wait_s):
+            entries, _ = self._page(keys.CLUSTER_LOG_NAME, cursor, found)
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
-    def _page(self, name: str, after: int, found: Entries) -> tuple[Entries, bool]:
+    def _page(self, name: str, cursor: int, found: Entries) -> tuple[Entries, bool]:
         """Return one page of a log's entries after a number, and whether more follow.
 
         Args:
             found: the entries in the database.
         """
-        if not found or seq_of(found[0][0]) == after + 1:
+        if not found or seq_of(found[0][0]) == cursor + 1:
             return found, len(found) == PAGE
         # In an experiment's log, cluster events may fill this gap; otherwise its entries are in files.
         moved: Entries = []
         # Stop before entries moved since the database was read: cluster events may precede them.
         last = seq_of(found[-1][0])
-        while len(moved) < PAGE and (more := self._files.after(keys.log_of(name), name, after)):
+        while len(moved) < PAGE and (more := self._files.entries_after(keys.log_of(name), name, cursor)):
             known = [entry for entry in more[: PAGE - len(moved)] if seq_of(entry[0]) <= last]
             if not known:
                 break
             moved += known
-            after = seq_of(moved[-1][0])
-        page = moved + [entry for entry in found if seq_of(entry[0]) > after]
+            cursor = seq_of(moved[-1][0])
+        page = moved + [entry for entry in found if seq_of(entry[0]) > cursor]
         return page[:PAGE], len(page) >= PAGE or len(found) == PAGE
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> bool:
@@ -124,7 +124,7 @@ class ClusterLogStore(StacksStore):
             notifications: number of the last notification read; `None` ignores notifications.
         """
         positions, reserved = self._positions(cursors)
-        streams = {keys.log(name): after for name, after in cursors.items()}
+        streams = {keys.log(name): cursor for name, cursor in cursors.items()}
         if positions:
             streams[keys.CLUSTER_LOG] = min(positions.values())
         if notifications is not None:
@@ -140,11 +140,13 @@ class ClusterLogStore(StacksStore):
         if is_checked:
             cluster_log = [(identity, {**fields, _OF_CLUSTER: b"1"}) for identity, fields in cluster_log]
         found: dict[str, list[str]] = {}
-        for name, after in cursors.items():
-            own, has_more = self._page(name, after, answer.get(keys.log(name), []))
+        for name, cursor in cursors.items():
+            experiment_log, has_more = self._page(name, cursor, answer.get(keys.log(name), []))
             unread = [entry for entry in cluster_log if seq_of(entry[0]) > positions[name]]
-            merged = _merged(after, own, unread, has_more=has_more, is_cut=is_cut, reserved=reserved)
-            if events := [_as_told(entry, is_checked=is_checked) for entry in merged]:
+            merged = _merged(
+                cursor, experiment_log, unread, has_more=has_more, is_cut=is_cut, reserved=reserved
+            )
+            if events := [_as_json(entry, is_checked=is_checked) for entry in merged]:
                 found[name] = events
         return found, notifications or 0
 
@@ -158,15 +160,15 @@ class ClusterLogStore(StacksStore):
             return {}, 0
         with translated():
             pipe = self._redis.pipeline(transaction=False)
-            for name, after in cursors.items():
-                pipe.xrevrange(keys.log(name), f"{after}-0", count=1)
+            for name, cursor in cursors.items():
+                pipe.xrevrange(keys.log(name), f"{cursor}-0", count=1)
             pipe.mget([f"{keys.log(name)}:cluster" for name in cursors])
             *answers, reserved = pipe.execute()
         found = {}
-        for (name, after), newest in zip(cursors.items(), answers, strict=True):
-            last = newest or (self._files.until(keys.log(name), name, after) if after else [])
+        for (name, cursor), newest in zip(cursors.items(), answers, strict=True):
+            last = newest or (self._files.last_entry(keys.log(name), name, cursor) if cursor else [])
             number = seq_of(last[0][0]) if last else 0
-            found[name] = after - number + (int(last[0][1].get(b"c", 0)) if last else 0)
+            found[name] = cursor - number + (int(last[0][1].get(b"c", 0)) if last else 0)
         return found, min(int(count or 0) for count in reserved)
 
     def _reserve(self, names: Iterable[str]) -> int:
@@ -185,7 +187,7 @@ def _by_key(entries: Iterable[tuple[bytes, Entries]]) -> dict[str, Entries]:
 
 
 def _merged(
-    after: int, own: Entries, cluster_log: Entries, *, has_more: bool, is_cut: bool, reserved: int
+    cursor: int, experiment_log: Entries, cluster_log: Entries, *, has_more: bool, is_cut: bool, reserved: int
 ) -> list[Numbered]:
     """Merge the entries after `after`: the cluster log fills gaps in the experiment's ids.
 
@@ -197,11 +199,11 @@ def _merged(
             other numbers and are not returned.
     """
     found: list[Numbered] = []
-    left = iter(cluster_log)
-    number = after
-    for identity, fields in own:
+    cluster_entries = iter(cluster_log)
+    number = cursor
+    for identity, fields in experiment_log:
         while number + 1 < seq_of(identity):
-            between = next(left, None)
+            between = next(cluster_entries, None)
             if between is None:
                 break
             number += 1
@@ -212,13 +214,13 @@ def _merged(
         number = seq_of(identity)
         found.append((number, fields))
     if not has_more:
-        rest = (fields for identity, fields in left if seq_of(identity) <= reserved)
+        rest = (fields for identity, fields in cluster_entries if seq_of(identity) <= reserved)
         found += enumerate(rest, number + 1)
     return found[:PAGE]
 
 
-def _as_told(entry: Numbered, *, is_checked: bool) -> str:
+def _as_json(entry: Numbered, *, is_checked: bool) -> str:
     number, fields = entry
-    told = numbered(number, fields)
-    told = checked(number, told) if is_checked else told
-    return f'{{"{api.OF_CLUSTER}":true,{told[1:]}' if _OF_CLUSTER in fields else told
+    content = numbered(number, fields)
+    content = checked(number, content) if is_checked else content
+    return f'{{"{api.OF_CLUSTER}":true,{content[1:]}' if _OF_CLUSTER in fields else content

@@ -74,7 +74,7 @@ class LogFiles:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def after(self, log: str, name: str, number: int) -> Entries:
+    def entries_after(self, log: str, name: str, number: int) -> Entries:
         """Return the entries after a number in the segment with the next one.
 
         Returns [] if the database has the next one.
@@ -88,7 +88,7 @@ class LogFiles:
         entries = self._entries(name, segment)
         return [_as_read(entry) for entry in entries[bisect_right(entries, number, key=_number) :]]
 
-    def until(self, log: str, name: str, number: int) -> Entries:
+    def last_entry(self, log: str, name: str, number: int) -> Entries:
         """Return the last entry up to a number as a list.
 
         Returns [] if it is not in a segment.
@@ -102,8 +102,8 @@ class LogFiles:
         entries = self._entries(name, segment) if segment is not None else []
         at = bisect_right(entries, number, key=_number)
         if at == 0 and segment is not None:  # between two segments
-            before = self._before(log, segment.first)
-            entries = self._entries(name, before) if before is not None else []
+            earlier = self._preceding(log, segment.first)
+            entries = self._entries(name, earlier) if earlier is not None else []
             at = len(entries)
         return [_as_read(entries[at - 1])] if at else []
 
@@ -128,7 +128,7 @@ class LogFiles:
                     low = middle + 1
         return found
 
-    def _before(self, log: str, first: int) -> Segment | None:
+    def _preceding(self, log: str, first: int) -> Segment | None:
         earlier = [segment for segment in self.segments(log) if segment.last < first]
         return earlier[-1] if earlier else None
 
@@ -185,7 +185,7 @@ class LogFiles:
         Raises:
             StorageFullError: the volume is full.
         """
-        assert self.folder is not None, "asked for by who has one"
+        assert self.folder is not None, "callers check for a shared volume"
         written = DurableFile(self.folder / name / file)
         try:
             written.write(content)
@@ -196,7 +196,7 @@ class LogFiles:
 
     def remove(self, name: str, files: Iterator[str]) -> None:
         """Remove unused files."""
-        assert self.folder is not None, "asked for by who has one"
+        assert self.folder is not None, "callers check for a shared volume"
         for file in files:
             (self.folder / name / file).unlink(missing_ok=True)
 

@@ -41,37 +41,37 @@ class SegmentStore(ClusterLogStore):
                 "this kvs_api has no shared volume, so logs stay in the database: give it CEREBRO_VOLUMES"
             )
         floor = self._files.newest(log)
-        after = floor.last if floor else 0
-        entries, length = self._oldest(log, after, request)
+        last_moved = floor.last if floor else 0
+        entries, length = self._oldest(log, last_moved, request)
         if len(entries) < request.least:
-            return SegmentAnswer(left=length)
+            return SegmentAnswer(remaining=length)
         content = encode(entries)
         if decode(content) != entries:
             raise errors.ConflictError(
-                f"events {entries[0].number} to {entries[-1].number} of {name} do not come back"
+                f"events {entries[0].number} to {entries[-1].number} of {name} cannot be decoded after encoding"
             )
         segment = self._written(name, entries, content, floor)
-        moved = self._known(name, segment, after, entries, request)
+        moved = self._known(name, segment, last_moved, entries, request)
         if moved:
             self._shrink_file()
         return SegmentAnswer(
-            moved=segment if moved else None, left=length - len(entries) if moved else length
+            moved=segment if moved else None, remaining=length - len(entries) if moved else length
         )
 
-    def _oldest(self, log: str, after: int, request: SegmentRequest) -> tuple[list[Entry], int]:
+    def _oldest(self, log: str, cursor: int, request: SegmentRequest) -> tuple[list[Entry], int]:
         """Return the oldest entries to move, and the number of entries in the database."""
         with translated():
             length: Any = self._redis.xlen(log)
             most, found = min(MOST, int(length) - request.keep), list[Entry]()
             while len(found) < most:
-                page: Any = self._redis.xrange(log, f"({after}-0", count=min(PAGE, most - len(found)))
+                page: Any = self._redis.xrange(log, f"({cursor}-0", count=min(PAGE, most - len(found)))
                 for identity, fields in page:
                     if seq_of(identity) > request.until:
                         return found, int(length)
                     found.append(_entry(identity, fields))
                 if not page:
                     break
-                after = found[-1].number
+                cursor = found[-1].number
         return found, int(length)
 
     def _written(self, name: str, entries: list[Entry], content: bytes, floor: Segment | None) -> Segment:
@@ -101,13 +101,13 @@ class SegmentStore(ClusterLogStore):
             ) from cause
 
     def _known(
-        self, name: str, segment: Segment, after: int, entries: list[Entry], request: SegmentRequest
+        self, name: str, segment: Segment, last_moved: int, entries: list[Entry], request: SegmentRequest
     ) -> bool:
         call: dict[str, Any] = {
             "call": "cut",
             "log": keys.log_of(name),
             "term": request.term,
-            "after": after,
+            "after": last_moved,
             "last": segment.last,
             "segment": segment.model_dump_json(),
             "tasks": [],
@@ -189,9 +189,9 @@ class SegmentStore(ClusterLogStore):
         """Return the part of a log that is in files."""
         log = keys.log_of(name)
         with translated():
-            left: Any = self._redis.xlen(log)
+            remaining: Any = self._redis.xlen(log)
         segments, snapshots = self._files.segments(log), self._files.snapshots(log)
-        return SegmentsAnswer(segments=segments, snapshots=snapshots, left=int(left))
+        return SegmentsAnswer(segments=segments, snapshots=snapshots, remaining=int(remaining))
 
     def _answered(self, name: str, call: dict[str, Any], term: int) -> dict[str, Any]:
         answer = self._run(call)

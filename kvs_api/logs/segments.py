@@ -91,15 +91,15 @@ def decode(content: bytes) -> list[Entry]:
         DamagedSegmentError: it is incomplete, or of another version.
     """
     if not content.startswith(MAGIC):
-        raise DamagedSegmentError("it does not begin as a segment of this version does")
+        raise DamagedSegmentError("its header is not one of this version")
     try:
         head, _, body = lzma.decompress(content[len(MAGIC) :]).partition(b"\n")
         header = json.loads(head)
         columns = _columns(header, body)
         numbers, times, counts, which = (list(map(int, column)) for column in columns[:4])
-        left = iter(columns[4:])
+        column_iterator = iter(columns[4:])
         texts = [
-            _texts(template.encode("latin-1"), [next(left) for _ in range(width)])
+            _texts(template.encode("latin-1"), [next(column_iterator) for _ in range(width)])
             for template, width in zip(header["templates"], header["widths"], strict=True)
         ]
         entries = [
@@ -109,7 +109,7 @@ def decode(content: bytes) -> list[Entry]:
             )
         ]
     except (lzma.LZMAError, ValueError, KeyError, TypeError, StopIteration, EOFError) as cause:
-        raise DamagedSegmentError(f"its content does not fit together: {cause}") from cause
+        raise DamagedSegmentError(f"its content is inconsistent: {cause}") from cause
     if len(entries) != header["entries"]:
         raise DamagedSegmentError(f"it has {len(entries)} entries, and says {header['entries']}")
     return entries

@@ -1,24 +1,24 @@
--- Calls of kvs_api.logs.cluster_log: the cluster's log. Goes on from quarantine.lua.
+-- The cluster log. Called by kvs_api.logs.cluster_log; follows quarantine.lua.
 --
--- `:workers` holds the incarnation of each worker that is there, as the log says; empty for one that is not.
+-- `:workers` maps each worker to its incarnation according to the log; empty if the worker has left.
 
--- Never before the newest event of any experiment, because readers get both in one order.
+-- Return the time of the next event, never earlier than any experiment's newest event: readers merge both logs.
 local function stamp_cluster()
   local time = math.max(wall, tonumber(redis.call('GET', request.cluster_log .. ':time') or '0'))
   redis.call('SET', request.cluster_log .. ':time', time)
   return time
 end
 
--- Before experiments' logs are read: the cluster's events have numbers in each. Of one that was erased nothing is kept.
+-- Reserve numbers for cluster events in the experiments' logs, before these are read. Skips deleted experiments.
 function calls.reserve()
-  for _, of in ipairs(request.logs) do
-    if redis.call('EXISTS', of.experiment) == 1 then reserve(of.log) end
+  for _, each in ipairs(request.logs) do
+    if redis.call('EXISTS', each.experiment) == 1 then reserve(each.log) end
   end
   return {cluster = tonumber(redis.call('GET', request.cluster_log .. ':seq') or '0')}
 end
 
--- All of the events, or none: who has not read what is there decided on something else. So one that is asked for twice is
--- refused the second time, and who asks reads that it is there.
+-- Append all events, or none if the caller has not read the newest event. A repeated call is refused, too; the caller
+-- then reads its events in the log.
 function calls.cluster_log()
   if request.after ~= newest(request.cluster_log) then return {written = false} end
   local time = stamp_cluster()

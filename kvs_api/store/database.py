@@ -89,15 +89,15 @@ class Database:
         Redis reads the whole file at start, and by itself rewrites it only when it has doubled.
         """
         try:
-            told: Any = self._redis.info("persistence")
-            size = int(told.get("aof_current_size", 0))
-            if size < _LEAST_FILE or told.get("aof_rewrite_in_progress"):
+            persistence: Any = self._redis.info("persistence")
+            size = int(persistence.get("aof_current_size", 0))
+            if size < _LEAST_FILE or persistence.get("aof_rewrite_in_progress"):
                 return
             memory: Any = self._redis.info("memory")
             if size > _FILE_TIMES * int(memory["used_memory"]):
                 self._redis.bgrewriteaof()
         except redis.RedisError as error:  # the Redis user may lack the permission; nothing is lost
-            _log.debug("the append-only file was not written anew: %s", error)
+            _log.debug("the append-only file was not rewritten: %s", error)
 
     def forget(self, poll: LongPoll) -> None:
         """Stop waking a request."""
@@ -123,7 +123,7 @@ class Database:
         return found
 
     def _read(self, cursors: Mapping[str, int]) -> list[tuple[bytes, Entries]]:
-        streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
+        streams: Any = {key: f"{cursor}-0" for key, cursor in cursors.items()}
         with translated():
             answer: Any = self._redis.xread(streams, count=PAGE)
         pairs = answer.items() if isinstance(answer, dict) else answer
@@ -149,13 +149,13 @@ class Database:
         return max(int(known or 0), self._clock.now())
 
     def _join(self) -> int:
-        return int(self._ask({"call": "join"})["clock"])
+        return int(self._call_script({"call": "join"})["clock"])
 
     def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
         """Call the script. `texts` are values it only stores, sent outside the JSON because they may be many."""
-        return self._ask(call | {"at": self._clock.now()}, *texts)
+        return self._call_script(call | {"at": self._clock.now()}, *texts)
 
-    def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
+    def _call_script(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
         call |= {
             "clock": keys.CLOCK,
             "cluster_log": keys.CLUSTER_LOG,

@@ -1,4 +1,4 @@
--- Calls of kvs_api.store.store that change an experiment as a whole: a client's events, and its end. Goes on from steps.lua.
+-- Changes of a whole experiment: clients' events and deletion. Called by kvs_api.store.store; follows steps.lua.
 
 local function open_runs()
   local found = {}
@@ -9,13 +9,13 @@ local function open_runs()
   return found
 end
 
--- Whether a run of the experiment is one that the controller works on, or is about to: one of the first in the queue.
+-- True if the controller works on a run of the experiment, or soon will: the run is among the first in the queue.
 local function is_worked_on()
-  local told = redis.call('HMGET', request.leader, 'open_runs', 'attended')
-  for _, run in ipairs(told[2] and cjson.decode(told[2]).runs or {}) do
+  local leader = redis.call('HMGET', request.leader, 'open_runs', 'attended')
+  for _, run in ipairs(leader[2] and cjson.decode(leader[2]).runs or {}) do
     if run.experiment == request.name then return true end
   end
-  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, tonumber(told[1] or '1') - 1)) do
+  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, tonumber(leader[1] or '1') - 1)) do
     if string.match(entry, '^(.*)/') == request.name then return true end
   end
   return false
@@ -26,10 +26,10 @@ local function enqueue()
   redis.call('RPUSH', request.queue, request.entry)
 end
 
--- By kind of event, before it is appended: an answer in place of it, or nil.
-local before = {}
+-- Checks by kind of event, before it is appended: return the answer that replaces appending, or nil.
+local checks = {}
 
-function before.RunRequested()
+function checks.RunRequested()
   local known = redis.call('HGET', request.log .. ':runs', request.run)
   if not known then return nil end
   local seq, hash = string.match(known, '^(%d+):(.*)$')
@@ -37,88 +37,88 @@ function before.RunRequested()
   return {conflict = true}
 end
 
-function before.LocatorsChanged()
+function checks.LocatorsChanged()
   if request.after < newest(request.log) or #open_runs() > 0 then return {moved = true} end
   return nil
 end
 
-function before.DeletionRequested()
+function checks.DeletionRequested()
   local known = redis.call('HGET', request.log .. ':marks', 'deletion')
   if known then return {seq = tonumber(known)} end
   local open = open_runs()
   if #open == 0 then return nil end
-  -- Who cannot read the log cannot stop a run of it. One that waits is not worked on: it is taken off the queue.
+  -- A caller that cannot read the log cannot stop its runs: remove waiting runs from the queue.
   if not request.unread or is_worked_on() then return {open = open} end
   for _, run in ipairs(open) do redis.call('LREM', request.queue, 0, request.name .. '/' .. run) end
   return nil
 end
 
--- May be said of an experiment whose log cannot be read.
+-- Events allowed for an experiment with an unreadable log.
 local OF_EXPERIMENT = {DeletionRequested = true, ExperimentArchived = true}
 
 local REMEMBERED = 1000
 
--- Of a run that has ended: it is open again, or the controller finds that it is not and takes it off the queue.
+-- Events that may reopen an ended run. If they do not, the controller removes the run from the queue.
 local REOPENS = {
   RunResumed = true, ModelResumed = true, ModelRetried = true, ModelsAdded = true, ModelExtended = true,
 }
 
--- By kind of event, once it is in the log.
-local after = {}
+-- Effects by kind of event, after it is in the log.
+local effects = {}
 
-function after.RunRequested(seq)
+function effects.RunRequested(seq)
   redis.call('HSET', request.log .. ':runs', request.run, seq .. ':' .. request.hash)
   enqueue()
 end
 
-function after.DeletionRequested(seq)
+function effects.DeletionRequested(seq)
   redis.call('HSET', request.log .. ':marks', 'deletion', seq, 'by', request.by)
   redis.call('SADD', request.deleting, request.name)
 end
 
-function after.LocatorsChanged()
+function effects.LocatorsChanged()
   redis.call('SET', request.experiment, request.record)
 end
 
-function after.ExperimentArchived()
+function effects.ExperimentArchived()
   redis.call('HSET', request.log .. ':marks', 'archived', request.is_archived and '1' or '')
 end
 
--- By number, not by time: so many calls later nobody tries this one again.
+-- Remember the call's idempotency key. Bounded by number, because the script has no reliable time.
 local function remember(seq)
-  redis.call('HSET', request.said, request.once, seq)
-  if redis.call('RPUSH', request.said .. ':order', request.once) > REMEMBERED then
-    redis.call('HDEL', request.said, redis.call('LPOP', request.said .. ':order'))
+  redis.call('HSET', request.calls, request.once, seq)
+  if redis.call('RPUSH', request.calls .. ':order', request.once) > REMEMBERED then
+    redis.call('HDEL', request.calls, redis.call('LPOP', request.calls .. ':order'))
   end
 end
 
--- What the account of the experiment may not have any more, if this event asks for it; or nil.
-local function beyond(opens)
+-- Return the quota that this event would exceed, or nil.
+local function exceeded_quota(opens)
   if not opens and request.models == 0 or redis.call('EXISTS', request.quotas.key) == 0 then return nil end
   local account = account_of(request.experiment)
   if not account then return nil end
-  local asked = {models = request.models, run_models = 0, unlimited = request.unlimited}
-  asked.begins = opens and not redis.call('LPOS', request.queue, request.entry)
+  local demand = {models = request.models, run_models = 0, unlimited = request.unlimited}
+  demand.opens_run = opens and not redis.call('LPOS', request.queue, request.entry)
   if request.models > 0 then
-    asked.run_models = tonumber(redis.call('HGET', request.log .. ':models', request.run) or '0')
+    demand.run_models = tonumber(redis.call('HGET', request.log .. ':models', request.run) or '0')
   end
-  return over_quota(request.quotas, account, asked, request.queue, wall)
+  return over_quota(request.quotas, account, demand, request.queue, wall)
 end
 
 function calls.usages()
   local used = {}
-  local function of(account)
+  local function usage_of(account)
     used[account] = used[account] or {open_runs = 0, worker_hours = 0}
     return used[account]
   end
   for account, open in pairs(open_by_account(request.queue, request.quotas.experiments)) do
-    of(account).open_runs = open
+    usage_of(account).open_runs = open
   end
   for _, account in ipairs(spenders(request.quotas)) do
-    of(account).worker_hours = spent_hours(request.quotas.hours, account, wall)
+    usage_of(account).worker_hours = spent_hours(request.quotas.hours, account, wall)
   end
   local bytes = redis.call('HGETALL', request.quotas.bytes .. ':accounts')
-  for place = 1, #bytes, 2 do of(bytes[place]).bytes = tonumber(bytes[place + 1]) end
+  for place = 1, #bytes, 2 do usage_of(bytes[place]).bytes = tonumber(bytes[place + 1]) end
   return {used = used}
 end
 
@@ -131,43 +131,43 @@ end
 
 function calls.append()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
-  local said = request.once and redis.call('HGET', request.said, request.once)
-  if said then return {seq = tonumber(said)} end
+  local known = request.once and redis.call('HGET', request.calls, request.once)
+  if known then return {seq = tonumber(known)} end
   local is_request = request.kind == 'RunRequested'
   if request.run and not is_request and redis.call('HEXISTS', request.log .. ':runs', request.run) == 0 then
     return {unknown = true}
   end
-  local answer = before[request.kind] and before[request.kind]()
+  local answer = checks[request.kind] and checks[request.kind]()
   if answer then return answer end
   local unreadable = redis.call('HGET', request.log .. ':marks', 'unreadable')
   if unreadable and not OF_EXPERIMENT[request.kind] then return {unreadable = unreadable} end
   local begins = is_request or REOPENS[request.kind] or request.kind == 'LocatorsChanged'
   if begins and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
-  local over = request.quotas and beyond(is_request or REOPENS[request.kind])
+  local over = request.quotas and exceeded_quota(is_request or REOPENS[request.kind])
   if over then return {over = over} end
   local seq = append(request.log, request.event)
   if request.quotas and request.models > 0 then
     redis.call('HINCRBY', request.log .. ':models', request.run, request.models)
   end
-  if after[request.kind] then after[request.kind](seq) end
+  if effects[request.kind] then effects[request.kind](seq) end
   if REOPENS[request.kind] then enqueue() end
   if request.once then remember(seq) end
   notify(request.cluster)
   return {seq = seq}
 end
 
--- Who may erase an experiment: an answer in place of it, or nil.
-local function is_spared()
+-- Return the reason not to delete the experiment, or nil.
+local function deletion_refusal()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   if redis.call('SISMEMBER', request.deleting, request.name) == 0 then return {unasked = true} end
   return nil
 end
 
--- Some of the experiment's tasks. Checked each time: another leader may have given the name away since the last slice.
+-- Delete some of the experiment's tasks. Each slice checks again, because the name may have been reused since.
 function calls.erase_tasks()
-  local answer = is_spared()
+  local answer = deletion_refusal()
   if answer then return answer end
-  -- Of an experiment that cannot be read, some may be open: nobody will end them.
+  -- Tasks of an unreadable experiment may still be open; free their devices.
   for _, key in ipairs(request.tasks) do
     local task = task_of(key)
     if task.worker then leave(request.worker .. task.worker, task, key) end
@@ -176,9 +176,9 @@ function calls.erase_tasks()
   return {seq = 0}
 end
 
--- The rest. The tasks are gone by now: they are many, and removed before, in slices.
+-- Delete everything except tasks; `erase_tasks` has deleted them.
 function calls.erase()
-  local answer = is_spared()
+  local answer = deletion_refusal()
   if answer then return answer end
   local by = redis.call('HGET', request.log .. ':marks', 'by')
   redis.call('SREM', request.deleting, request.name)
@@ -197,7 +197,7 @@ function calls.erase()
     request.log .. ':decided', request.log .. ':sub_epochs',
     request.log .. ':segments', request.log .. ':snapshots',
     request.log .. ':history',
-    request.live, request.live .. ':seq', request.said, request.said .. ':order')
+    request.live, request.live .. ':seq', request.calls, request.calls .. ':order')
   redis.call('XADD', request.audit, 'MAXLEN', '~', 100000, '*', 't', wall, 'b', by, 'w', request.what)
   notify(request.cluster)
   return {seq = 0}

@@ -55,8 +55,8 @@ class HealthStore(QuarantineStore):
 
         return self._change(worker, change, term=request.term)
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        """See `KvsClient.ask_check`."""
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        """See `KvsClient.request_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.check_asked(worker, request, statuses, known, now)
@@ -64,8 +64,8 @@ class HealthStore(QuarantineStore):
         entry = {"experiment": "", "task": "", "attempt": 0, "check": request.reason}
         return self._change(worker, change, term=request.term, entry=json.dumps(entry))
 
-    def tell_check(self, worker: str, result: CheckResult) -> None:
-        """See `KvsClient.tell_check`."""
+    def report_check(self, worker: str, result: CheckResult) -> None:
+        """See `KvsClient.report_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             quarantine.found(worker, statuses)
@@ -73,16 +73,16 @@ class HealthStore(QuarantineStore):
 
         self._change(worker, change)
 
-    def tell_pace(self, worker: str, request: PaceRequest) -> None:
-        """See `KvsClient.tell_pace`."""
+    def report_pace(self, worker: str, request: PaceRequest) -> None:
+        """See `KvsClient.report_pace`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
             return quarantine.paced(worker, request, statuses, known, now)
 
         self._change(worker, change, term=request.term)
 
-    def tell_incident(self, request: IncidentRequest) -> None:
-        """See `KvsClient.tell_incident`."""
+    def report_incident(self, request: IncidentRequest) -> None:
+        """See `KvsClient.report_incident`."""
         for _ in range(_TRIES):
             known, seq, now = self._health()
             incident = quarantine.told(request, known, now)
@@ -140,13 +140,13 @@ class HealthStore(QuarantineStore):
             "inbox": keys.inbox(worker),
             "cluster": keys.CLUSTER,
         }
-        said = {
+        values = {
             "term": term,
             "record": record.model_dump_json() if record is not None else None,
             "incident": incident.model_dump_json() if incident is not None else None,
             "entry": entry,
         }
-        answer = self._run(call | {name: value for name, value in said.items() if value is not None})
+        answer = self._run(call | {name: value for name, value in values.items() if value is not None})
         if "missing" in answer:
             raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
         return "outdated" not in answer

@@ -1,7 +1,7 @@
--- Calls of kvs_api.store.history: tables of rows by key. Goes on from registry.lua.
+-- Tables of bounded length. Called by kvs_api.store.history; follows registry.lua.
 --
--- `:seq` counts the changes of a table, `:used` has each row's newest one: beyond so many rows those go that were not
--- changed for longest. A log's `:history` is the number of its newest event that is counted.
+-- `:seq` counts the changes of a table, `:used` orders its rows by last change; the oldest rows are dropped. A log's
+-- `:history` is the number of its newest counted event.
 
 function calls.count_history()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end

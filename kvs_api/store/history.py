@@ -41,7 +41,7 @@ class HistoryStore(RegistryStore):
                 unreadable += 1
         return History(sub_epochs=sub_epochs, unreadable=unreadable)
 
-    def count_history(self, asked: HistoryRequest) -> HistoryAnswer:
+    def count_history(self, request: HistoryRequest) -> HistoryAnswer:
         """Add rows to the table, unless their events are already counted.
 
         Raises:
@@ -49,16 +49,16 @@ class HistoryStore(RegistryStore):
             NotFoundError: the experiment does not exist.
         """
         for _ in range(_TRIES):
-            seq, before = self._rows(asked.sub_epochs)
-            merged = {key: _merged(before.get(key), row) for key, row in asked.sub_epochs.items()}
+            seq, rows = self._rows(request.sub_epochs)
+            merged = {key: _merged(rows.get(key), row) for key, row in request.sub_epochs.items()}
             answer = self._run(
                 {
                     "call": "count_history",
-                    "experiment": keys.experiment(asked.experiment),
-                    "log": keys.log(asked.experiment),
-                    "term": asked.term,
-                    "after": asked.after,
-                    "upto": asked.upto,
+                    "experiment": keys.experiment(request.experiment),
+                    "log": keys.log(request.experiment),
+                    "term": request.term,
+                    "after": request.after,
+                    "upto": request.upto,
                     "seq": seq,
                     "table": keys.SUB_EPOCHS,
                     "most": MOST_ROWS,
@@ -66,7 +66,7 @@ class HistoryStore(RegistryStore):
                 }
             )
             if "missing" in answer:
-                raise errors.NotFoundError(f"no experiment {asked.experiment!r} in the store")
+                raise errors.NotFoundError(f"no experiment {request.experiment!r} in the store")
             if "changed" not in answer:
                 return HistoryAnswer(upto=answer["upto"], is_counted=answer["counted"])
         raise errors.StoreUnavailableError("too much of the history changes at once; try again")
@@ -75,23 +75,23 @@ class HistoryStore(RegistryStore):
         """Remove all rows and return their number. Counted events do not count again."""
         return int(self._run({"call": "forget_history", "table": keys.SUB_EPOCHS})["forgotten"])
 
-    def _rows(self, wanted: Mapping[str, object]) -> tuple[int, dict[str, bytes]]:
+    def _rows(self, names: Mapping[str, object]) -> tuple[int, dict[str, bytes]]:
         """Return the number of the table's newest change, and the stored text of existing rows."""
         with translated():
             pipe = self._redis.pipeline()
             pipe.get(f"{keys.SUB_EPOCHS}:seq")
-            if wanted:
-                pipe.hmget(keys.SUB_EPOCHS, [*wanted])
+            if names:
+                pipe.hmget(keys.SUB_EPOCHS, [*names])
             seq, *found = pipe.execute()
-        rows = zip(wanted, found[0] if found else (), strict=True)
+        rows = zip(names, found[0] if found else (), strict=True)
         return int(seq or 0), {key: content for key, content in rows if content is not None}
 
 
-def _merged(before: bytes | None, newer: SubEpochHistory) -> str:
+def _merged(stored: bytes | None, newer: SubEpochHistory) -> str:
     """Return the new content of a row. A damaged row is replaced."""
-    if before is None:
+    if stored is None:
         return newer.model_dump_json()
     try:
-        return SubEpochHistory.model_validate_json(before).with_more(newer).model_dump_json()
+        return SubEpochHistory.model_validate_json(stored).with_more(newer).model_dump_json()
     except ValidationError:
         return newer.model_dump_json()

@@ -16,8 +16,8 @@
 | exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
 | exp:E:log:segments       | list   | Segments, JSON, oldest first: parts of the log moved to files | steps.lua | all | never |
 | exp:E:log:snapshots      | list   | Snapshots, JSON, newest first: folds of the log in files | steps.lua | all          | the last 2 |
-| exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |
-| exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
+| exp:E:calls               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |
+| exp:E:calls:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
 | exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON), began (store's clock; only with users) | steps.lua | steps.lua   | never  |
@@ -61,7 +61,7 @@
 | trial:SHA                | string | TrialRecord, JSON                                 | controller         | controller         | 90 days |
 | registry                 | set    | names of registered models                        | client             | all                | never  |
 | registering              | set    | `NAME/N`: versions with files to copy             | client, controller | controller         | once done |
-| registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: version added by a client's call | client, controller | all | never |
+| registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; call:ID: version added by a client's call | client, controller | all | never |
 | history:sub_epochs            | hash   | SubEpochKey -> SubEpochHistory, JSON: results of such sub-epochs over all runs | controller | controller, client | last 10,000 |
 | history:sub_epochs:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
 | history:sub_epochs:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
@@ -135,9 +135,9 @@ def marks(name: str) -> str:
     return f"{log(name)}:marks"
 
 
-def said(name: str) -> str:
+def calls(name: str) -> str:
     """Results of clients' calls on an experiment."""
-    return f"{experiment(name)}:said"
+    return f"{experiment(name)}:calls"
 
 
 def live(name: str) -> str:

@@ -27,7 +27,7 @@ _REFUSED_S = 60.0
 
 _SILENT_S = 12.0
 """A connection without data for this long, not even replies to pings, is lost."""
-_MOST_UNTOLD = 2
+_MAX_MISSED = 2
 """Checks in a row with news but no message before the connection is replaced."""
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class News:
                 if self._closed.is_set():  # `close` disconnected it
                     return
                 # Continue after any error: without this thread, no request would wake.
-                log.exception("listening for news failed, and begins anew")
+                log.exception("listening for news failed; restarting")
                 self._closed.wait(_PAUSE_S)
 
     def _attend(self) -> None:
@@ -129,8 +129,8 @@ class News:
         if not self._is_refused:
             self._is_refused = True
             log.warning(
-                "Redis refuses to tell of news (%s): who waits for them gets them up to %.0f s late. Give the user of "
-                "CEREBRO_REDIS_URL the right to the channel: ACL SETUSER name &%s",
+                "Redis refuses the subscription to news (%s), so waiting requests are answered up to %.0f s late. "
+                "Allow the user of CEREBRO_REDIS_URL the channel: ACL SETUSER name &%s",
                 refusal,
                 _SWEEP_S,
                 keys.NEWS,
@@ -145,14 +145,14 @@ class News:
     def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError | None:
         """Wake requests by messages. Returns when Redis refuses to send any, or the connection is silent."""
         swept = heard = self._clock()
-        untold = 0
+        missed = 0
         while not self._closed.is_set():
             left_s = swept + _SWEEP_S - self._clock()
             if left_s <= 0:
                 swept = self._clock()
-                untold += self._sweep()
-                if swept - heard > _SILENT_S or untold == _MOST_UNTOLD:
-                    self._note_silence(untold)
+                missed += self._sweep()
+                if swept - heard > _SILENT_S or missed == _MAX_MISSED:
+                    self._note_silence(missed)
                     return None
                 # An idle connection may be dropped without notice; the ping detects that.
                 messages.ping("?")
@@ -169,18 +169,17 @@ class News:
                 # Requests that came earlier may have missed a message.
                 self._wake(list(self._by_key))
             elif message["type"] == "message":
-                self._is_silent, untold = False, 0
+                self._is_silent, missed = False, 0
                 self._wake([message["data"].decode()])
         return None
 
-    def _note_silence(self, untold: int) -> None:
+    def _note_silence(self, missed: int) -> None:
         if not self._is_silent:
             self._is_silent = True
-            why = "was told of nothing that there was" if untold == _MOST_UNTOLD else "is silent"
+            why = "delivered no messages" if missed == _MAX_MISSED else "is silent"
             log.warning(
-                "the connection to Redis by which news come %s: there will be another one. If that goes on, who waits "
-                "gets them up to %.0f s late: look whether the user of CEREBRO_REDIS_URL has the right to the channel "
-                "(ACL SETUSER name &%s)",
+                "the connection to Redis for news %s and is replaced. If this repeats, waiting requests are answered "
+                "up to %.0f s late: check that the Redis user may use the channel (ACL SETUSER name &%s)",
                 why,
                 _SWEEP_S,
                 keys.NEWS,
@@ -207,7 +206,7 @@ class News:
             }
         if not oldest:
             return False
-        streams = {key: f"{after}-0" for key, after in oldest.items()}
+        streams = {key: f"{cursor}-0" for key, cursor in oldest.items()}
         answer: Any = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
         pairs = answer.items() if isinstance(answer, dict) else answer
         found = [key.decode() for key, _ in pairs or ()]

@@ -1,10 +1,10 @@
--- Which attempts have which device of a worker. Part of the script that begins here; see steps.lua.
+-- Attempts on each device of a worker. First part of the script; see steps.lua.
 --
--- Each device has a list of the open attempts that were given to it, oldest first, and so has the lane of the attempts
--- that take no device. A task has one open attempt at most, so its key stands for it. An attempt may start once it is the
--- first in all of its lists. The lists belong to the worker's present incarnation: another one begins with empty ones.
+-- Each device has a list of its open attempts, oldest first. One more list holds attempts without a device. A task has at
+-- most one open attempt, so the lists hold task keys. An attempt may start when it is the first in all its lists. A new
+-- incarnation of the worker starts with empty lists.
 --
--- `worker` is the key of its registration, `devices` the numbers as a task keeps them, such as `0,2`, or ``.
+-- `worker` is the key of the worker's registration, `devices` a list of device numbers such as `0,2`, or ``.
 
 local NO_DEVICE = 'none'
 
@@ -17,14 +17,14 @@ local function lists(worker, devices)
   return found
 end
 
-local function called(device)
-  return device == NO_DEVICE and 'the lane of tasks without a device' or 'device ' .. device
+local function device_label(device)
+  return device == NO_DEVICE and 'the slot for tasks without a device' or 'device ' .. device
 end
 
--- A worker that names no devices, such as one for ETL alone, has one.
+-- A worker without devices, such as an ETL worker, counts as one device.
 local function num_devices(worker) return tonumber(redis.call('HGET', worker, 'devices') or '1') end
 
--- Why one more attempt cannot be given to the devices; nil if it can.
+-- Return the reason why the devices cannot take another attempt, or nil.
 local function fullness(worker, name, devices, depth)
   for _, list in ipairs(lists(worker, devices)) do
     local number = tonumber(list.device)
@@ -33,7 +33,7 @@ local function fullness(worker, name, devices, depth)
     end
     local open = redis.call('LLEN', list.key)
     if open >= depth then
-      return called(list.device) .. ' of ' .. name .. ' has ' .. open .. ' open attempts already'
+      return device_label(list.device) .. ' of ' .. name .. ' has ' .. open .. ' open attempts already'
     end
   end
   return nil
@@ -43,21 +43,20 @@ local function occupy(worker, devices, task)
   for _, list in ipairs(lists(worker, devices)) do redis.call('RPUSH', list.key, task) end
 end
 
--- A task that is in none of the lists, as its worker has begun anew, changes nothing. A
--- task whose hash is gone has no devices.
+-- Remove a task from the lists of its devices, if it is there. `devices` is nil for a deleted task.
 local function vacate(worker, devices, task)
   if not devices then return end
   for _, list in ipairs(lists(worker, devices)) do redis.call('LREM', list.key, 0, task) end
 end
 
--- Why it is not the task's turn; nil if it is.
+-- Return the reason why the task must still wait, or nil.
 local function predecessor(worker, devices, task)
   if not devices then return nil end
   for _, list in ipairs(lists(worker, devices)) do
     local first = redis.call('LINDEX', list.key, 0)
     if first and first ~= task then
       local experiment, name = string.match(first, 'exp:(.-):task:(.*)$')
-      return name .. ' of ' .. experiment .. ' was given ' .. called(list.device) .. ' before it and has not ended'
+      return name .. ' of ' .. experiment .. ' was assigned to ' .. device_label(list.device) .. ' earlier and has not ended'
     end
   end
   return nil

@@ -1,6 +1,6 @@
--- Calls of kvs_api.store.quarantine: experiments whose log or record cannot be read. Goes on from experiments.lua.
+-- Experiments with an unreadable log or record. Called by kvs_api.store.quarantine; follows experiments.lua.
 --
--- Nothing of the log is touched: the mark says what cannot be read, and keeps the runs that were in the queue.
+-- Quarantine does not change the log. The mark states the problem, `:waiting` keeps the runs removed from the queue.
 
 function calls.quarantine()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
@@ -14,7 +14,7 @@ function calls.quarantine()
   return {seq = 0}
 end
 
--- The runs that waited are in the queue again. Should the log still not be readable, the controller finds that out.
+-- Put the runs back into the queue. If the log is still unreadable, the controller quarantines it again.
 function calls.restore()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   if redis.call('HDEL', request.log .. ':marks', 'unreadable') == 0 then return {readable = true} end

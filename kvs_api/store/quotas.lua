@@ -1,10 +1,10 @@
--- Whose an experiment is, what it has used, and whether it may have more; where there are users. Before steps.lua, which
--- counts what attempts take; nothing here knows of the request.
+-- Accounts of experiments: usage and quotas, on clusters with users. Precedes steps.lua, which counts the time of
+-- attempts. Independent of the request.
 
 local DAY_MS = 24 * 3600 * 1000
 local COUNTED_DAYS = 30
 
--- Who pays for an experiment: its project, or without one its owner; nil if it has neither.
+-- Return the experiment's account: its project, else its owner, else nil.
 local function account_of(experiment)
   local content = redis.call('GET', experiment)
   local readable, record = pcall(cjson.decode, content or '')
@@ -20,8 +20,8 @@ local function devices_in(listed)
   return commas + 1
 end
 
--- An attempt has ended: the time of its devices is its account's. `hours`: prefix, which names of accounts are put behind;
--- accounts, the set of those that have any.
+-- Charge the device time of an ended attempt to its account. `hours.prefix` precedes account names in keys;
+-- `hours.accounts` is the set of accounts with hours.
 local function spend(hours, key, log, task, now, wall)
   if not hours then return end
   local began = tonumber(redis.call('HGET', key, 'began') or '')
@@ -36,31 +36,31 @@ local function spend(hours, key, log, task, now, wall)
   redis.call('SADD', hours.accounts, account)
 end
 
--- Accounts that have spent hours.
+-- Return accounts with recorded hours.
 local function spenders(quotas)
   local accounts = {}
   for _, account in ipairs(redis.call('SMEMBERS', quotas.accounts)) do
     if redis.call('EXISTS', quotas.hours .. account) == 1 then
       accounts[#accounts + 1] = account
     else
-      redis.call('SREM', quotas.accounts, account) -- its hours are too long ago
+      redis.call('SREM', quotas.accounts, account) -- its hours have expired
     end
   end
   return accounts
 end
 
--- What an experiment has on volumes is no account's any more.
+-- Remove an experiment's bytes from its account.
 local function forget_bytes(bytes, name)
-  local before = redis.call('HGET', bytes, name)
-  if not before then return end
-  local number, account = string.match(before, '^(%d+) (.*)$')
+  local known = redis.call('HGET', bytes, name)
+  if not known then return end
+  local number, account = string.match(known, '^(%d+) (.*)$')
   redis.call('HDEL', bytes, name)
   if redis.call('HINCRBY', bytes .. ':accounts', account, '-' .. number) <= 0 then
     redis.call('HDEL', bytes .. ':accounts', account)
   end
 end
 
--- An experiment has so many bytes on volumes, as digits; `key`: of its record.
+-- Record an experiment's bytes on volumes: `number`, as digits. `key` is the key of its record.
 local function note_bytes(bytes, name, key, number)
   forget_bytes(bytes, name)
   local account = account_of(key)
@@ -81,7 +81,7 @@ local function spent_hours(hours, account, wall)
   return sum / 3600000
 end
 
--- Open runs by account.
+-- Count open runs by account.
 local function open_by_account(queue, experiments)
   local found, known = {}, {}
   for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
@@ -93,17 +93,17 @@ local function open_by_account(queue, experiments)
   return found
 end
 
--- What an account may not have any more, or nil. `asked`: {begins = whether a run is opened, models, run_models}.
-local function over_quota(quotas, account, asked, queue, wall)
+-- Return the quota that an account would exceed, or nil. `demand`: {opens_run, models, run_models, unlimited}.
+local function over_quota(quotas, account, demand, queue, wall)
   local content = redis.call('HGET', quotas.key, account) or redis.call('HGET', quotas.key, 'default')
   if not content then return nil end
   local quota = cjson.decode(content)
   local function over(what, used, limit) return {account = account, what = what, used = used, limit = limit} end
-  if quota.models and asked.unlimited then return over('samples', 0, quota.models) end
-  if quota.models and asked.models > 0 and asked.run_models + asked.models > quota.models then
-    return over('models', asked.run_models + asked.models, quota.models)
+  if quota.models and demand.unlimited then return over('samples', 0, quota.models) end
+  if quota.models and demand.models > 0 and demand.run_models + demand.models > quota.models then
+    return over('models', demand.run_models + demand.models, quota.models)
   end
-  if not asked.begins then return nil end
+  if not demand.opens_run then return nil end
   if quota.open_runs then
     local open = open_by_account(queue, quotas.experiments)[account] or 0
     if open >= quota.open_runs then return over('open_runs', open, quota.open_runs) end

@@ -7,14 +7,14 @@ from typing import Any
 from cerebro import errors
 from cerebro.contract.events import ClientEvent
 from cerebro.contract.records import Unreadable
-from kvs_api.accounts.quotas import over
+from kvs_api.accounts.quotas import exceeded
 
 
 def refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:
     """Return the error for a refused event, with advice."""
     run = getattr(event, "run", "")
     if "over" in answer:
-        return over(answer["over"])
+        return exceeded(answer["over"])
     if "missing" in answer:
         return errors.NotFoundError(f"no experiment {experiment!r} in the store")
     if "unknown" in answer:
@@ -26,14 +26,12 @@ def refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> erro
         return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
     if "moved" in answer:
         return errors.ConflictError(
-            f"the locators of experiment {experiment!r} stay as they are: something has happened in it meanwhile, so "
-            "look at it and try again"
+            f"the locators of experiment {experiment!r} were not changed, because its log has new events or it has an "
+            "open run. Check its state and try again"
         )
     if "open" in answer:
         runs = ", ".join(answer["open"])
         return errors.ConflictError(
             f"experiment {experiment!r} cannot be deleted while a run of it has not ended ({runs}): stop it first"
         )
-    return errors.ConflictError(
-        f"experiment {experiment!r} is being deleted: nothing of it runs any more, its name is free in a moment"
-    )
+    return errors.ConflictError(f"experiment {experiment!r} is being deleted: wait until its name is free")

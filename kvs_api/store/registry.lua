@@ -1,21 +1,21 @@
--- Calls of kvs_api.store.registry: versions of models and their aliases, in one hash for each model. Goes on from cluster_log.lua.
+-- Versions and aliases of registered models, one hash per model. Called by kvs_api.store.registry; follows segments.lua.
 
 function calls.register_model()
-  local known = redis.call('HGET', request.registered, 'said:' .. request.once)
+  local known = redis.call('HGET', request.registered, 'call:' .. request.once)
   if known then return {version = tonumber(known)} end
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   local number = redis.call('HINCRBY', request.registered, 'newest', 1)
-  redis.call('HSET', request.registered, 'version:' .. number, request.record, 'said:' .. request.once, number)
+  redis.call('HSET', request.registered, 'version:' .. number, request.record, 'call:' .. request.once, number)
   redis.call('SADD', request.registry, request.name)
   redis.call('SADD', request.registering, request.name .. '/' .. number)
   return {version = number}
 end
 
--- A version's copying ends once: `before` is the record that whoever ends it has read.
+-- Record the outcome of copying a version, once. `expected` is the record that the caller has read.
 function calls.settle_version()
   local field = 'version:' .. request.version
-  if redis.call('HGET', request.registered, field) ~= request.before then return {changed = true} end
-  redis.call('HSET', request.registered, field, request.after)
+  if redis.call('HGET', request.registered, field) ~= request.expected then return {changed = true} end
+  redis.call('HSET', request.registered, field, request.record)
   redis.call('SREM', request.registering, request.name .. '/' .. request.version)
   return {settled = true}
 end

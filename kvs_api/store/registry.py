@@ -27,23 +27,23 @@ _VERSION, _ALIAS = "version:", "alias:"
 class RegistryStore(SegmentStore):
     """Registered models, one hash each."""
 
-    def register_model(self, name: str, asked: Registration, once: str) -> ModelVersion:
+    def register_model(self, name: str, registration: Registration, once: str) -> ModelVersion:
         """Add a version and queue its files for copying. Calls with equal `once` add one version.
 
         Raises:
             NotFoundError: the experiment does not exist.
         """
-        key = keys.experiment(asked.experiment)
+        key = keys.experiment(registration.experiment)
         with translated():
             content: Any = self._redis.get(key)
             seconds, micros = self._redis.time()
         if content is None:
-            raise errors.NotFoundError(f"no experiment {asked.experiment!r} in the store")
-        made = ModelVersion(
+            raise errors.NotFoundError(f"no experiment {registration.experiment!r} in the store")
+        version = ModelVersion(
             name=name,
             version=1,
             created=seconds + micros / 1e6,
-            source=asked,
+            source=registration,
             experiment=ExperimentRecord.model_validate_json(content),
         )
         answer = self._run(
@@ -55,11 +55,11 @@ class RegistryStore(SegmentStore):
                 "registered": keys.registered(name),
                 "name": name,
                 "once": once,
-                "record": _content(made),
+                "record": _content(version),
             }
         )
         if "missing" in answer:
-            raise errors.NotFoundError(f"no experiment {asked.experiment!r} in the store")
+            raise errors.NotFoundError(f"no experiment {registration.experiment!r} in the store")
         return self._version(name, answer["version"])[1]
 
     def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
@@ -69,12 +69,12 @@ class RegistryStore(SegmentStore):
             NotFoundError: the version does not exist.
         """
         while True:
-            before, known = self._version(name, outcome.version)
+            stored, known = self._version(name, outcome.version)
             if known.state != "copying":
                 return known
             state = "failed" if outcome.error else "ready"
-            told = outcome.model_dump(exclude={"version"}) | {"state": state}
-            settled = ModelVersion.model_validate(known.model_dump() | told)
+            changes = outcome.model_dump(exclude={"version"}) | {"state": state}
+            settled = ModelVersion.model_validate(known.model_dump() | changes)
             answer = self._run(
                 {
                     "call": "settle_version",
@@ -82,14 +82,14 @@ class RegistryStore(SegmentStore):
                     "registering": keys.REGISTERING,
                     "name": name,
                     "version": outcome.version,
-                    "before": before,
-                    "after": _content(settled),
+                    "expected": stored,
+                    "record": _content(settled),
                 }
             )
             if "settled" in answer:
                 return settled
 
-    def move_alias(self, name: str, asked: AliasRequest) -> RegisteredModel:
+    def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
         """Point an alias to another version, or remove it.
 
         Raises:
@@ -99,17 +99,17 @@ class RegistryStore(SegmentStore):
         call: dict[str, Any] = {
             "call": "move_alias",
             "registered": keys.registered(name),
-            "alias": asked.alias,
+            "alias": request.alias,
         }
-        if asked.version is not None:
-            record, version = self._version(name, asked.version)
+        if request.version is not None:
+            record, version = self._version(name, request.version)
             if version.state != "ready":
                 why = version.error or "its files are being copied"
                 raise errors.ConflictError(f"version {version.version} of {name} is not ready: {why}")
-            call |= {"version": asked.version, "record": record}
+            call |= {"version": request.version, "record": record}
         answer = self._run(call)
         if "moved" not in answer:
-            raise errors.NotFoundError(_absent(self.registered_model(name), f"alias {asked.alias!r}"))
+            raise errors.NotFoundError(_absent(self.registered_model(name), f"alias {request.alias!r}"))
         return self.registered_model(name)
 
     def registered_model(self, name: str) -> RegisteredModel:
@@ -195,13 +195,13 @@ def _read(name: str, version: int, content: bytes) -> ModelVersion:
 
 
 def _model(name: str, fields: dict[bytes, bytes]) -> RegisteredModel:
-    told = {text(field): content for field, content in fields.items()}
-    numbers = sorted(int(field.removeprefix(_VERSION)) for field in told if field.startswith(_VERSION))
+    contents = {text(field): content for field, content in fields.items()}
+    numbers = sorted(int(field.removeprefix(_VERSION)) for field in contents if field.startswith(_VERSION))
     versions: list[ModelVersion] = []
     unreadable: list[UnreadableVersion] = []
     for number in numbers:
         try:
-            versions.append(_read(name, number, told[f"{_VERSION}{number}"]))
+            versions.append(_read(name, number, contents[f"{_VERSION}{number}"]))
         except errors.UnreadableError as error:
             unreadable.append(UnreadableVersion(version=number, reason=str(error)))
     return RegisteredModel(
@@ -210,7 +210,7 @@ def _model(name: str, fields: dict[bytes, bytes]) -> RegisteredModel:
         unreadable=tuple(unreadable),
         aliases={
             field.removeprefix(_ALIAS): int(content)
-            for field, content in told.items()
+            for field, content in contents.items()
             if field.startswith(_ALIAS)
         },
     )

@@ -1,9 +1,10 @@
--- Calls of kvs_api.logs.segment_store: the older part of a log leaves the database once it is in a file. Goes on from cluster_log.lua.
+-- Older parts of logs, removed from the database once they are in files. Called by kvs_api.logs.segment_store; follows
+-- cluster_log.lua.
 --
--- `:segments` is a list of what is in files, Segment as JSON, oldest first; `:snapshots` of folds, newest first.
+-- `:segments` lists the log's files (Segment, JSON), oldest first; `:snapshots` lists folds (Snapshot, JSON), newest first.
 
--- A task that has ended is in the log. Whoever names an attempt at it is refused from then on, as by its state before; one
--- that is to be done once more is assigned with the number that the log tells (`assign` in steps.lua).
+-- Delete ended tasks of the moved part: their end is in the log. Steps for them are still refused. A repeated task gets
+-- its attempt number from the log (`assign` in steps.lua).
 local function forget_tasks()
   for _, ended in ipairs(request.tasks) do
     local fields = redis.call('HMGET', ended.key, 'state', 'attempt')
@@ -12,7 +13,7 @@ local function forget_tasks()
   end
 end
 
--- A note is repeated by who has not seen it yet: by then, who leads has.
+-- Delete hashes of notes in the moved part. The leading controller has read these, so it does not repeat them.
 local function forget_notes(log, last)
   local notes = redis.call('HGETALL', log .. ':notes')
   for i = 1, #notes, 2 do
@@ -20,16 +21,16 @@ local function forget_notes(log, last)
   end
 end
 
--- Whether the experiment is the one that was meant: its name may have been given to another one since.
-local function is_meant()
+-- True if the experiment is the requested one. Its name may have been reused since.
+local function is_same_experiment()
   if not request.experiment then return true end
   local record = redis.call('GET', request.experiment)
   return record and cjson.decode(record).created == request.created
 end
 
--- In one step: the file is known, and what is in it is gone. Asked for twice, the second one finds another floor.
+-- List the file and remove its events from the stream, in one step. A repeated call changes nothing.
 function calls.cut()
-  if not is_meant() then return {missing = true} end
+  if not is_same_experiment() then return {missing = true} end
   if floor_of(request.log) ~= request.after or newest(request.log) <= request.last then return {moved = false} end
   redis.call('RPUSH', request.log .. ':segments', request.segment)
   redis.call('XTRIM', request.log, 'MINID', string.format('%d-0', request.last + 1))
@@ -39,9 +40,9 @@ function calls.cut()
   return {moved = true}
 end
 
--- Two are kept: who has asked for the older one may still read it. Returns the files that nobody reads any more.
+-- Add a snapshot and keep the last two, because a reader may still use the older one. Returns the files to delete.
 function calls.snapshot()
-  if not is_meant() then return {missing = true} end
+  if not is_same_experiment() then return {missing = true} end
   local list = request.log .. ':snapshots'
   redis.call('LPUSH', list, request.snapshot)
   local old = redis.call('LRANGE', list, 2, -1)

@@ -14,14 +14,14 @@ from kvs_api.store import keys
 from kvs_api.store.database import text, translated
 from kvs_api.store.health import HealthStore
 
-_KEPT_S = 300
+_TTL_S = 300
 """Seconds to keep a request, and then its answer."""
 
 
 class StacksStore(HealthStore):
     """Requests for stack traces, and answers."""
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """Request the stack trace of a task from its worker. Equal request numbers count once.
 
         Raises:
@@ -43,14 +43,14 @@ class StacksStore(HealthStore):
         }
         answer = self._run(
             {
-                "call": "ask_stacks",
+                "call": "request_stacks",
                 "key": key,
                 "attempt": number,
                 "worker": name,
                 "worker_key": keys.worker(name),
                 "inbox": keys.inbox(name),
                 "question": keys.stacks(experiment, request.question),
-                "kept_s": _KEPT_S,
+                "kept_s": _TTL_S,
                 "entry": json.dumps(entry),
             }
         )
@@ -58,14 +58,14 @@ class StacksStore(HealthStore):
             raise errors.ConflictError(
                 f"{request.task} of {experiment} does not run now: {answer['refused']}"
             )
-        return api.StacksAsked(worker=name, attempt=number)
+        return api.StacksRequested(worker=name, attempt=number)
 
-    def tell_stacks(self, report: api.StacksReport) -> None:
+    def report_stacks(self, report: api.StacksReport) -> None:
         """Store a worker's answer, unless the request has expired."""
         with translated():
             # The mark distinguishes an empty answer from no answer.
             self._redis.set(
-                keys.stacks(report.experiment, report.question), f"={report.text}", xx=True, ex=_KEPT_S
+                keys.stacks(report.experiment, report.question), f"={report.text}", xx=True, ex=_TTL_S
             )
 
     def stacks(self, experiment: str, question: str) -> api.StacksAnswer:
@@ -78,6 +78,6 @@ class StacksStore(HealthStore):
             content: Any = self._redis.get(keys.stacks(experiment, question))
         if content is None:
             raise errors.NotFoundError(
-                f"{experiment}: nobody has asked this within the last minutes; ask anew"
+                f"{experiment}: the request is unknown or has expired; request the stack trace again"
             )
         return api.StacksAnswer(text=text(content)[1:] if content else None)

@@ -1,23 +1,22 @@
--- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store/store.py and workers.py only.
+-- All changes of state, each atomic with its event.
 --
--- One script in ten files, joined by kvs_api/store/database.py in its order: occupancy.lua (who has which device), quotas.lua
--- (what projects use), this one (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
--- experiment), quarantine.lua (experiments that cannot be read), cluster_log.lua (the cluster's log), segments.lua
--- (what leaves logs for files), registry.lua (registered models), history.lua (what runs have shown), workers.lua
--- (registrations, the lease).
+-- One script in ten files, joined by kvs_api/store/database.py in this order: occupancy.lua (attempts on devices),
+-- quotas.lua, steps.lua (tasks: steps of the controller and workers), experiments.lua (clients' events, deletion),
+-- quarantine.lua (unreadable experiments), cluster_log.lua, segments.lua (files of logs), registry.lua (registered models),
+-- history.lua, workers.lua (registrations, the controller's lease).
 --
--- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
--- empty lists into objects and large numbers into floats.
+-- ARGV[1] is a request as JSON. Events and task bodies are opaque strings in it, because cjson turns empty lists into
+-- objects and large numbers into floats.
 --
 --   {call = "decide", experiment, log, after, term, steps = [...], hours?}
 --   {call = "usages", queue, quotas}
 --   {call = "note_bytes", bytes, experiments, measured = [{name, bytes}]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...], hours?,
---    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
---   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
+--    live = [...], live_id, recent, reclaim, cluster}; ARGV[2] and later are the live points, task by task
+--   {call = "append", experiment, log, name, kind, event, calls, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
 --    deleting, cluster, quotas?, models?}
 --   {call = "erase_tasks", experiment, name, term, deleting, worker, tasks = [...]}
---   {call = "erase", experiment, experiments, name, log, live, said, term, dataset, deleting, reclaim, audit,
+--   {call = "erase", experiment, experiments, name, log, live, calls, term, dataset, deleting, reclaim, audit,
 --    what, cluster, bytes}
 --   {call = "quarantine", experiment, name, log, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
@@ -26,7 +25,7 @@
 --   {call = "cut", experiment?, created?, log, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
 --   {call = "snapshot", experiment?, created?, log, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
---   {call = "ask_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
+--   {call = "request_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, health, incarnation?, cluster}
 --   {call = "health", health, after, term?, worker, name, record?, incident?, inbox, entry?, cluster}
@@ -35,20 +34,19 @@
 --   {call = "lead", holder, process, is_start, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker}
 --
--- Every request also has `clock`, the key of the store's clock, `cluster_log`, that of the cluster's log, and `news`, the channel
--- that wakes who waits for a stream; `leader`, the key of the controller's lease; perhaps `fence`, the controller's term that
--- the request names in a header; and but for `join` `at`, what the process that asks counts. A call whose `term` or
--- `fence` is not that of the controller that leads changes nothing.
+-- Every request also has `clock` (key of the store's clock), `cluster_log` (key of the cluster log), `news` (channel that
+-- wakes readers of streams) and `leader` (key of the controller's lease). All except `join` have `at`, the caller's clock.
+-- `fence` is the controller's term from the request's header. A call with an outdated `term` or `fence` changes nothing.
 --
--- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
--- next attempt number. A step names the attempt it belongs to; any other attempt is refused.
+-- States of a task: assigned -> running -> committed | failed | revoked. The last three may be assigned again with the
+-- next attempt number. A step names its attempt; steps of any other attempt are refused.
 --
--- Every call may come twice: a client that got no answer cannot know whether the first one was applied.
+-- Every call may be repeated, because a client without an answer cannot know whether its call was applied.
 
 local request = cjson.decode(ARGV[1])
 
--- Two clocks, in milliseconds. `wall` is the machine's: it may be set, and is written into logs for people to read.
--- `now` is the store's: only elapsed time moves it, and everything that ends by time ends by it. See kvs_api/store/clock.py.
+-- Two clocks, in milliseconds. `wall` is the machine's clock; it may be set at any time and only labels events. `now` is
+-- the store's clock; it counts elapsed time, and all deadlines use it. See kvs_api/store/clock.py.
 local machine = redis.call('TIME')
 local wall = machine[1] * 1000 + math.floor(machine[2] / 1000)
 local now = tonumber(redis.call('GET', request.clock) or '0')
@@ -57,8 +55,8 @@ if request.at and request.at > now then
   redis.call('SET', request.clock, string.format('%d', now))
 end
 
--- Wake who waits for a stream that was appended to: once, they read after this call. See kvs_api/store/news.py. What was
--- written stays written if the user may not publish: an error here would leave half of a step.
+-- Wake readers of a stream, once per call: they read when the call has ended (kvs_api/store/news.py). Ignores errors,
+-- because the Redis user may lack the permission, and an error would leave half of a step.
 local published = {}
 local function wake(stream)
   if published[stream] then return end
@@ -66,8 +64,8 @@ local function wake(stream)
   redis.pcall('PUBLISH', request.news, stream)
 end
 
--- When something of an experiment happened, for people. It never goes back, neither in a log nor from one to another: the
--- cluster's events are read among those of each experiment, and who reads may take the order of times for that of events.
+-- Return the time of an experiment's next event. It never decreases within or across logs, because readers merge cluster
+-- events into each experiment's log.
 local function stamp(log)
   local times = redis.call('MGET', log .. ':time', request.cluster_log .. ':time')
   local newest = math.max(tonumber(times[1] or '0'), tonumber(times[2] or '0'))
@@ -76,9 +74,8 @@ local function stamp(log)
   return wall
 end
 
--- Numbers of the experiment for the cluster's events that have none in it yet: they are read there, behind what it has.
--- Returns how many events the cluster's log has. Whoever appends or reads reserves them first, so a number that a reader
--- was given is never that of another event.
+-- Reserve numbers in an experiment's log for new cluster events; return the number of cluster events. Appending and
+-- reading reserve first, so a number that a reader has received never belongs to another event.
 local function reserve(log)
   local counts = redis.call('MGET', request.cluster_log .. ':seq', log .. ':cluster')
   local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
@@ -89,8 +86,7 @@ local function reserve(log)
   return cluster
 end
 
--- An event's number counts the experiment's events and those of the cluster before it, which are read in between: see
--- kvs_api/logs/cluster_log.py.
+-- Append an event. Its number counts the experiment's and the cluster's events up to it (kvs_api/logs/cluster_log.py).
 local function append(log, event)
   local cluster = reserve(log)
   local seq = redis.call('INCR', log .. ':seq')
@@ -99,7 +95,7 @@ local function append(log, event)
   else
     redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   end
-  -- The newest event that no worker reported. A decision that was made without it is out of date.
+  -- The newest event not reported by a worker. A decision made without it is outdated.
   if request.call ~= 'report' then redis.call('SET', log .. ':decided', seq) end
   wake(log)
   return seq
@@ -117,13 +113,13 @@ local function post(inbox, entry, body)
   wake(inbox)
 end
 
--- Of the events that are in the log itself: `:seq` counts those of the cluster, too.
+-- Return the number of the newest event stored in this log. `:seq` also counts cluster events.
 local function newest(log)
   local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
   return last[1] and tonumber(string.match(last[1][1], '^%d+')) or 0
 end
 
--- The last number of a log that is in a file.
+-- Return the number of the last event in a file; 0 if none.
 local function floor_of(log)
   local last = redis.call('LINDEX', log .. ':segments', -1)
   return last and cjson.decode(last).last or 0
@@ -142,12 +138,12 @@ local function task_of(key)
     incarnation = fields[4],
     lease_until = tonumber(fields[5] or '0'),
     devices = fields[6] or nil,
-    -- Of a gang: the workers beside the one that leads, each with the keys and devices that `assign` named.
+    -- The other workers of a gang, each with keys and devices as in `assign`.
     others = fields[7] and cjson.decode(fields[7]) or {},
   }
 end
 
--- The devices of an attempt are free again, at all workers that have it; `worker` is the key of the one that leads.
+-- Free the attempt's devices on all its workers. `worker` is the key of the leading worker.
 local function leave(worker, task, key)
   vacate(worker, task.devices, key)
   for _, other in ipairs(task.others) do vacate(other.worker_key, other.devices, key) end
@@ -157,35 +153,33 @@ local function describe(task)
   return 'attempt ' .. task.attempt .. ' is ' .. task.state .. (task.worker and (' at ' .. task.worker) or '')
 end
 
--- Why an attempt cannot be given to a worker; nil if it can.
+-- Return the reason why a worker cannot take an attempt, or nil.
 local function unfit(place, depth)
   if redis.call('HGET', place.worker_key, 'incarnation') ~= place.incarnation then
-    return place.worker .. ' registered anew'
+    return place.worker .. ' has restarted'
   end
   local present = redis.call('HGET', request.cluster_log .. ':workers', place.worker)
   if present and present ~= place.incarnation then
-    return "the cluster's log does not say that " .. place.worker .. ' is there'
+    return place.worker .. ' is not present in the cluster log'
   end
   return fullness(place.worker_key, place.worker, place.devices, depth)
 end
 
--- Tell a worker that it has lost an attempt. One that was removed, or is another process by now, has nothing to give
--- back, and nobody would read it.
-local function call_off(worker_key, inbox, incarnation, entry)
+-- Notify a worker that it has lost an attempt. Skips workers that were removed or restarted.
+local function notify_revoked(worker_key, inbox, incarnation, entry)
   if incarnation and redis.call('HGET', worker_key, 'incarnation') == incarnation then post(inbox, entry, '') end
 end
 
 local apply = {}
 
--- Why a decision is out of date; nil if it is not. Reports of workers do not count: they come all the time, and what they
--- change is compared task by task.
-local function unseen()
+-- Return the reason why a decision is outdated, or nil. Ignores workers' reports: steps compare each task's state.
+local function outdated_reason()
   if request.decided <= request.after then return nil end
-  return 'event ' .. request.decided .. ' was not seen: the decision may not fit it'
+  return 'the controller had not read event ' .. request.decided .. ' when it decided'
 end
 
--- Why the model that a task trains cannot be given away; nil if it can. `:sub_epochs` has the newest sub-epoch of each model.
-local function busy(step)
+-- Return the reason why the task's model cannot be assigned, or nil. `:sub_epochs` holds each model's newest sub-epoch.
+local function busy_reason(step)
   local open = step.model and redis.call('HGET', step.log .. ':sub_epochs', step.model)
   if not open or open == step.key then return nil end
   local other = task_of(open)
@@ -198,12 +192,12 @@ function apply.assign(step)
   if task.state == 'assigned' and task.attempt == step.attempt and task.incarnation == step.incarnation then
     return already()
   end
-  local outdated = unseen() or busy(step)
+  local outdated = outdated_reason() or busy_reason(step)
   if outdated then return refused(outdated) end
-  -- Of a task that ended long ago nothing is kept but what the log says: for who has read that.
+  -- Tasks that ended in the moved part of the log have no state; the caller must have read that part.
   local floor = task.state == 'new' and floor_of(step.log) or 0
   local is_forgotten = floor > 0 and request.after >= floor
-  if floor > request.after then return refused('events up to ' .. floor .. ' were not seen: they tell of the task') end
+  if floor > request.after then return refused('events up to ' .. floor .. ' were not read; they may be about the task') end
   local is_next = is_forgotten or step.attempt == task.attempt + 1
   if task.state == 'assigned' or task.state == 'running' or not is_next then return refused(describe(task)) end
   local problem = unfit(step, step.depth)
@@ -238,9 +232,9 @@ function apply.revoke(step)
   redis.call('HSET', step.key, 'state', 'revoked')
   spend(request.hours, step.key, step.log, task, now, wall)
   leave(step.worker_key, task, step.key)
-  call_off(step.worker_key, step.inbox, task.incarnation, step.entry)
+  notify_revoked(step.worker_key, step.inbox, task.incarnation, step.entry)
   for _, other in ipairs(task.others) do
-    call_off(other.worker_key, other.inbox, other.incarnation, step.entry)
+    notify_revoked(other.worker_key, other.inbox, other.incarnation, step.entry)
   end
   append(step.log, step.event)
   return done()
@@ -253,7 +247,7 @@ function apply.ask(step)
   end
   if tonumber(redis.call('HGET', step.key, 'asked') or '0') == step.attempt then return already() end
   if redis.call('HGET', step.worker_key, 'incarnation') ~= task.incarnation then
-    return refused(step.worker .. ' registered anew')
+    return refused(step.worker .. ' has restarted')
   end
   redis.call('HSET', step.key, 'asked', step.attempt)
   post(step.inbox, step.entry, '')
@@ -261,27 +255,27 @@ function apply.ask(step)
   return done()
 end
 
--- A data set that a run uses is nobody's to remove, whatever was said of it before.
-local function use(step)
+-- Record that a run uses a data set, and remove the data set from the reclaim list.
+local function use_dataset(step)
   redis.call('SADD', step.log .. ':datasets', step.dataset)
   redis.call('SADD', step.dataset_key, step.name)
   if redis.call('SREM', step.reclaim, step.dataset) == 1 then redis.call('INCR', step.reclaim .. ':seq') end
 end
 
 function apply.note(step)
-  -- A note changes no task that could tell a repetition. The caller has not seen its own note yet: it is one.
+  -- A note changes no task, so its hash detects a repetition: the caller has not read its own note yet.
   local id = redis.sha1hex(step.event)
   local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
   if known > request.after then return already() end
   local floor = floor_of(step.log)
-  if floor > request.after then return refused('events up to ' .. floor .. ' were not seen: it may be among them') end
-  local outdated = unseen()
+  if floor > request.after then return refused('events up to ' .. floor .. ' were not read; the note may be among them') end
+  local outdated = outdated_reason()
   if outdated then return refused(outdated) end
   if step.ended and request.newest > request.after then
-    return refused('event ' .. request.newest .. ' was not seen: somebody may have resumed the run')
+    return refused('event ' .. request.newest .. ' was not read; it may have resumed the run')
   end
   redis.call('HSET', step.log .. ':notes', id, append(step.log, step.event))
-  if step.dataset then use(step) end
+  if step.dataset then use_dataset(step) end
   if step.ended then
     redis.call('LREM', step.queue, 0, step.ended)
     notify(step.cluster)
@@ -291,18 +285,18 @@ end
 
 function apply.dequeue(step)
   if request.newest > request.after then
-    return refused('event ' .. request.newest .. ' was not seen: it may have opened the run')
+    return refused('event ' .. request.newest .. ' was not read; it may have opened the run')
   end
   if redis.call('LREM', step.queue, 0, step.entry) == 0 then return already() end
   notify(step.cluster)
   return done()
 end
 
--- A worker's step needs the attempt it names, held by this very incarnation.
-local function held(step, wanted)
+-- Check that this incarnation of the worker holds the step's attempt. Returns a problem, or nil and the task.
+local function held(step, states)
   local task = task_of(step.key)
   if task.attempt == step.attempt and task.incarnation == request.incarnation then
-    if wanted[task.state] then return nil, task end
+    if states[task.state] then return nil, task end
     if task.state == step.becomes then return already() end
   end
   return refused(describe(task))
@@ -329,7 +323,7 @@ function apply.renew(step)
   return done()
 end
 
--- Savepoints of an attempt come one after the other, so that an older one was told of before.
+-- An attempt reports its savepoints in order, so an older one is a repetition.
 function apply.save(step)
   local problem = held(step, {running = true})
   if problem then return problem end
@@ -371,12 +365,12 @@ local function keep_live()
   local first = 2
   for _, part in ipairs(request.live) do
     local task = task_of(part.key)
-    -- A superseded attempt's points would be duplicates of its successor's.
+    -- Points of a superseded attempt would duplicate its successor's points.
     if task.state == 'running' and task.attempt == part.attempt and task.incarnation == request.incarnation then
-      local before = redis.call('INCRBY', part.log .. ':seq', part.count) - part.count
+      local newest_seq = redis.call('INCRBY', part.log .. ':seq', part.count) - part.count
       local time = stamp(part.events)
       for i = 1, part.count do
-        redis.call('XADD', part.log, string.format('%d-0', before + i), 't', time, 'e', ARGV[first + i - 1])
+        redis.call('XADD', part.log, string.format('%d-0', newest_seq + i), 't', time, 'e', ARGV[first + i - 1])
       end
       wake(part.log)
     end
@@ -395,7 +389,7 @@ local function keep_usage()
   redis.call('XADD', request.history, 'MAXLEN', '~', math.ceil(DAY), '*', 'u', request.usage)
 end
 
--- Points have no number of their own: those of the latest reports are known by their hash.
+-- True if a recent report had the same points. Points have no numbers; reports are compared by hash.
 local function is_repeated()
   if request.live_id == '' then return false end
   if redis.call('LPOS', request.recent, request.live_id) then return true end

@@ -137,7 +137,7 @@ class Store(HistoryStore):
             "name": experiment,
             "kind": event.type,
             "event": content,
-            "said": keys.said(experiment),
+            "calls": keys.calls(experiment),
             "queue": keys.QUEUE,
             "deleting": keys.DELETING,
             "cluster": keys.CLUSTER,
@@ -182,7 +182,7 @@ class Store(HistoryStore):
                 "experiments": keys.EXPERIMENTS,
                 "log": keys.log(name),
                 "live": keys.live(name),
-                "said": keys.said(name),
+                "calls": keys.calls(name),
                 "dataset": keys.DATASET,
                 "reclaim": keys.RECLAIM,
                 "audit": keys.AUDIT,
@@ -218,9 +218,9 @@ class Store(HistoryStore):
 
     # --- logs ------------------------------------------------------------------------------------
 
-    def live(self, name: str, after: int, wait_s: float) -> Iterator[str]:
+    def live(self, name: str, cursor: int, wait_s: float) -> Iterator[str]:
         """Yield live points of an experiment after a cursor, as JSON objects."""
-        for _, entries in self._block({keys.live(name): after}, wait_s):
+        for _, entries in self._block({keys.live(name): cursor}, wait_s):
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
     def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
@@ -268,38 +268,38 @@ class Store(HistoryStore):
         with translated():
             entries = [text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
             deleting = sorted(text(name) for name in self._redis.smembers(keys.DELETING))
-            told: Any = self._redis.hmget(keys.LEADER, "open_runs", "attended")
+            leader: Any = self._redis.hmget(keys.LEADER, "open_runs", "attended")
         return api.QueueAnswer(
             runs=tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries),
             deleting=tuple(deleting),
-            open_runs=int(told[0] or 1),
-            attended=api.Attended.model_validate_json(told[1] or "{}"),
+            open_runs=int(leader[0] or 1),
+            attended=api.Attended.model_validate_json(leader[1] or "{}"),
         )
 
     # --- trials ----------------------------------------------------------------------------------
 
     def keep_trial(self, record: TrialRecord) -> None:
         """Store a trial's result. Replaces an earlier one."""
-        kept = {"key": keys.trial(record.key), "record": record.model_dump_json(), "kept_s": _TRIALS_S}
-        self._run({"call": "put", **kept})
+        arguments = {"key": keys.trial(record.key), "record": record.model_dump_json(), "kept_s": _TRIALS_S}
+        self._run({"call": "put", **arguments})
 
-    def trials(self, wanted: Sequence[str]) -> tuple[TrialRecord, ...]:
+    def trials(self, names: Sequence[str]) -> tuple[TrialRecord, ...]:
         """Return the stored results of trials. Unreadable ones are skipped."""
-        if not wanted:
+        if not names:
             return ()
         with translated():
-            found: Any = self._redis.mget([keys.trial(sha256) for sha256 in wanted])
+            found: Any = self._redis.mget([keys.trial(sha256) for sha256 in names])
         records = []
-        for sha256, content in zip(wanted, found, strict=True):
+        for sha256, content in zip(names, found, strict=True):
             with suppress(ValidationError):
                 if content is not None and (record := TrialRecord.model_validate_json(content)).key == sha256:
                     records.append(record)
         return tuple(records)
 
-    def forget_trials(self, unwanted: Sequence[str]) -> int:
+    def forget_trials(self, names: Sequence[str]) -> int:
         """Remove results of trials; return the number removed."""
         with translated():
-            found: Any = self._redis.delete(*[keys.trial(sha256) for sha256 in unwanted]) if unwanted else 0
+            found: Any = self._redis.delete(*[keys.trial(sha256) for sha256 in names]) if names else 0
         return int(found)
 
     # --- code ------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
--- Calls of kvs_api.store.workers, and the controller's lease. Goes on from history.lua; the last part of the script.
+-- Workers and the controller's lease. Called by kvs_api.store.workers; follows history.lua, the last part of the script.
 
 function calls.register()
   redis.call('SADD', request.workers, request.name)
   if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
-    -- Repeated: the inbox may hold tasks by now, which nobody would assign a second time.
+    -- Repeated call: keep the inbox, which may already hold tasks.
     redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
     return {seq = 0}
   end
@@ -15,20 +15,20 @@ function calls.register()
   return {seq = 0}
 end
 
--- A question about the attempt that runs: no event, for it changes nothing.
-function calls.ask_stacks()
+-- Request the stack trace of a running attempt. No event, because no state changes.
+function calls.request_stacks()
   local task = task_of(request.key)
   if task.attempt ~= request.attempt or task.worker ~= request.worker or task.state ~= 'running' then
     return {refused = describe(task)}
   end
   if redis.call('HGET', request.worker_key, 'incarnation') ~= task.incarnation then
-    return {refused = request.worker .. ' registered anew'}
+    return {refused = request.worker .. ' has restarted'}
   end
   if redis.call('SET', request.question, '', 'NX', 'EX', request.kept_s) then post(request.inbox, request.entry, '') end
   return {seq = 0}
 end
 
--- What its owner has read. Another incarnation's cursor is of another inbox.
+-- Remove inbox entries that the worker has read. Ignores cursors of another incarnation.
 function calls.trim()
   if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
     redis.call('XTRIM', request.inbox, 'MINID', string.format('%d-0', request.after + 1))
@@ -50,7 +50,7 @@ function calls.remove()
   return {seq = 0}
 end
 
--- What is known of a worker's machine, decided on what was known before: refused if that has changed meanwhile.
+-- Write the health of a worker's machine, unless it has changed since the caller read it.
 function calls.health()
   if tonumber(redis.call('GET', request.health .. ':seq') or '0') ~= request.after then return {outdated = true} end
   if request.record then
@@ -67,7 +67,7 @@ function calls.health()
   return {seq = 0}
 end
 
--- A document by itself, which the newest writer replaces.
+-- Write a document. The last writer wins.
 function calls.put()
   if request.kept_s then
     redis.call('SET', request.key, request.record, 'EX', request.kept_s)
@@ -77,11 +77,11 @@ function calls.put()
   return {seq = 0}
 end
 
--- A size request is replaced by a newer one at any time; to answer or withdraw it must not hit the newer one.
+-- Replace, answer or withdraw the size request. Answers and withdrawals must not affect a newer request.
 function calls.size()
   local known = redis.call('GET', request.size)
-  local asked = known and cjson.decode(known).workers
-  if request.answers and asked ~= request.workers then return {outdated = true} end
+  local requested = known and cjson.decode(known).workers
+  if request.answers and requested ~= request.workers then return {outdated = true} end
   if request.unless_open then
     local open = redis.call('LRANGE', request.queue, 0, -1)
     if #open > 0 then return {open = open} end
@@ -95,7 +95,7 @@ function calls.size()
   return {seq = 0}
 end
 
--- A process of kvs_api begins to count: the store's clock, from which it goes on.
+-- Return the store's clock, from where a starting process of kvs_api continues to count.
 function calls.join()
   if redis.call('EXISTS', request.clock) == 1 then return {clock = now} end
   -- The first process ever.
@@ -109,22 +109,22 @@ function calls.lead()
   local holder, term, until_ms = fields[1], tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
   local is_same = holder == request.holder and (fields[4] or '') == request.process
   if not is_same then
-    -- A controller that starts again does not wait for the lease of the process that it replaces. If that process is
-    -- alive after all, its term has ended, and it waits for the lease of the new one.
+    -- A restarted controller does not wait for the lease of the process it replaces. If that process is still alive, its
+    -- term has ended, and it waits for the new lease.
     local replaces = holder == request.holder and request.is_start
     if holder and until_ms > now and not replaces then return {term = 0, holder = holder} end
     term = term + 1
   end
   redis.call('HSET', request.leader, 'holder', request.holder, 'process', request.process, 'term', term,
     'until', now + request.ttl_ms, 'open_runs', request.open_runs or 1)
-  -- Of who led all the time: another one may have begun runs since.
+  -- Only from a controller that led all the time: another one may have started runs since.
   if request.attended and is_same then
     redis.call('HSET', request.leader, 'attended', request.attended)
   end
   return {term = term, holder = request.holder}
 end
 
--- What a controller writes counts in its own term only. It names that in the call, or in the header of its request.
+-- Return the current term if the call's term, in the call or the request's header, is outdated; nil otherwise.
 local function newer_term()
   local leads = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if request.term and request.term ~= leads then return leads end

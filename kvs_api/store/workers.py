@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 _DAY_S = 24 * 3600
 
-_GIVEN = steps.UNNUMBERED | {"worker"}
+_STORE_FIELDS = steps.UNNUMBERED | {"worker"}
 """Fields of a live point that the store sets."""
 
 
-_TOLD = ("record", "reported", "free", "running", "leaving", "usage")
+_STATUS_FIELDS = ("record", "reported", "free", "running", "leaving", "usage")
 _NOTHING = '""'
 
 _TRIMMED = 32
@@ -86,13 +86,13 @@ class WorkerStore(QuotaStore):
         if "missing" in answer:
             raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
         if "current" in answer:
-            raise errors.ConflictError(f"worker {worker!r} has registered again in the meantime")
+            raise errors.ConflictError(f"worker {worker!r} has registered again since")
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """Return all registered workers, by name."""
-        return tuple(WorkerStatus.model_validate_json(each) for each in self.told_workers())
+        return tuple(WorkerStatus.model_validate_json(each) for each in self.worker_documents())
 
-    def told_workers(self) -> list[str]:
+    def worker_documents(self) -> list[str]:
         """Return `workers` as JSON objects, spliced from stored text.
 
         The controller requests 1,000 workers each second; parsing them would block other requests.
@@ -102,7 +102,7 @@ class WorkerStore(QuotaStore):
             names = sorted(text(name) for name in self._redis.smembers(keys.WORKERS))
             pipe = self._redis.pipeline(transaction=False)
             for name in names:
-                pipe.hmget(keys.worker(name), *_TOLD)
+                pipe.hmget(keys.worker(name), *_STATUS_FIELDS)
             found = pipe.execute()
         return [
             f'{{"record":{record.decode()},"silent_s":{max(0, now - int(reported)) / 1000},'
@@ -116,11 +116,11 @@ class WorkerStore(QuotaStore):
         """Apply a worker's steps; store its live points and heartbeat."""
         live, points = _live(worker, request.live)
         # Only the worker writes its own record, so reading and writing it in two steps is safe.
-        said = {} if request.replicas is None else self._renewed(worker, request.replicas)
+        fields = {} if request.replicas is None else self._renewed(worker, request.replicas)
         if request.usage is not None:
-            said["usage"] = request.usage.model_dump_json()
+            fields["usage"] = request.usage.model_dump_json()
         return self._run(
-            said
+            fields
             | {
                 "call": "report",
                 **self._spending(),
@@ -162,14 +162,14 @@ class WorkerStore(QuotaStore):
         record = WorkerRecord.model_validate_json(content)
         return {"record": record.model_copy(update={"replicas": replicas}).model_dump_json()}
 
-    def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
+    def inbox(self, worker: str, incarnation: str, cursor: int, wait_s: float) -> Iterator[str]:
         """Yield inbox entries as JSON objects; nothing for a replaced incarnation.
 
         The reader has received everything up to `after`, so these entries are removed, `_TRIMMED` or more at
         a time.
         """
         key = keys.inbox(worker)
-        for _, entries in self._block({key: after}, wait_s):
+        for _, entries in self._block({key: cursor}, wait_s):
             with translated(), self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.hget(keys.worker(worker), "incarnation")
                 pipeline.xlen(key)
@@ -177,7 +177,7 @@ class WorkerStore(QuotaStore):
             if current != incarnation.encode():
                 return
             if length - len(entries) >= _TRIMMED:
-                self._trim(worker, incarnation, after)
+                self._trim(worker, incarnation, cursor)
             for identity, fields in entries:
                 body = fields[b"b"].decode() or "null"
                 yield f'{{"seq":{seq_of(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
@@ -227,7 +227,7 @@ class WorkerStore(QuotaStore):
         names = {"size": keys.SIZE, "cluster": keys.CLUSTER, "queue": keys.QUEUE}
         found = self._run({"call": "size", "workers": workers} | names | fields)
         if "outdated" in found:
-            raise errors.ConflictError(f"there is no request for {workers} workers any more")
+            raise errors.ConflictError(f"no request for {workers} workers is pending")
         return found
 
     def troubles(self) -> Troubles:
@@ -257,10 +257,10 @@ def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[di
         for point in points:
             # Defaults are not stored. The worker is spliced in here, as numbers and times are later: copying
             # thousands of points a second would cost more.
-            said = point.model_dump_json(exclude=_GIVEN, exclude_defaults=True)
-            text = f'{{"worker":"{worker}",{said[1:]}'.encode()
+            content = point.model_dump_json(exclude=_STORE_FIELDS, exclude_defaults=True)
+            text = f'{{"worker":"{worker}",{content[1:]}'.encode()
             parts.setdefault((experiment, point.task, point.attempt), []).append(text)
-    told = [
+    groups = [
         {
             "log": keys.live(experiment),
             "events": keys.log(experiment),
@@ -270,7 +270,7 @@ def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[di
         }
         for (experiment, task, attempt), texts in parts.items()
     ]
-    return told, [text for texts in parts.values() for text in texts]
+    return groups, [text for texts in parts.values() for text in texts]
 
 
 def _identity(live: list[dict[str, Any]], points: list[bytes]) -> str:

@@ -47,7 +47,7 @@ class VirtualMachineStore(VirtualWorkerStore):
         change = quarantine.released(worker, request, self.workers(), self._health, self._now())
         return self._keep_health(worker, change)
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         """Have a worker check its machine."""
         self._require_term(request.term)
         before = self._health.of(worker)
@@ -59,18 +59,18 @@ class VirtualMachineStore(VirtualWorkerStore):
             )
         return self._keep_health(worker, change)
 
-    def tell_check(self, worker: str, result: CheckResult) -> None:
+    def report_check(self, worker: str, result: CheckResult) -> None:
         """What a worker found."""
         quarantine.found(worker, self.workers())
         self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
 
-    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+    def report_pace(self, worker: str, request: PaceRequest) -> None:
         """How long its sub-epochs take."""
         self._require_term(request.term)
         change = quarantine.paced(worker, request, self.workers(), self._health, self._now())
         self._keep_health(worker, change)
 
-    def tell_incident(self, request: IncidentRequest) -> None:
+    def report_incident(self, request: IncidentRequest) -> None:
         """Something that people are to know."""
         self._require_term(request.term)
         self._tell(quarantine.told(request, self._health, self._now()))

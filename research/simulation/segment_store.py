@@ -24,7 +24,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         own = [event for event in self._own(experiment) if event.seq > after]
         moved = [event for event in own[: max(0, len(own) - request.keep)] if event.seq <= request.until]
         if len(moved) < request.least or not moved:
-            return SegmentAnswer(left=len(own))
+            return SegmentAnswer(remaining=len(own))
         segment = Segment(
             first=moved[0].seq,
             last=moved[-1].seq,
@@ -44,13 +44,15 @@ class VirtualSegmentStore(VirtualHistoryStore):
         self._notes = {
             key: seq for key, seq in self._notes.items() if key[0] != experiment or seq > segment.last
         }
-        return SegmentAnswer(moved=segment, left=len(own) - len(moved))
+        return SegmentAnswer(moved=segment, remaining=len(own) - len(moved))
 
     def segments(self, experiment: str) -> SegmentsAnswer:
         """What of a log is in files."""
         snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
-        left = sum(event.seq > self._floor(experiment) for event in self._own(experiment))
-        return SegmentsAnswer(segments=tuple(self._segments[experiment]), snapshots=snapshots, left=left)
+        remaining = sum(event.seq > self._floor(experiment) for event in self._own(experiment))
+        return SegmentsAnswer(
+            segments=tuple(self._segments[experiment]), snapshots=snapshots, remaining=remaining
+        )
 
     def keep_snapshot(
         self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0

@@ -357,7 +357,7 @@ class VirtualStore(VirtualSegmentStore):
         """Why an attempt cannot be given to a worker; empty if it can."""
         worker = self._workers.get(name)
         if worker is None or worker.record.incarnation != incarnation:
-            return f"{name} registered anew"
+            return f"{name} has restarted"
         if self._present.get(name, incarnation) != incarnation:
             return f"the cluster's log does not say that {name} is there"
         if any(device >= max(1, len(worker.record.devices)) for device in devices):
@@ -373,7 +373,7 @@ class VirtualStore(VirtualSegmentStore):
             return ALREADY
         worker = self._workers.get(step.worker)
         if worker is None or worker.record.incarnation != task.incarnation:
-            return refused(f"{step.worker} registered anew")
+            return refused(f"{step.worker} has restarted")
         task.is_asked = True
         self._post(worker, experiment, step)
         named = step.model_dump(include={"task", "attempt", "worker", "reason"})

@@ -328,7 +328,7 @@ class VirtualWorkers:
 
         def tell(identity: str = worker.identity) -> None:
             if worker.pod.is_up and worker.identity == identity:
-                self._store.tell_check(worker.name, result)
+                self._store.report_check(worker.name, result)
 
         self._at(self._now() + CHECK_S, tell)
 

@@ -321,7 +321,7 @@ def test_how_long_logs_are_is_told(
     segment = Segment(
         first=1, last=20_000, began=1.0, ended=2.0, entries=20_000, size=400_000, sha256="0" * 64, file="a"
     )
-    known = {"": SegmentsAnswer(left=3), "long": SegmentsAnswer(segments=(segment,), left=left)}
+    known = {"": SegmentsAnswer(remaining=3), "long": SegmentsAnswer(segments=(segment,), remaining=left)}
     record = ExperimentRecord(name="long", locators=Locators(train=Locator(metadata="m.csv")))
     summary = ExperimentSummary(experiment=record, last_seq=1, last_event=1.0, open_runs=())
     store = SimpleNamespace(experiments=lambda: (summary,), segments=known.__getitem__)

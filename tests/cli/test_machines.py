@@ -31,13 +31,13 @@ class Answering(VirtualStore):
 
     bad = frozenset({"worker-1"})
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         """See `KvsClient`."""
-        asked = super().ask_check(worker, request)
+        asked = super().request_check(worker, request)
         probe = Probe(name="memory", problem="1 word" if worker in self.bad else "", seconds=0.5)
         rate = Probe(name="arithmetic", seconds=2.0, rate=50.0)
         result = CheckResult(incarnation="a", probes=(rate, probe), device="H200", seconds=3.2)
-        self.tell_check(worker, result)
+        self.report_check(worker, result)
         return asked
 
 

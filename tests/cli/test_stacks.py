@@ -19,10 +19,10 @@ from tests.state.stories import Story
 class Telling(Store):
     """A store whose worker answers at once."""
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """See `KvsClient`."""
         self.task = request.task
-        return api.StacksAsked(worker="worker-0", attempt=1)
+        return api.StacksRequested(worker="worker-0", attempt=1)
 
     def stacks(self, experiment: str, question: str) -> str | None:
         """See `KvsClient`."""

@@ -53,13 +53,13 @@ class Store:
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
         raise AssertionError
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         raise AssertionError
 
-    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+    def report_pace(self, worker: str, request: PaceRequest) -> None:
         raise AssertionError
 
-    def tell_incident(self, request: IncidentRequest) -> None:
+    def report_incident(self, request: IncidentRequest) -> None:
         if not self.leads:
             raise ConflictError("leadership term 1 has ended, term 2 leads")
         self.incidents.append(request)

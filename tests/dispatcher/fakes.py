@@ -162,9 +162,9 @@ class FakeStore:
             self.said[once] = told.seq
         return told.seq
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
-        self._called("ask_stacks")
-        return api.StacksAsked(worker="worker-0", attempt=1)
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
+        self._called("request_stacks")
+        return api.StacksRequested(worker="worker-0", attempt=1)
 
     def stacks(self, experiment: str, question: str) -> str | None:
         self._called("stacks")

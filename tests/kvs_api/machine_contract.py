@@ -79,9 +79,9 @@ class MachineContract:
         with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
             bench.store.release_worker("worker-7", ReleaseRequest())
         with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
-            bench.store.ask_check("worker-7", CheckRequest(reason="why not"))
+            bench.store.request_check("worker-7", CheckRequest(reason="why not"))
         with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
-            bench.store.tell_check("worker-7", CheckResult(incarnation="a"))
+            bench.store.report_check("worker-7", CheckResult(incarnation="a"))
         with pytest.raises(ConflictError, match="worker-0 is not quarantined"):
             bench.store.release_worker("worker-0", ReleaseRequest())
 
@@ -127,7 +127,7 @@ class MachineContract:
         """The question is in the worker's inbox; a second one waits for the answer to the first."""
         crowd(bench, 2)
         for _ in range(2):
-            bench.store.ask_check("worker-1", CheckRequest(reason="two models failed", by="ada"))
+            bench.store.request_check("worker-1", CheckRequest(reason="two models failed", by="ada"))
         items = bench.store.inbox("worker-1", "a", 0, wait_s=0)
         assert [(item.check, item.task) for item in items] == [("two models failed", "")]
         check = bench.store.workers_health().of("worker-1").check
@@ -135,7 +135,7 @@ class MachineContract:
         assert (check.ended, check.by) == (None, "ada")
         result = CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"),))
         for _ in range(2):
-            bench.store.tell_check("worker-1", result)
+            bench.store.report_check("worker-1", result)
         known = bench.store.workers_health()
         check = known.of("worker-1").check
         assert check is not None
@@ -143,7 +143,7 @@ class MachineContract:
         assert [(each.what, each.evidence) for each in known.incidents] == [
             ("check failed", "memory: 1 word")
         ]
-        bench.store.ask_check("worker-1", CheckRequest(reason="once more"))
+        bench.store.request_check("worker-1", CheckRequest(reason="once more"))
         assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
 
     def test_a_controller_that_leads_no_more_is_refused(self, bench: Bench) -> None:
@@ -154,9 +154,9 @@ class MachineContract:
         assert bench.store.lead("controller-1", LONG_S).term > old
         for call in (
             lambda: bench.store.quarantine_worker("worker-1", QuarantineWorkerRequest(reason="r", term=old)),
-            lambda: bench.store.ask_check("worker-1", CheckRequest(reason="r", term=old)),
-            lambda: bench.store.tell_incident(IncidentRequest(worker="worker-1", what="w", term=old)),
-            lambda: bench.store.tell_pace(
+            lambda: bench.store.request_check("worker-1", CheckRequest(reason="r", term=old)),
+            lambda: bench.store.report_incident(IncidentRequest(worker="worker-1", what="w", term=old)),
+            lambda: bench.store.report_pace(
                 "worker-1", PaceRequest(is_slow=True, factor=2.0, sub_epochs=9, term=old)
             ),
         ):
@@ -170,7 +170,7 @@ class MachineContract:
         crowd(bench, 2)
         spared = IncidentRequest(worker="worker-1", what="not quarantined", evidence="e", term=term)
         for request in (spared, spared, spared.model_copy(update={"worker": "worker-0"}), spared):
-            bench.store.tell_incident(request)
+            bench.store.report_incident(request)
         found = bench.store.workers_health().incidents
         assert [(each.worker, each.what, each.by) for each in found] == [
             ("worker-1", "not quarantined", CONTROLLER),
@@ -183,12 +183,12 @@ class MachineContract:
         crowd(bench, 2, host="node-a")
         slow = PaceRequest(is_slow=True, factor=2.0, sub_epochs=5, term=term)
         for request in (slow, slow, slow.model_copy(update={"factor": 3.0, "sub_epochs": 9})):
-            bench.store.tell_pace("worker-1", request)
+            bench.store.report_pace("worker-1", request)
         pace = bench.store.workers_health().of("worker-1").pace
         assert pace is not None
         assert (pace.factor, pace.sub_epochs, pace.host) == (3.0, 9, "node-a")
         for _ in range(2):
-            bench.store.tell_pace(
+            bench.store.report_pace(
                 "worker-1", PaceRequest(is_slow=False, factor=1.1, sub_epochs=12, term=term)
             )
         known = bench.store.workers_health()
@@ -198,4 +198,4 @@ class MachineContract:
             ("worker-1", "no longer slow", CONTROLLER),
         ]
         with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
-            bench.store.tell_pace("worker-7", slow)
+            bench.store.report_pace("worker-7", slow)

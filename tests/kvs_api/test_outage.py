@@ -246,7 +246,7 @@ def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database
     assert (bench.store.deleting(), bench.store.reclaim().datasets) == ((), ("d",))
     assert [entry.by for entry in bench.store.audit()] == ["ann"]
     with redis.Redis.from_url(database.url) as client:
-        assert not [key for key in client.scan_iter("*exp:one*") if b":said:" not in key]
+        assert not [key for key in client.scan_iter("*exp:one*") if b":calls:" not in key]
 
 
 def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:

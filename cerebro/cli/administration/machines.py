@@ -88,7 +88,7 @@ def _check(options: argparse.Namespace) -> int:
     by = author()
     requested = {}
     for name in names:
-        check = kvs.ask_check(name, CheckRequest(reason=f"{by} asked for it", by=by)).check
+        check = kvs.request_check(name, CheckRequest(reason=f"{by} asked for it", by=by)).check
         requested[name] = check.asked if check is not None else 0.0
     found = results(kvs, requested)
     for name in names:

@@ -33,14 +33,14 @@ def logs(case: Case) -> Finding:
     num_checked = len(found) - 1
     rest = f" of the newest {num_checked} of {len(names)} experiments" if num_checked < len(names) else ""
     sizes = (
-        f"{sum(each.left for each in found.values()):,} events in the database, "
+        f"{sum(each.remaining for each in found.values()):,} events in the database, "
         f"{sum(map(_moved, found.values())):,} in files of {sum(map(_bytes, found.values())) / 1e6:,.1f} MB{rest}"
     )
-    longest = max(found, key=lambda name: found[name].left)
-    if found[longest].left > _MANY:
+    longest = max(found, key=lambda name: found[name].remaining)
+    if found[longest].remaining > _MANY:
         where = "kubectl logs deployment/cerebro-controller" if is_remote else "cerebro logs controller"
         return warn(
-            f"{sizes}; {found[longest].left:,} events of {longest} wait to be moved into files",
+            f"{sizes}; {found[longest].remaining:,} events of {longest} wait to be moved into files",
             f"{where}: it has the reason why the log of {longest} does not shrink",
         )
     return ok(sizes)

@@ -178,7 +178,7 @@ class StacksRequest(Contract):
     question: Question
 
 
-class StacksAsked(Contract):
+class StacksRequested(Contract):
     """The running attempt that received the request."""
 
     worker: str

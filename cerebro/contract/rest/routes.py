@@ -215,11 +215,11 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404),
     ),
     "POST /v1/experiments/{name}/stacks": Operation(
-        name="ask_stacks",
+        name="request_stacks",
         scope=Scope.STEER,
         summary="Ask the worker that runs a task where its process is.",
         body=api.StacksRequest,
-        answer=api.StacksAsked,
+        answer=api.StacksRequested,
         statuses=(200, 404, 409),
     ),
     "GET /v1/experiments/{name}/stacks": Operation(
@@ -396,7 +396,7 @@ STORE: dict[str, Operation] = {
         answer=api.ReportAnswer,
     ),
     "POST /v1/workers/{name}/stacks": Operation(
-        name="tell_stacks",
+        name="report_stacks",
         scope=Scope.WORK,
         summary="A worker's: where the process of a task is, as it was asked.",
         body=api.StacksReport,
@@ -409,7 +409,7 @@ STORE: dict[str, Operation] = {
         answer=health.HealthAnswer,
     ),
     "POST /v1/cluster/health": Operation(
-        name="tell_incident",
+        name="report_incident",
         scope=Scope.CONTROL,
         summary="The controller's: something that people are to know of a worker's machine.",
         body=health.IncidentRequest,
@@ -432,7 +432,7 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404, 409),
     ),
     "POST /v1/workers/{name}/check": Operation(
-        name="ask_check",
+        name="request_check",
         scope=Scope.CLUSTER,
         summary="Have a worker check its machine.",
         body=health.CheckRequest,
@@ -440,14 +440,14 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404, 409),
     ),
     "PUT /v1/workers/{name}/check": Operation(
-        name="tell_check",
+        name="report_check",
         scope=Scope.WORK,
         summary="A worker's: what it found of its machine.",
         body=health.CheckResult,
         statuses=(204, 404),
     ),
     "PUT /v1/workers/{name}/pace": Operation(
-        name="tell_pace",
+        name="report_pace",
         scope=Scope.CONTROL,
         summary="The controller's: how long a worker's sub-epochs take, against the others'.",
         body=health.PaceRequest,

@@ -78,11 +78,11 @@ class SegmentAnswer(Contract):
 
     Attributes:
         moved: the new segment; `None` if there were too few entries.
-        left: entries that remain in the database.
+        remaining: entries in the database.
     """
 
     moved: Segment | None = None
-    left: int = 0
+    remaining: int = 0
 
 
 class SegmentsAnswer(Contract):
@@ -91,9 +91,9 @@ class SegmentsAnswer(Contract):
     Attributes:
         segments: oldest first.
         snapshots: newest first.
-        left: entries in the database.
+        remaining: entries in the database.
     """
 
     segments: tuple[Segment, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
-    left: int = 0
+    remaining: int = 0

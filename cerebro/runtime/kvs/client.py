@@ -326,21 +326,23 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
     # --- stacks of a running task ----------------------------------------------------------------
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """Request the stacks of a running task from its worker. Return the attempt.
 
         Raises:
             NotFoundError: no attempt at the task was ever assigned.
             ConflictError: no attempt at the task runs now.
         """
-        return self.call("POST", f"/v1/experiments/{_quoted(experiment)}/stacks", api.StacksAsked, request)
+        return self.call(
+            "POST", f"/v1/experiments/{_quoted(experiment)}/stacks", api.StacksRequested, request
+        )
 
     def stacks(self, experiment: str, question: str) -> str | None:
         """Return the worker's answer; `None` while it is pending."""
         path = f"/v1/experiments/{_quoted(experiment)}/stacks?question={_quoted(question)}"
         return self.call("GET", path, api.StacksAnswer).text
 
-    def tell_stacks(self, worker: str, report: api.StacksReport) -> None:
+    def report_stacks(self, worker: str, report: api.StacksReport) -> None:
         """The worker's: answer such a question."""
         self.send("POST", f"/v1/workers/{_quoted(worker)}/stacks", report.model_dump_json().encode(), 0.0)
 

@@ -44,7 +44,7 @@ class MachineCalls(Transport):
         """
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/release", WorkerHealth, request)
 
-    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+    def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         """Request a machine check from a worker. Its result appears in `health`.
 
         Raises:
@@ -53,11 +53,11 @@ class MachineCalls(Transport):
         """
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/check", WorkerHealth, request)
 
-    def tell_check(self, worker: str, result: CheckResult) -> None:
+    def report_check(self, worker: str, result: CheckResult) -> None:
         """Report the result of the worker's machine check."""
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/check", result.model_dump_json().encode(), 0.0)
 
-    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+    def report_pace(self, worker: str, request: PaceRequest) -> None:
         """Report the speed of a worker's sub-epochs relative to other workers. Controller only.
 
         Raises:
@@ -66,7 +66,7 @@ class MachineCalls(Transport):
         """
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/pace", request.model_dump_json().encode(), 0.0)
 
-    def tell_incident(self, request: IncidentRequest) -> None:
+    def report_incident(self, request: IncidentRequest) -> None:
         """The controller's: something that people are to know of a worker's machine; `ConflictError` if another one
         leads."""
         self.send("POST", "/v1/cluster/health", request.model_dump_json().encode(), 0.0)

@@ -18,8 +18,8 @@ _LOOK_AGAIN_S = 0.2
 class Asked(Protocol):
     """The store."""
 
-    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
-        """See `KvsClient.ask_stacks`."""
+    def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
+        """See `KvsClient.request_stacks`."""
 
     def stacks(self, experiment: str, question: str) -> str | None:
         """See `KvsClient.stacks`."""
@@ -33,7 +33,7 @@ def stacks_of(
     within_s: float = ANSWER_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> tuple[api.StacksAsked, str]:
+) -> tuple[api.StacksRequested, str]:
     """Return a running attempt and the stacks of its threads, newest calls first. The task continues.
 
     Raises:
@@ -42,7 +42,7 @@ def stacks_of(
         ClusterError: the worker does not answer in time.
     """
     question = uuid.uuid4().hex
-    asked = store.ask_stacks(experiment, api.StacksRequest(task=task, question=question))
+    asked = store.request_stacks(experiment, api.StacksRequest(task=task, question=question))
     deadline = clock() + within_s
     while (text := store.stacks(experiment, question)) is None:
         if clock() >= deadline:

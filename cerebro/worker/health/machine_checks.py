@@ -86,7 +86,7 @@ class NodeChecker:
                     result.seconds,
                     result.verdict or "nothing is wrong",
                 )
-                self._kvs.tell_check(self._settings.worker, result)
+                self._kvs.report_check(self._settings.worker, result)
             except (CerebroError, OSError) as error:
                 log.warning("what the check found could not be told: %s", error)
 

@@ -56,6 +56,6 @@ class StacksTeller:
                 report = api.StacksReport(
                     experiment=item.experiment, question=item.stacks, text=next(found, _ENDED)
                 )
-                self._kvs.tell_stacks(self._worker, report)
+                self._kvs.report_stacks(self._worker, report)
             except (CerebroError, OSError) as error:
                 log.warning("where %s is could not be told: %s", item.task, error)

@@ -39,7 +39,7 @@ def test_what_cannot_be_asked_is_said(bench: Bench, monkeypatch: pytest.MonkeyPa
     """No sub-epoch, one that has ended, a worker that does not answer."""
     browser = bench.signed_in()
     assert browser.post(ADDRESS, {"task": ""}, form=PAGE).status_code == 400
-    bench.store.problems["ask_stacks"] = ConflictError("it does not run now")
+    bench.store.problems["request_stacks"] = ConflictError("it does not run now")
     answer = browser.post(ADDRESS, {"task": SUB_EPOCH}, form=PAGE)
     assert (answer.status_code, "it does not run now" in answer.text) == (409, True)
     bench.store.problems, bench.store.told_stacks = {}, None

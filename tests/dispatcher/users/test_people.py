@@ -243,7 +243,7 @@ def test_a_session_of_the_clusters_token_ends_when_it_changes(
     ) as changed:
         store = KvsClient(changed.address, SERVICES[Role.DISPATCHER], retry_for_s=1.0)
         assert store.whoami(acts_for=operator_word("another-" * 5)).name == "admin"
-        with pytest.raises(UnauthorizedError, match="the cluster's any more: sign in again"):
+        with pytest.raises(UnauthorizedError, match="no longer the cluster's token: sign in again"):
             store.whoami(acts_for=word)
         store.close()
         place.store.address = changed.address

@@ -102,7 +102,7 @@ def test_what_else_has_a_name_in_it_is_known_here() -> None:
     }
     assert found == {
         *("create_experiment", "request_size", "put_code", "register_model"),
-        *("quarantine_worker", "release_worker", "ask_check"),
+        *("quarantine_worker", "release_worker", "request_check"),
     }
 
 

@@ -153,7 +153,7 @@ def test_bytes_are_counted_by_project_and_refuse_what_begins(place: Place) -> No
     assert (answer.status_code, answer.json["message"] if answer.json else "") == (
         409,
         "project 'vision' would be over its quota of bytes of checkpoints and predictions: 10,000,000,000,001 used, "
-        "10,000,000,000,000 allowed. Delete experiments that nobody needs, or ask an admin to raise it (`cerebro "
+        "10,000,000,000,000 allowed. Delete unused experiments, or ask an admin to raise it (`cerebro "
         "quota`)",
     )
     used = {usage.name: usage.bytes for usage in place.store.usages()}

@@ -84,23 +84,23 @@ def test_an_expired_token_says_since_when(service: Service, place: Place) -> Non
     """To who has it, secret and all."""
     made, at = place.made(name="ada", days=1), timed(place, service.database.url)
     at.clock.now = made.record.expires - 1
-    assert at.access.who(f"Bearer {made.token}").name == "ada"  # type: ignore[union-attr]
+    assert at.access.authenticate(f"Bearer {made.token}").name == "ada"  # type: ignore[union-attr]
     at.clock.now = made.record.expires
     with pytest.raises(UnauthorizedError, match=rf"{made.record.id} expired on \d{{4}}-\d\d-\d\d"):
-        at.access.who(f"Bearer {made.token}")
+        at.access.authenticate(f"Bearer {made.token}")
 
 
 def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place: Place) -> None:
     """Also in a process that has just seen it; and a session that was begun with it."""
     made, at = place.made(name="ada"), timed(place, service.database.url)
     at.clock.now = time.time()
-    assert at.access.who(f"Bearer {made.token}") is not None
+    assert at.access.authenticate(f"Bearer {made.token}") is not None
     assert place.ask(OPERATOR, f"DELETE /v1/tokens/{made.record.id}").status_code == 204
     at.monotonic.now += FRESH_S
     with pytest.raises(UnauthorizedError, match="revoked"):
-        at.access.who(f"Bearer {made.token}")
+        at.access.authenticate(f"Bearer {made.token}")
     with pytest.raises(UnauthorizedError, match="revoked"):
-        at.access.who(f"Bearer {SERVICES[Role.DISPATCHER]}", f"token {made.record.id}")
+        at.access.authenticate(f"Bearer {SERVICES[Role.DISPATCHER]}", f"token {made.record.id}")
     assert FRESH_S < 5
 
 
@@ -168,7 +168,7 @@ def test_the_audit_list_is_bounded_and_read_from_its_end(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each entry is a line of the service's log, too, which may be kept for longer."""
-    monkeypatch.setattr("kvs_api.accounts.audit.KEPT", 300)
+    monkeypatch.setattr("kvs_api.accounts.audit.MAX_ENTRIES", 300)
     with caplog.at_level(logging.INFO, logger="kvs_api.accounts.audit"):
         for number in range(1000):
             place.store.note("ada", f"did {number}")
@@ -324,7 +324,7 @@ def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) ->
     place.person("Zo\u00eb")
     for other in ("zo\u00eb", "Zoe\u0308"):
         answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": other})
-        assert (answer.status_code, "another spelling" in answer.text) == (409, True)
+        assert (answer.status_code, "differs only in spelling" in answer.text) == (409, True)
     place.person("Zo\u00eb")
 
 

@@ -59,12 +59,12 @@ def test_a_question_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
     running(kvs)
     question = api.StacksRequest(task=TASK, question="0" * 32)
     for _ in range(2):
-        kvs.ask_stacks("one", question)
+        kvs.request_stacks("one", question)
     (found,) = [item for item in kvs.inbox("worker-0", "a", 0, wait_s=0) if item.stacks]
     assert (found.task, found.attempt, found.stacks) == (TASK, 1, "0" * 32)
     assert kvs.stacks("one", found.stacks) is None
-    kvs.tell_stacks("worker-0", api.StacksReport(experiment="one", question=found.stacks, text=""))
+    kvs.report_stacks("worker-0", api.StacksReport(experiment="one", question=found.stacks, text=""))
     assert kvs.stacks("one", found.stacks) == ""
-    kvs.tell_stacks("worker-0", api.StacksReport(experiment="one", question="1" * 32, text="late"))
-    with pytest.raises(NotFoundError, match="ask anew"):
+    kvs.report_stacks("worker-0", api.StacksReport(experiment="one", question="1" * 32, text="late"))
+    with pytest.raises(NotFoundError, match="request the stack trace again"):
         kvs.stacks("one", "1" * 32)

@@ -134,7 +134,7 @@ def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: 
     """Through the store and its inbox; asked twice while one is under way, it is one."""
     agents.start()
     for _ in range(2):
-        kvs.ask_check("worker-0", CheckRequest(reason="somebody asked", by="somebody"))
+        kvs.request_check("worker-0", CheckRequest(reason="somebody asked", by="somebody"))
 
     def told() -> bool:
         check = kvs.workers_health().of("worker-0").check
