@@ -159,7 +159,9 @@ class Machines:
                 self._store.release_worker(worker, ReleaseRequest(by=CONTROLLER, term=term))
                 log.info("released %s, which runs on another machine", worker, extra={"worker": worker})
             case Checked():
-                self._store.request_check(worker, CheckRequest(reason=action.reason, by=CONTROLLER, term=term))
+                self._store.request_check(
+                    worker, CheckRequest(reason=action.reason, by=CONTROLLER, term=term)
+                )
                 log.info("%s is to check its machine: %s", worker, action.reason, extra={"worker": worker})
             case Spared():
                 if self._told.get(worker) == action.why:
