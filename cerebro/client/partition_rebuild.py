@@ -18,7 +18,7 @@ from pathlib import Path
 from cerebro.client.connection import Connection
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan
-from cerebro.contract.tasks import EtlTask, Failure, TaskResult
+from cerebro.contract.tasks import EtlTask, TaskResult
 from cerebro.errors import CerebroError, DataError
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.memory import own_group
@@ -27,6 +27,7 @@ from cerebro.state import Dataset, ExperimentState, TaskKey
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.child.messages import Done, Failed
 
 _HANDLER = "etl_worker.handler"
 """Module name, because the shared package must not import services."""
@@ -143,12 +144,12 @@ class PartitionRebuilder:
         child = ChildProcess(setting, settings, own_group())
         try:
             log = volumes.logs / "etl.log"
-            child.run(task.model_dump(mode="json"), 1, codes, log, asked=time.monotonic())
+            child.run(task, 1, codes, log, received_at=time.monotonic())
             while (message := child.channel.receive()) is not None:
-                if message.get("is") == "done":
-                    return TaskResult.model_validate(message["result"])
-                if message.get("is") == "failed":
-                    raise DataError(Failure.model_validate(message["failure"]).message)
+                if isinstance(message, Done):
+                    return message.result
+                if isinstance(message, Failed):
+                    raise DataError(message.failure.message)
             raise DataError(child.reap().message)
         finally:
             child.kill()

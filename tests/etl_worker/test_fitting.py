@@ -22,6 +22,7 @@ from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import TO_CHILD
 from etl_worker import fitting, handler
 from tests.etl_worker.jobs import write_metadata
 
@@ -67,7 +68,7 @@ def volumes(tmp_path: Path) -> Volumes:
 def context(volumes: Volumes) -> Iterator[Context]:
     """Of a child that an agent listens to."""
     agents, childs = socket.socketpair()
-    made = Context(Channel(childs), volumes, cores=1)
+    made = Context(Channel(childs, TO_CHILD), volumes, cores=1)
     made.begin(time.monotonic())
     yield made
     agents.close()

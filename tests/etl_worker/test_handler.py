@@ -19,6 +19,7 @@ from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import TO_CHILD
 from cerebro.worker.child.task_loop import failure_of
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
@@ -37,7 +38,7 @@ def volumes(tmp_path: Path) -> Volumes:
 def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
     """Does the task with a row function that raises for some values, of which a share may, or with another one."""
     agents, childs = socket.socketpair()
-    context = Context(Channel(childs), volumes, cores=1)
+    context = Context(Channel(childs, TO_CHILD), volumes, cores=1)
 
     def do(
         broken: Sequence[int] = (),

@@ -18,6 +18,7 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.usercode.encoding import encode
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import TO_CHILD
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import Linear, learn_from, volumes_in, write_split
 from trial_runner.handler import Handler
@@ -46,7 +47,7 @@ class Trained(Linear):
 def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
     """A worker's handler that knows the spec."""
     ours, theirs = socket.socketpair()
-    context = Context(Channel(theirs), volumes, cores=1)
+    context = Context(Channel(theirs, TO_CHILD), volumes, cores=1)
     context.learn({SHA: encode(spec).encoded})
     with ours, theirs:
         yield Handler(context)

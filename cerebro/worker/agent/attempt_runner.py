@@ -10,7 +10,7 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cerebro.contract.events import LivePoint
 from cerebro.contract.rest.api import YIELD_S
@@ -35,6 +35,16 @@ from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess
+from cerebro.worker.child.messages import (
+    Done,
+    Failed,
+    FromChild,
+    Preempted,
+    Progress,
+    Ready,
+    Rendezvous,
+    Saved,
+)
 from cerebro.worker.health.activity import seen, waits_in
 from cerebro.worker.health.hang_detection import Activity, Verdict, Watch
 
@@ -122,14 +132,14 @@ class AttemptRunner:
 
     def follow(self) -> Answer:
         """Wait until the child answers, dies or hangs, or the attempt has to end."""
-        before = self._child.channel.strays
+        refused_before = self._child.channel.num_refused
         answer = self._follow()
-        strays = self._child.channel.strays - before
-        if not strays:
+        num_refused = self._child.channel.num_refused - refused_before
+        if not num_refused:
             return answer
         wrote = (
-            f"user code wrote to the connection between its process and the worker, which it did not open: {strays} "
-            f"times what is no message, such as {self._child.channel.stray!r}"
+            "user code wrote to the connection between its process and the worker, which it did not open: "
+            f"{num_refused} lines were no valid message, such as {self._child.channel.last_refused!r}"
         )
         log.warning("%s", wrote)
         if not isinstance(answer, Failure) or answer.kind not in _UNEXPLAINED:
@@ -158,7 +168,7 @@ class AttemptRunner:
                         return child.reap()
                     if message is None and self._left_s() <= 0 and (hung := self._looked_at()) is not None:
                         return hung
-                answer = self._understood(message) if message is not None else None
+                answer = self._handled(message) if message is not None else None
                 if answer is not None:
                     return answer
 
@@ -171,7 +181,7 @@ class AttemptRunner:
             why, left_s = self._lease.asked, YIELD_S
             if self._drain.is_asked:
                 why, left_s = self._drain.why, self._drain.left_s
-            self._child.ask_to_end(why, left_s=left_s)
+            self._child.preempt(why, grace_s=left_s)
             log.info("the process was asked to leave %s: %s", self._item.task, why)
         if self._drain.left_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
@@ -221,44 +231,52 @@ class AttemptRunner:
         is_idle = isinstance(self._item.body, ModelTask) and suspected.verdict == "idle"
         return failure.model_copy(update={"rank": rank, "traceback": found, "is_idle": is_idle})
 
-    def _understood(self, message: dict[str, Any]) -> Answer | None:
-        """Handle a message. Drop malformed ones: user code may have written them."""
+    def _handled(self, message: FromChild) -> Answer | None:
+        """Handle a message. Refuse forged ones: user code may have written them."""
         try:
             return self._take(message)
-        except (LookupError, TypeError, ValueError):
-            self._child.channel.drop(message)
+        except ValueError:
+            self._child.channel.refuse(message)
             return None
 
-    def _take(self, message: dict[str, Any]) -> Answer | None:
-        if message["is"] == "ready":
-            self._child.is_ready = True
-            self._restart(time.monotonic())
-        elif message["is"] == "done":
-            return TaskResult.model_validate(message["result"])
-        elif message["is"] == "failed":
-            return self._child.explained(Failure.model_validate(message["failure"]))
-        elif message["is"] == "saved":
-            self._saved(Savepoint.model_validate(message["savepoint"]))
-        elif message["is"] == "preempted" and not (self._has_asked or self._gang_leaves):
+    def _take(self, message: FromChild) -> Answer | None:
+        match message:
+            case Ready():
+                self._child.is_ready = True
+                self._restart(time.monotonic())
+            case Progress():
+                self._progress(self._point(message))
+            case Saved():
+                self._saved(message.savepoint)
+            case Done():
+                return message.result
+            case Failed():
+                return self._child.explained(message.failure)
+            case Preempted():
+                return self._preempted()
+            case Rendezvous():  # a group has forwarded it; a single process has no ranks
+                self._child.channel.refuse(message)
+        return None
+
+    def _progress(self, point: LivePoint) -> None:
+        position = (point.rows, point.batch)
+        if position != self._position:
+            is_last = 0 < point.total_rows <= point.rows
+            self._watch.advance(time.monotonic(), batch=point.batch, is_last=is_last)
+            self._position, self._suspected = position, None
+        self._lease.progress(point)
+
+    def _preempted(self) -> Failure:
+        if not (self._has_asked or self._gang_leaves):
             # Reported as a preemption, it would tell the controller that this worker shuts down.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
-        elif message["is"] == "preempted":
-            how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
-            why = self._drain.why or self._lease.asked or self._gang_leaves
-            return Failure(
-                kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
-            )
-        else:
-            point = self._point(message)
-            position = (point.rows, point.batch)
-            if position != self._position:
-                is_last = 0 < point.total_rows <= point.rows
-                self._watch.advance(time.monotonic(), batch=point.batch, is_last=is_last)
-                self._position, self._suspected = position, None
-            self._lease.progress(point)
-        return None
+        how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
+        why = self._drain.why or self._lease.asked or self._gang_leaves
+        return Failure(
+            kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
+        )
 
     @property
     def _gang_leaves(self) -> str:
@@ -298,13 +316,9 @@ class AttemptRunner:
         self._child.kill()
         return Failure(kind=kind, message=message)
 
-    def _point(self, message: dict[str, Any]) -> LivePoint:
-        fields = {
-            name: message[name]
-            for name in ("rows", "rows_failed", "total_rows", "batch", "start_s", "values")
-        }
+    def _point(self, message: Progress) -> LivePoint:
         item = self._item
-        return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **fields)
+        return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **message.model_dump())
 
 
 def _in_kernel_told(pid: int) -> str:

@@ -366,7 +366,7 @@ class Execution:
         assert item.body is not None
         body, began = item.body, time.monotonic() if asked is None else asked
         self._shared.task_logs.begin(self._task_logs(item))
-        child.run(body.model_dump(mode="json"), item.attempt, codes, self._task_log(item), asked=began)
+        child.run(body, item.attempt, codes, self._task_log(item), received_at=began)
 
     def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
         """Return log paths for all ranks that may run here."""
@@ -391,7 +391,7 @@ class Execution:
         if self._lease.hinted != name_of(item):
             self._lease.hinted = name_of(item)
             try:
-                child.preload(item.body.model_dump(mode="json"))
+                child.preload(item.body)
             except OSError:
                 log.info("the child ended before it could be told of %s", item.task)
 

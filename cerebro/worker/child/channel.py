@@ -1,23 +1,21 @@
-"""Messages between an agent and its child: JSON objects, one per line, over a socket pair.
+"""Send and receive messages over a socket, one JSON object per line.
 
 JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the
-socket, for example after closing a file descriptor twice. Such lines are dropped, counted and quoted; the
-messages around them arrive.
+socket, for example after closing a file descriptor twice. Lines that are not messages are refused and counted;
+the messages around them arrive.
 """
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import threading
 from collections import deque
-from typing import Any
+from typing import Generic
 
+from cerebro.contract.base import Contract
 from cerebro.contract.texts import cleaned
-
-# Saved before user code is imported, which may replace them.
-_dumps, _loads = json.dumps, json.loads
+from cerebro.worker.child.messages import M, MessageError, NoMessageError, Protocol, encode
 
 MAX_LINE = 64 << 20
 """Maximum bytes of a message. It contains user code, which has at most 32 MiB."""
@@ -27,28 +25,29 @@ _TURN_BYTES = 1 << 20
 _QUOTED = 100
 
 
-class Channel:
+class Channel(Generic[M]):
     """One end of a socket pair. Any thread may call `send`; one thread calls the reading methods.
 
     Args:
-        unread: bytes that another process read from this end, as returned by `left`.
+        protocol: messages that this end accepts.
+        unread: bytes that another process read from this end, as returned by `take_unread`.
 
     Attributes:
         is_closed: True after the other end was found closed.
-        strays: number of lines that were not messages.
+        num_refused: number of received lines that are not messages of the protocol.
     """
 
-    def __init__(self, end: socket.socket, unread: bytes = b"") -> None:
-        self._socket = end
+    def __init__(self, end: socket.socket, protocol: Protocol[M], unread: bytes = b"") -> None:
+        self._socket, self._protocol = end, protocol
         self._poll = select.poll()  # takes descriptors of any number
         self._poll.register(end, select.POLLIN)
-        self._messages: deque[dict[str, Any]] = deque()
+        self._messages: deque[M] = deque()
         self._parts: list[bytes] = []
         """Parts of an incomplete line."""
         self._num_bytes = 0
         """Bytes of the incomplete line, including dropped ones."""
         self.is_closed = False
-        self.strays, self._stray = 0, b""
+        self.num_refused, self._last_refused = 0, ""
         self._lock = threading.Lock()
         self._take(unread)
 
@@ -56,25 +55,25 @@ class Channel:
         """Return the descriptor for select. It does not show `pending` messages that are already read."""
         return self._socket.fileno()
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Contract) -> None:
         """Send one message.
 
         Raises:
             OSError: the other end is closed.
         """
         # A leading newline ends any partial line that user code has written.
-        line = b"\n" + _dumps(message).encode() + b"\n"
+        line = b"\n" + encode(message) + b"\n"
         with self._lock:
             self._socket.sendall(line)
 
-    def receive(self) -> dict[str, Any] | None:
+    def receive(self) -> M | None:
         """Wait for the next message and return it; `None` if the other end is closed."""
         while not self._messages:
             if not self._read():
                 return None
         return self._messages.popleft()
 
-    def pending(self) -> dict[str, Any] | None:
+    def pending(self) -> M | None:
         """Return the next message that has arrived, or `None`."""
         for _ in range(_TURN_BYTES // _READ_BYTES):
             if self._messages:
@@ -83,19 +82,19 @@ class Channel:
                 break
         return self._messages.popleft() if self._messages else None
 
-    def left(self, *messages: dict[str, Any]) -> bytes:
+    def take_unread(self, *messages: M) -> bytes:
         """Return `messages` and everything read after them, for the next reader of this socket.
 
         The result is never empty. This end discards them.
         """
-        lines = [_dumps(each).encode() for each in (*messages, *self._messages)]
+        lines = [encode(each) for each in (*messages, *self._messages)]
         unread = b"\n".join([b"", *lines, b"".join(self._parts)])
         self._messages.clear()
         self._parts, self._num_bytes = [], 0
         return unread
 
     def put_back(self, unread: bytes) -> None:
-        """Add bytes that another process read from this end, as returned by `left`."""
+        """Add bytes that another process read from this end, as returned by `take_unread`."""
         self._take(unread)
 
     def close(self) -> None:
@@ -103,16 +102,16 @@ class Channel:
         self._socket.close()
 
     @property
-    def stray(self) -> str:
-        """The latest line that was not a message, shortened."""
-        return cleaned(self._stray.decode(errors="replace"), _QUOTED)
+    def last_refused(self) -> str:
+        """Name and fault of the latest refused message, or the line that is none; shortened."""
+        return cleaned(self._last_refused, _QUOTED)
 
-    def drop(self, message: dict[str, Any]) -> None:
-        """Count a message that no receiver understood."""
-        self._drop(_dumps(message).encode())
+    def refuse(self, message: Contract) -> None:
+        """Count a message that came at the wrong time or with forged content."""
+        self._refuse(f"unexpected message {type(message).__name__!r}")
 
-    def _drop(self, line: bytes) -> None:
-        self.strays, self._stray = self.strays + 1, line[:_QUOTED]
+    def _refuse(self, description: str) -> None:
+        self.num_refused, self._last_refused = self.num_refused + 1, description
 
     def _read(self) -> bool:
         try:
@@ -124,11 +123,11 @@ class Channel:
         return bool(data)
 
     def _take(self, data: bytes) -> None:
-        first, *others = data.split(b"\n")
+        first, *next_lines = data.split(b"\n")
         self._add(first)
-        for other in others:
+        for part in next_lines:
             self._end_line()
-            self._add(other)
+            self._add(part)
 
     def _add(self, part: bytes) -> None:
         self._num_bytes += len(part)
@@ -143,18 +142,11 @@ class Channel:
         self._parts, self._num_bytes = [], 0
         if not num_bytes:
             return
-        message = _parsed(line) if num_bytes <= MAX_LINE else None
-        if message is not None:
-            self._messages.append(message)
-        else:
-            self._drop(line)
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    if not line.lstrip().startswith(b"{"):
-        return None  # cheaper than parsing a flood of lines
-    try:
-        message = _loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+        try:
+            if num_bytes > MAX_LINE:
+                raise NoMessageError("too long")
+            self._messages.append(self._protocol.decode(line))
+        except NoMessageError:
+            self._refuse(line[:_QUOTED].decode(errors="replace"))
+        except MessageError as error:
+            self._refuse(str(error))

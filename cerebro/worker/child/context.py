@@ -6,8 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from cerebro.contract.tasks import FittedRef, FittingTask, Savepoint, TaskBody, TaskResult
@@ -18,27 +16,19 @@ from cerebro.usercode.encoding import decode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.device_memory import DeviceMemory
+from cerebro.worker.child.messages import (
+    Preempt,
+    Preload,
+    Progress,
+    Ranks,
+    Rendezvous,
+    Saved,
+    ToChild,
+)
 from cerebro.worker.child.rank_page import PAGE, Action, RankPage
 
 PROGRESS_S = 1.0
 """Minimum seconds between progress messages. One per batch would cost more than a small batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranks:
-    """A rank's view of its rank group.
-
-    Attributes:
-        rank, size: number of this process, from 0; number of ranks.
-        folder: private folder of the rendezvous, for a gang only of this worker's ranks. Unchanged from the
-            previous task if the ranks are still connected.
-        address: this worker's address for the gang; "" if all ranks are on this worker.
-    """
-
-    rank: int
-    size: int
-    folder: Path
-    address: str = ""
 
 
 class Context:
@@ -58,7 +48,7 @@ class Context:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Channel[ToChild],
         volumes: Volumes,
         cores: int,
         savepoint_s: float | None = None,
@@ -82,7 +72,7 @@ class Context:
         self._batch = self._announced = 0
         self._voted: tuple[int, Action] | None = None
         """Batch of the latest vote in a gang, and its result."""
-        self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
+        self.on_preload: Callable[[TaskBody], None] = lambda body: None
         self.vote: Callable[[int], int] | None = None
         """For a gang: collective operation that returns the maximum of all ranks' numbers."""
 
@@ -180,15 +170,14 @@ class Context:
             return
         self._told = now
         self._channel.send(
-            {
-                "is": "progress",
-                "rows": rows,
-                "rows_failed": rows_failed,
-                "total_rows": total_rows,
-                "batch": batch,
-                "start_s": self._start_s,
-                "values": dict(values or {}),
-            }
+            Progress(
+                rows=rows,
+                rows_failed=rows_failed,
+                total_rows=total_rows,
+                batch=batch,
+                start_s=self._start_s,
+                values=dict(values or {}),
+            )
         )
 
     def is_progress_due(self) -> bool:
@@ -197,26 +186,21 @@ class Context:
             return False
         return time.monotonic() - self._told >= PROGRESS_S
 
-    def begin(self, asked: float, ranks: Mapping[str, Any] | None = None) -> None:
+    def begin(self, received_at: float, ranks: Ranks | None = None) -> None:
         """Start a new task. Its first progress report is due after a full pause.
 
         Args:
-            asked: monotonic time at which the agent received the task.
-            ranks: fields of `Ranks`.
+            received_at, ranks: see `Run`.
         """
         self._told = time.monotonic()
-        self._asked, self._start_s = asked, 0.0
-        self.is_cold = self.is_cold or self.forked > asked
+        self._asked, self._start_s = received_at, 0.0
+        self.is_cold = self.is_cold or self.forked > received_at
         self._wanted_end, self.has_raised = "", False
         self._join(ranks)
 
-    def _join(self, ranks: Mapping[str, Any] | None) -> None:
-        before, self.ranks = self.ranks, None
+    def _join(self, ranks: Ranks | None) -> None:
+        before, self.ranks = self.ranks, ranks
         self._batch = self._announced = 0
-        if ranks is not None:
-            folder = Path(ranks["folder"])
-            address = ranks.get("address", "")
-            self.ranks = Ranks(rank=ranks["rank"], size=ranks["size"], folder=folder, address=address)
         self._voted = None
         if self._page is not None and (self.ranks is None or before != self.ranks):
             self._page.close()
@@ -247,16 +231,16 @@ class Context:
         while (message := self._channel.pending()) is not None:
             self._heed(message)
 
-    def _heed(self, message: Mapping[str, Any]) -> None:
-        if message["do"] == "preload":
-            self.on_preload(message["body"])
-        elif message["do"] == "end":
-            self._wanted_end = message["why"]
-            self._deadline = time.monotonic() + message.get("left_s", 0.0)
+    def _heed(self, message: ToChild) -> None:
+        if isinstance(message, Preload):
+            self.on_preload(message.body)
+        elif isinstance(message, Preempt):
+            self._wanted_end = message.reason
+            self._deadline = time.monotonic() + message.grace_s
 
     def say_where(self, address: str) -> None:
         """Send the rendezvous address; called by rank 0 of a gang."""
-        self._channel.send({"is": "meets", "at": address})
+        self._channel.send(Rendezvous(address=address))
 
     def hear_where(self) -> str:
         """Wait for rank 0's rendezvous address; called by other ranks of a gang.
@@ -265,8 +249,8 @@ class Context:
             RetryableError: the agent is gone.
         """
         while (message := self._channel.receive()) is not None:
-            if message["do"] == "meet":
-                return str(message["at"])
+            if isinstance(message, Rendezvous):
+                return message.address
             self._heed(message)
         raise RetryableError("the worker's agent is gone")
 
@@ -277,7 +261,7 @@ class Context:
 
     def saved(self, savepoint: Savepoint) -> None:
         """Report a savepoint that another attempt can continue from."""
-        self._channel.send({"is": "saved", "savepoint": savepoint.model_dump(mode="json")})
+        self._channel.send(Saved(savepoint=savepoint))
 
     def raise_if_ending(self) -> None:
         """Leave the task if the agent preempts it. Call after `listen` if more batches or rows follow.

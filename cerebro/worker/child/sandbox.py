@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks import Failure, TaskBody
 from cerebro.errors import ClusterError, RetryableError
 from cerebro.runtime.isolation import landlock, metadata_guard
 from cerebro.runtime.isolation.sandbox_settings import MODE, WRITABLE
@@ -59,13 +59,9 @@ class Scope:
     work: Literal["data", "models", "search"]
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Scope:
-        """Return the scope of a serialised task body."""
-        return cls(
-            experiment=body["experiment"],
-            dataset=body["dataset"],
-            work=_KINDS.get(body["kind"], "models"),
-        )
+    def of(cls, body: TaskBody) -> Scope:
+        """Return the scope of a task."""
+        return cls(experiment=body.experiment, dataset=body.dataset, work=_KINDS.get(body.kind, "models"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +223,7 @@ class Sandbox:
         self._rights: Rights | None = None
         self._folders: dict[Path, tuple[int, int] | None] = {}
 
-    def admits(self, body: Mapping[str, Any]) -> bool:
+    def admits(self, body: TaskBody) -> bool:
         """True if this process may run a task with its present rights.
 
         To the kernel, folders that were removed and recreated, as after an experiment's deletion, are
@@ -237,7 +233,7 @@ class Sandbox:
             return True
         return self._scope == Scope.of(body) and self._folders == _identities(self._folders)
 
-    def enter(self, body: Mapping[str, Any]) -> None:
+    def enter(self, body: TaskBody) -> None:
         """Drop all rights that the task does not need. Does nothing the second time or if off.
 
         Raises:

@@ -17,13 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
-
-from pydantic import TypeAdapter
+from typing import TextIO
 
 from cerebro import errors
 from cerebro.contract.parallel_plans import MemoryPlace
-from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind
 from cerebro.keras.backend import CORES
 from cerebro.runtime.isolation.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of
@@ -34,11 +32,29 @@ from cerebro.worker.child import forking, lost_access, stacks
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import BaseHandler, Context
 from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.child.messages import (
+    TO_CHILD,
+    AgentGone,
+    Answer,
+    Depth,
+    Done,
+    Failed,
+    Forward,
+    FreeMemory,
+    NeedsOtherParent,
+    Preempt,
+    Preempted,
+    Preload,
+    Ready,
+    Rendezvous,
+    Run,
+    TaskFinished,
+    ToChild,
+    ToTaskProcess,
+)
 from cerebro.worker.child.sandbox import Sandbox
-from cerebro.worker.child.task_processes import Depth, ForkHazards, TaskProcesses, has_children
+from cerebro.worker.child.task_processes import ForkHazards, TaskProcesses, has_children
 from cerebro.worker.health.device_errors import Blame, blame
-
-_BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.NotApplicableError, FailureKind.NOT_APPLICABLE),
@@ -130,11 +146,16 @@ class Child:
     """
 
     def __init__(
-        self, channel: Channel, context: Context, handler: BaseHandler, sandbox: Sandbox, code: str = ""
+        self,
+        channel: Channel[ToChild],
+        context: Context,
+        handler: BaseHandler,
+        sandbox: Sandbox,
+        code: str = "",
     ) -> None:
         self._channel, self._context, self._handler = channel, context, handler
         self._sandbox, self._limits = sandbox, limits()
-        context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
+        context.on_preload = handler.preload
         self._code = code
 
     def serve(self) -> bytes:
@@ -143,68 +164,76 @@ class Child:
         Returns:
             Unread bytes for the next process, which runs other user code; empty after the agent has gone.
         """
-        self._channel.send({"is": "ready"})
+        self._channel.send(Ready())
         while (message := self._next()) is not None:
-            if not self._is_for(message):
-                return self._channel.left(message)
-            self._code = message["body"]["code"]
+            if (rejected := self._rejected(message)) is not None:
+                return self._channel.take_unread(rejected)
+            self._code = message.body.code
             self._channel.send(self._run(message))
         return b""
 
-    def serve_one(self, parent: Channel) -> None:
+    def serve_one(self, parent: Channel[ToTaskProcess]) -> None:
         """Run one task, then notify the parent, which passes the agent's channel to the next fork."""
         message = self._next()
         if message is None:
-            parent.send({"is": "end"})
+            parent.send(AgentGone())
             return
-        if not self._is_for(message):
-            parent.send({"is": "other", "unread": self._channel.left(message).decode()})
+        if (rejected := self._rejected(message)) is not None:
+            parent.send(NeedsOtherParent(unread=self._channel.take_unread(rejected).decode()))
             return
-        self._context.on_preload = lambda body: parent.send({"is": "preload", "body": body})
+        self._context.on_preload = lambda body: parent.send(Preload(body=body))
         answer = self._run(message)
         # The agent must receive this failure before other ranks report a lost peer.
-        is_urgent = answer["is"] == "failed" and self._context.ranks is not None
+        is_urgent = isinstance(answer, Failed) and self._context.ranks is not None
         # Report a measurement after its device is free, and a task after its processes have ended.
-        is_told_late = message["body"].get("kind") in MEASURING or has_children()
-        if is_told_late and not is_urgent:
-            unread = self._channel.left({"do": "answer", "answer": answer})
+        is_reported_late = message.body.kind in MEASURING or has_children()
+        if is_reported_late and not is_urgent:
+            unread = self._channel.take_unread(Forward(answer=answer))
         else:
             self._channel.send(answer)
-            unread = self._channel.left()
-        is_first_to_end = is_told_late or self._context.has_gpu
-        over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
-        parent.send(over | {"is_first_to_end": is_first_to_end})
-        if not is_first_to_end:
+            unread = self._channel.take_unread()
+        must_exit_first = is_reported_late or self._context.has_gpu
+        parent.send(
+            TaskFinished(
+                unread=unread.decode(),
+                log=message.log,
+                codes=message.codes,
+                must_exit_first=must_exit_first,
+            )
+        )
+        if not must_exit_first:
             with suppress(OSError):
                 os.nice(_NICE_END)  # the next task goes first
 
-    def _next(self) -> dict[str, Any] | None:
+    def _next(self) -> Run | None:
         """Return the next request to run a task; `None` after the agent has gone."""
         while (message := self._channel.receive()) is not None:
-            if message["do"] == "preload":
-                self._context.on_preload(message["body"])
-            elif message["do"] == "rest":
-                self._handler.rest()
-            elif message["do"] == "answer":
-                self._channel.send(message["answer"])
-            elif message["do"] == "run":
-                return message
+            match message:
+                case Run():
+                    return message
+                case Preload():
+                    self._context.on_preload(message.body)
+                case FreeMemory():
+                    self._handler.rest()
+                case Forward():
+                    self._channel.send(message.answer)
+                case Preempt() | Rendezvous():
+                    pass  # for a task that has ended
         return None
 
-    def _is_for(self, message: dict[str, Any]) -> bool:
-        """True if the task may run in this process: same user code, same sandbox."""
-        if self._code not in ("", message["body"]["code"]):
-            return False
-        if self._sandbox.admits(message["body"]):
-            return True
+    def _rejected(self, message: Run) -> Run | None:
+        """Return the request for another process, or `None` if this one has its user code and sandbox."""
+        if self._code not in ("", message.body.code):
+            return message
+        if self._sandbox.admits(message.body):
+            return None
         # The agent assumes that this process has the code.
-        message["codes"] = self._context.codes | message["codes"]
-        return False
+        return message.model_copy(update={"codes": self._context.codes | message.codes})
 
-    def _run(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, message: Run) -> Answer:
         answer = self._answer(message)
         # User code may have turned the preemption into a result or another error.
-        return {"is": "preempted"} if self._context.has_raised else answer
+        return Preempted() if self._context.has_raised else answer
 
     def _failure_of(self, error: BaseException) -> Failure:
         roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
@@ -217,58 +246,59 @@ class Child:
             return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
         return failure
 
-    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._context.begin(message["asked"], message.get("ranks"))
+    def _answer(self, message: Run) -> Answer:
+        self._context.begin(message.received_at, message.ranks)
         try:
             # Learn first: the agent assumes that the code is known, even if the rest fails.
-            self._context.learn(message["codes"])
-            _redirect(Path(message["log"]))
-            self._sandbox.enter(message["body"])
-            body = _BODY.validate_python(message["body"])
+            self._context.learn(message.codes)
+            _redirect(message.log)
+            self._sandbox.enter(message.body)
+            body = message.body
             is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
-            result = self._handler.handle(body, message["attempt"])
+            result = self._handler.handle(body, message.attempt)
             if is_counted:
                 result = result.model_copy(update={"peak_bytes": memory.peak_bytes()})
-            return {"is": "done", "result": result.model_dump(mode="json")}
+            return Done(result=result)
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")
             if not self._context.has_raised:
                 _print(text_of(error))
-            return {"is": "preempted"}
+            return Preempted()
         except BaseException as error:  # noqa: BLE001 - outermost frame: any exception of user code becomes a failure
             at, failure = time.monotonic(), self._failure_of(error)
             _print(failure.text)
-            said = {"is": "failed", "failure": failure.model_dump(mode="json")}
-            return said if self._context.ranks is None else said | {"at": at}
+            return Failed(failure=failure, failed_at=at)
         finally:
             _flush()
 
 
 def _task_processes(
-    channel: Channel, context: Context, make_handler: Callable[[Context], BaseHandler], sandbox: Sandbox
+    channel: Channel[ToChild],
+    context: Context,
+    make_handler: Callable[[Context], BaseHandler],
+    sandbox: Sandbox,
 ) -> TaskProcesses:
-    def run_one(parent: Channel, code: str) -> None:
+    def run_one(parent: Channel[ToTaskProcess], code: str) -> None:
         context.forked = time.monotonic()
         handler = make_handler(context)
-        while (message := parent.receive()) is not None and message["do"] == "preload":
-            handler.preload(_BODY.validate_python(message["body"]))
+        while isinstance(message := parent.receive(), Preload):
+            handler.preload(message.body)
         if message is None:
             return
         stacks.offer()
-        context.learn(message["codes"])
-        channel.put_back(message["unread"].encode())
+        context.learn(message.codes)
+        channel.put_back(message.unread.encode())
         Child(channel, context, handler, sandbox, code).serve_one(parent)
 
-    def prepare(message: dict[str, Any], depth: Depth) -> str:
-        context.learn(message["codes"])
-        _redirect(Path(message["log"]))
-        sandbox.enter(message["body"])
+    def prepare(message: Run, depth: Depth) -> str:
+        context.learn(message.codes)
+        _redirect(message.log)
+        sandbox.enter(message.body)
         if depth is Depth.NOTHING:
             return ""
         before = ForkHazards.now()
         with stacks.offered():
-            body = _BODY.validate_python(message["body"])
-            context.prepare(body, initialises=depth is Depth.INITIALISED)
+            context.prepare(message.body, initialises=depth is Depth.INITIALISED)
         return before.added()
 
     return TaskProcesses(channel, context, prepare, run_one)
@@ -339,7 +369,7 @@ def main() -> None:
     supervisor = Supervisor() if arguments.sandbox else None
 
     def work(unread: bytes) -> bytes:
-        channel = Channel(end, unread)
+        channel = Channel(end, TO_CHILD, unread)
         volumes = Volumes.from_environment(os.environ)
         memory_bytes = arguments.memory_bytes
         context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)

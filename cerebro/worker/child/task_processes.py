@@ -20,9 +20,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cerebro.runtime.isolation.forked import lasting_threads
 from cerebro.runtime.isolation.parent_death import end_with
@@ -30,6 +29,20 @@ from cerebro.runtime.isolation.process_exit import end_after, fork
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
 from cerebro.worker.child.forking import end_like
+from cerebro.worker.child.messages import (
+    FROM_TASK_PROCESS,
+    TO_TASK_PROCESS,
+    Depth,
+    FromTaskProcess,
+    NeedsOtherParent,
+    Preload,
+    Ready,
+    Run,
+    ServeAgent,
+    TaskFinished,
+    ToChild,
+    ToTaskProcess,
+)
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS, _PAUSE_S = 200, 0.01
@@ -40,14 +53,6 @@ _MOST_NAMED = 5
 _HARMLESS_FILES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/nvidia")
 _GPU_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
 """Open once the GPU driver is initialised; forks can't use the driver then."""
-
-
-class Depth(IntEnum):
-    """Share of the user's code that the parent runs; task processes run the rest."""
-
-    NOTHING = 0
-    IMPORTED = 1
-    INITIALISED = 2
 
 
 class ForkHazards(NamedTuple):
@@ -91,9 +96,9 @@ def has_children() -> bool:
     return True
 
 
-Prepare = Callable[[dict[str, Any], Depth], str]
-"""Run user code to a depth for the task of a message; return the reason not to fork, or an empty text."""
-RunOne = Callable[[Channel, str], None]
+Prepare = Callable[[Run, Depth], str]
+"""Run user code to a depth for a task; return the reason not to fork, or an empty text."""
+RunOne = Callable[[Channel[ToTaskProcess], str], None]
 """Run one task in a forked process. Takes the channel to the parent and the hash of the user code."""
 
 
@@ -104,7 +109,9 @@ class TaskProcesses:
         channel: to the agent. Only the running task process reads it.
     """
 
-    def __init__(self, channel: Channel, context: Context, prepare: Prepare, run_one: RunOne) -> None:
+    def __init__(
+        self, channel: Channel[ToChild], context: Context, prepare: Prepare, run_one: RunOne
+    ) -> None:
         self._channel, self._context = channel, context
         self._prepare, self._run_one = prepare, run_one
         self._code = ""
@@ -119,26 +126,26 @@ class TaskProcesses:
         Returns:
             Unread bytes for the next process, which has other user code or a lower `Depth`; empty when the agent left.
         """
-        self._channel.send({"is": "ready"})
-        while (message := self._channel.receive()) is not None and message["do"] != "run":
+        self._channel.send(Ready())
+        while (message := self._channel.receive()) is not None and not isinstance(message, Run):
             pass  # nothing to preload or release yet
         if message is None:
             return b""
-        depth = Depth(message.pop("depth", Depth.INITIALISED))
-        if (lower := self._prepared(message, depth)) < depth:
-            return self._channel.left(message | {"depth": int(lower)})
-        self._code = message["body"]["code"]
+        if (lower := self._prepared(message)) < message.depth:
+            return self._channel.take_unread(message.model_copy(update={"depth": lower}))
+        self._code = message.body.code
         be_subreaper()
         gc.collect()
         gc.freeze()  # garbage collection in a fork would copy all pages
-        unread = self._channel.left(message).decode()
+        unread = self._channel.take_unread(message).decode()
         running = self._fork()
         self._context.is_cold = False  # later tasks don't wait for imports
-        running.tell({"do": "go", "unread": unread, "codes": {}})
+        running.send(ServeAgent(unread=unread, codes={}))
         return self._follow(running)
 
-    def _prepared(self, message: dict[str, Any], depth: Depth) -> Depth:
+    def _prepared(self, message: Run) -> Depth:
         """Prepare user code; return the depth that this code allows."""
+        depth = message.depth
         try:
             reason = self._prepare(message, depth)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything; the task process reports it
@@ -148,24 +155,24 @@ class TaskProcesses:
 
     def _follow(self, running: _TaskProcess) -> bytes:
         while True:
-            said = running.said(self._ending)
-            if said is None:
+            message = running.receive(self._ending)
+            if message is None:
                 self._end_like(running)
-            elif isinstance(said, _TaskProcess):
-                self._ended(said, running)
-            elif said["is"] == "preload":
+            elif isinstance(message, _TaskProcess):
+                self._ended(message, running)
+            elif isinstance(message, Preload):
                 with suppress(OSError):  # a hint: the hand-over forks again
-                    self._next(running).tell({"do": "preload", "body": said["body"]})
-            elif said["is"] == "over":
-                running = self._hand_over(running, said)
+                    self._next(running).send(message)
+            elif isinstance(message, TaskFinished):
+                running = self._hand_over(running, message)
             else:
                 self._end_others()
                 running.reap()
                 _end_left(but=set())
-                return str(said.get("unread", "")).encode()
+                return message.unread.encode() if isinstance(message, NeedsOtherParent) else b""
 
-    def _hand_over(self, running: _TaskProcess, said: dict[str, Any]) -> _TaskProcess:
-        running.log = Path(said["log"])
+    def _hand_over(self, running: _TaskProcess, finished: TaskFinished) -> _TaskProcess:
+        running.log = finished.log
         try:
             following = self._next(running)
             self._ending.append(running)
@@ -175,10 +182,10 @@ class TaskProcesses:
                 self._ended(process)
             following = self._next()
         self._waiting = None
-        self._context.learn(said["codes"])
-        if said["is_first_to_end"] and running in self._ending:
+        self._context.learn(finished.codes)
+        if finished.must_exit_first and running in self._ending:
             self._ended(running, following)
-        following.tell({"do": "go", "unread": said["unread"], "codes": said["codes"]})
+        following.send(ServeAgent(unread=finished.unread, codes=finished.codes))
         return following
 
     def _ended(self, process: _TaskProcess, *running: _TaskProcess) -> None:
@@ -213,7 +220,9 @@ class TaskProcesses:
 class _TaskProcess:
     """A forked process, as its parent sees it."""
 
-    def __init__(self, work: Callable[[Channel], None], others: tuple[_TaskProcess, ...]) -> None:
+    def __init__(
+        self, work: Callable[[Channel[ToTaskProcess]], None], others: tuple[_TaskProcess, ...]
+    ) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         self.pid = fork()
@@ -225,7 +234,7 @@ class _TaskProcess:
                 ours.close()
                 for other in others:
                     other.let_go()
-                work(Channel(theirs))
+                work(Channel(theirs, TO_TASK_PROCESS))
 
             end_after(run)
         theirs.close()
@@ -235,15 +244,15 @@ class _TaskProcess:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             raise
-        self.channel = Channel(ours)
+        self.channel: Channel[FromTaskProcess] = Channel(ours, FROM_TASK_PROCESS)
         self.log: Path | None = None
         """Log of its ended task."""
 
-    def tell(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # it died; `said` notices
+    def send(self, message: ToTaskProcess) -> None:
+        with suppress(OSError):  # it died; `receive` notices
             self.channel.send(message)
 
-    def said(self, ending: Sequence[_TaskProcess]) -> dict[str, Any] | _TaskProcess | None:
+    def receive(self, ending: Sequence[_TaskProcess]) -> FromTaskProcess | _TaskProcess | None:
         """Wait for its next message, or for the exit of another process.
 
         Returns:
@@ -262,8 +271,7 @@ class _TaskProcess:
                     return None
                 if message is None and (ended := [other for other in ending if other.end in ready]):
                     return ended[0]
-            # User code may write to this socket by accident.
-            if message is not None and _is_understood(message):
+            if message is not None:
                 return message
 
     def reap(self) -> int:
@@ -280,16 +288,6 @@ class _TaskProcess:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.reap()
-
-
-def _is_understood(message: dict[str, Any]) -> bool:
-    needed = {
-        "preload": ("body",),
-        "over": ("unread", "log", "codes", "is_first_to_end"),
-        "other": ("unread",),
-        "end": (),
-    }.get(str(message.get("is")))
-    return needed is not None and all(name in message for name in needed)
 
 
 def be_subreaper() -> None:

@@ -17,7 +17,7 @@ class Handler(BaseHandler):
         channel, leave = int(sys.argv[sys.argv.index("--channel") + 1]), os._exit
 
         def say_and_leave(status: int) -> None:
-            os.write(channel, b'\n{"is": "ended"}\n')
+            os.write(channel, b'\n{"type": "Ended"}\n')
             leave(status)
 
         os._exit = say_and_leave  # type: ignore[assignment]

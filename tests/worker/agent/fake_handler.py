@@ -115,7 +115,11 @@ HOSTILE: dict[str, Callable[[], None]] = {
     "replaced": _replaced,
     "text": lambda: _babble([b"hello\n", b"half a line"]),
     "json": lambda: _babble(
-        [b'[1]\n7\n{"is": "done"}\n{"is": "progress", "rows": "x"}\n{"no": 1}\n' + b"[" * 9999 + b"\n"]
+        [
+            b'[1]\n7\n{"type": "Done"}\n{"type": "Progress", "rows": "x"}\n{"no": 1}\n{"type": "No"}\n'
+            + b"[" * 9999
+            + b"\n"
+        ]
     ),
     "binary": lambda: _babble([bytes(range(256)) * 64]),
     "long": lambda: _babble([b"z" * (100 << 20)]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,25 +13,26 @@ from hypothesis import strategies as st
 
 from cerebro.worker.child import channel as channels
 from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.messages import FROM_CHILD, FromChild, Ready, Rendezvous, encode
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Channel, socket.socket]]:
+def pair() -> Iterator[tuple[Channel[FromChild], socket.socket]]:
     """One end as a channel, the other as the bare socket."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Channel(ours), theirs
+        yield Channel(ours, FROM_CHILD), theirs
 
 
-def test_a_message_that_arrives_in_pieces_is_not_lost(pair: tuple[Channel, socket.socket]) -> None:
+def test_a_message_that_arrives_in_pieces_is_not_lost(pair: tuple[Channel[FromChild], socket.socket]) -> None:
     """Until its end is there nothing is pending, and the channel is not taken for closed."""
     channel, other = pair
-    line = json.dumps({"is": "done"}).encode() + b"\n"
+    line = encode(Ready()) + b"\n"
     other.sendall(line[:5])
     assert channel.pending() is None
     assert not channel.is_closed
     other.sendall(line[5:])
-    assert channel.pending() == {"is": "done"}
+    assert channel.pending() == Ready()
 
 
 # --- what is no message ------------------------------------------------------------------------------
@@ -46,7 +46,8 @@ NOISE = [
     b"7\n",
     b"\xff\x00\n",
     b"[" * 5000 + b"\n",
-    b'{"is"',
+    b'{"type": "Ready"',
+    b'{"type": "Rendezvous"}\n',
 ]
 
 
@@ -55,26 +56,24 @@ def test_messages_arrive_through_any_noise(sent: list[bytes | int]) -> None:
     """In order, each once; noise is counted, and quoted in characters that can be shown."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        one, other = Channel(ours), Channel(theirs)
+        one, other = Channel(ours, FROM_CHILD), Channel(theirs, FROM_CHILD)
         for piece in sent:
             if isinstance(piece, int):
-                other.send({"number": piece})
+                other.send(Rendezvous(address=str(piece)))
             else:
                 theirs.sendall(piece)
-        other.send({"number": "last"})
+        other.send(Ready())
         found: list[object] = []
-        while (message := one.receive()) != {"number": "last"}:
+        while (message := one.receive()) != Ready():
             assert message is not None
             found.append(message)
-        assert [m for m in found if m in [{"number": n} for n in range(10)]] == [
-            {"number": piece} for piece in sent if isinstance(piece, int)
-        ]
-        one.stray.encode()
-        assert len(one.stray) <= 100
+        assert found == [Rendezvous(address=str(piece)) for piece in sent if isinstance(piece, int)]
+        one.last_refused.encode()
+        assert len(one.last_refused) <= 100
 
 
 def test_a_line_without_end_is_dropped_and_not_kept(
-    pair: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Channel[FromChild], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it is, little of it is held; what comes after it arrives."""
     channel, other = pair
@@ -83,7 +82,7 @@ def test_a_line_without_end_is_dropped_and_not_kept(
     def talk() -> None:
         for _ in range(300):
             other.sendall(b"z" * (1 << 16))
-        Channel(other).send({"is": "done"})
+        Channel(other, FROM_CHILD).send(Ready())
 
     sender = threading.Thread(target=talk)
     sender.start()
@@ -91,14 +90,16 @@ def test_a_line_without_end_is_dropped_and_not_kept(
     while (message := channel.pending()) is None:
         held.append(sum(map(len, channel._parts)))
     sender.join()
-    assert message == {"is": "done"}
+    assert message == Ready()
     assert max(held) <= 1 << 20
-    assert (channel.strays, channel.stray[:3]) == (1, "zzz")
+    assert (channel.num_refused, channel.last_refused[:3]) == (1, "zzz")
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, socket.socket]) -> None:
+def test_a_flood_leaves_the_reader_time_for_other_things(
+    pair: tuple[Channel[FromChild], socket.socket],
+) -> None:
     """One look reads a bounded part of what is there."""
     channel, other = pair
     ended = threading.Event()
@@ -125,17 +126,17 @@ def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, so
 )
 def test_another_reader_goes_on_where_the_first_one_stopped(texts: list[str], read: int, half: int) -> None:
     """With the message that the first one leaves to it, those behind, and what has come of one that is on its way."""
-    messages = [{"text": text} for text in texts]
-    stream = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    messages = [Rendezvous(address=text) for text in texts]
+    stream = b"".join(encode(message) + b"\n" for message in messages)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         cut = max(0, len(stream) - half)
-        first, read = Channel(ours), min(read, stream[:cut].count(b"\n") - 1)
+        first, read = Channel(ours, FROM_CHILD), min(read, stream[:cut].count(b"\n") - 1)
         theirs.sendall(stream[:cut])
         seen = [first.pending() for _ in range(read)]
         last = first.pending()
-        left = b"" if last is None else first.left(last)
-        second = Channel(ours, left)
+        left = b"" if last is None else first.take_unread(last)
+        second = Channel(ours, FROM_CHILD, left)
         theirs.sendall(stream[cut:])
         theirs.shutdown(socket.SHUT_WR)
         while (message := second.receive()) is not None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.contract.base import Contract
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import task_loop
 from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.messages import Done, Failed, Protocol, Ranks, Ready, Run
 from cerebro.worker.child.rank_page import PAGE, RankPage
 from tests.trial_runner.sub_epochs import task_of
 from tests.waiting import HANG_S
@@ -22,9 +24,16 @@ from tests.worker.agent import ending_handler
 
 pytestmark = pytest.mark.processes
 
+
+class Ended(Contract):
+    """Sent by `ending_handler` as its process exits."""
+
+
+ENDING_CHILD = Protocol[Ready | Done | Failed | Ended](Ready, Done, Failed, Ended)
+
 ORPHANED = """
 import os, signal, time
-from cerebro.worker.agent import forking
+from cerebro.worker.child import forking
 
 fork, own = os.fork, os.getpid()
 
@@ -49,7 +58,7 @@ def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("has_failed", "ranks", "expected"),
-    [(False, 1, ["ended", "done"]), (True, 1, ["ended", "failed"]), (False, 2, ["ended", "done"])],
+    [(False, 1, ["Ended", "Done"]), (True, 1, ["Ended", "Failed"]), (False, 2, ["Ended", "Done"])],
 )
 def test_what_was_measured_is_told_when_its_process_has_ended(
     has_failed: bool, ranks: int, expected: list[str], tmp_path: Path
@@ -60,7 +69,7 @@ def test_what_was_measured_is_told_when_its_process_has_ended(
 
 def test_a_rank_tells_of_its_failure_before_it_ends(tmp_path: Path) -> None:
     """The others, which lose it then, do not tell of that first."""
-    assert _said(tmp_path, has_failed=True, ranks=2) == ["failed", "ended"]
+    assert _said(tmp_path, has_failed=True, ranks=2) == ["Failed", "Ended"]
 
 
 def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
@@ -68,11 +77,18 @@ def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
     volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
     hyperparams = {"batch_size": 8} | ({"fails": 1} if has_failed else {})
     body = task_of(SINGLE, 8).model_copy(update={"hyperparams": hyperparams})
-    message = {"do": "run", "body": body.model_dump(mode="json"), "attempt": 1, "codes": {}}
-    message |= {"log": str(folder / "log"), "asked": time.monotonic()}
+    rank_group = None
     if ranks > 1:
         RankPage.make(folder / PAGE, ranks)
-        message |= {"ranks": {"rank": 0, "size": ranks, "folder": str(folder)}}
+        rank_group = Ranks(rank=0, size=ranks, folder=folder)
+    run = Run(
+        body=body,
+        attempt=1,
+        codes={},
+        log=folder / "log",
+        received_at=time.monotonic(),
+        ranks=rank_group,
+    )
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", task_loop.__name__, "--channel", str(theirs.fileno())]
     command += ["--handler", ending_handler.__name__, "--cores", "1"]
@@ -83,10 +99,10 @@ def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
         ) as process,
     ):
         theirs.close()
-        channel = Channel(ours)
-        channel.send(message)
+        channel = Channel(ours, ENDING_CHILD)
+        channel.send(run)
         said: list[str] = []
         while len(said) < 2 and (found := channel.receive()) is not None:
-            said += [found["is"]] if found["is"] != "ready" else []
+            said += [type(found).__name__] if not isinstance(found, Ready) else []
         process.kill()
     return said

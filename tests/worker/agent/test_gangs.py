@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import Failure, FailureKind, Gang, InboxItem, Member
+from cerebro.contract.tasks import FailureKind, Gang, InboxItem, Member
 from cerebro.errors import ClusterError
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError
 from cerebro.worker.agent.gangs.member import decline
 from cerebro.worker.agent.gangs.remote import RemoteRank
+from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.messages import TO_MEMBER, Failed, Ready, Rendezvous
 from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.waiting import HANG_S
 
@@ -61,14 +63,14 @@ def test_what_is_said_before_a_worker_comes_reaches_it(
     """Whether it comes before the one that leads knows of the attempt, or after it has begun to speak."""
     if not comes_first:
         endpoint.expect(ATTEMPT, {1: rank})
-        rank.tell({"do": "meet", "at": "here"})
+        rank.send(Rendezvous(address="here"))
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
         if comes_first:
             endpoint.expect(ATTEMPT, {1: rank})
-            rank.tell({"do": "meet", "at": "here"})
-        assert b'"meet"' in heard(end)
-        end.sendall(b'\n{"is": "ready"}\n')
-        assert rank.channel.receive() == {"is": "ready"}
+            rank.send(Rendezvous(address="here"))
+        assert b'"Rendezvous"' in heard(end)
+        Channel(end, TO_MEMBER).send(Ready())
+        assert rank.channel.receive() == Ready()
     assert rank.channel.receive() is None
     assert rank.reap().kind is FailureKind.MEMBER_LOST
 
@@ -89,9 +91,9 @@ def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank:
         pass  # what it had not read was thrown away
     finally:
         stranger.close()
-    rank.tell({"do": "run"})
+    rank.send(Rendezvous(address="here"))
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
-        assert b'"run"' in heard(end)
+        assert b'"Rendezvous"' in heard(end)
 
 
 def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -> None:
@@ -174,8 +176,8 @@ def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint
     thread = threading.Thread(target=decline, args=(item, endpoint, "SIGTERM: worker-1 was asked to end"))
     thread.start()
     message = rank.channel.receive()
-    assert message is not None
-    failure = Failure.model_validate(message["failure"])
+    assert isinstance(message, Failed)
+    failure = message.failure
     assert (failure.kind, failure.message) == (FailureKind.PREEMPTED, "SIGTERM: worker-1 was asked to end")
     rank.kill()
     thread.join(HANG_S)

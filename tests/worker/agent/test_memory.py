@@ -8,19 +8,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup, own_group
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.processes import process
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.child.messages import Failed
 from tests.control_groups import run_in
+from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents, is_running
 from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
@@ -64,29 +65,6 @@ def test_version_1(tmp_path: Path, membership: Path) -> None:
     assert (group.kills(), group.limit_bytes()) == (4, 1 << 30)
     group.limit.write_text("9223372036854771712\n")
     assert group.limit_bytes() is None
-
-
-def train_task(do: str) -> dict[str, Any]:
-    """A sub-epoch of the handler that stands for user code."""
-    told = {
-        "experiment": "one",
-        "run": "fit-1",
-        "model": "m00",
-        "dataset": "d",
-        "seed": 0,
-        "hang_timeout_s": 9.0,
-    }
-    sub_epoch = {
-        "key": "fit-1/train/m00/e1/p0",
-        "epoch": 1,
-        "partition": 0,
-        "sub_epoch": 0,
-        "checkpoint": None,
-    }
-    body = TrainTask.model_validate(
-        {**told, **sub_epoch, "code": "0" * 64, "hyperparams": {"do": do, "file": "-"}}
-    )
-    return body.model_dump(mode="json")
 
 
 class Started:
@@ -156,15 +134,16 @@ def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Starte
     other = started.made(1)
     ranks = ChildGroup([started.child, other], started.files / "ranks")
     try:
-        ranks.run({"code": "c"}, 1, {}, started.files / "log", asked=0.0)
-        message = {"is": "failed", "failure": LOST.model_dump(mode="json"), "at": 0.0}
-        assert ranks.channel._take(0, message) is None
+        ranks.run(
+            sub_epoch_body("fit-1/train/m00/e1/p0", None), 1, {}, started.files / "log", received_at=0.0
+        )
+        assert ranks.channel._take(0, Failed(failure=LOST, failed_at=0.0)) is None
         os.killpg(other.pid, 9)
         write(started.files, v2(3))
-        said = None
-        while said is None or said["is"] != "failed":
-            said = ranks.channel.pending()
-        failure = Failure.model_validate(said["failure"])
+        answer = None
+        while not isinstance(answer, Failed):
+            answer = ranks.channel.pending()
+        failure = answer.failure
         assert (failure.kind, failure.place, failure.rank) == (FailureKind.OUT_OF_MEMORY, "host", 1)
         assert failure.message.startswith("rank 1 of 2 (device 1): killed by the kernel for lack of memory")
         assert not ranks.is_alive()

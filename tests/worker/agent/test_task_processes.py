@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,17 @@ import pytest
 from cerebro.worker.child import task_processes
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import (
+    AgentGone,
+    FromTaskProcess,
+    Preload,
+    ServeAgent,
+    TaskFinished,
+    ToChild,
+    ToTaskProcess,
+)
 from cerebro.worker.child.task_processes import TaskProcesses, _TaskProcess
+from tests.kvs_api.occupancy_contract import sub_epoch_body
 
 FULL = BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -19,17 +30,18 @@ FULL = BlockingIOError(11, "Resource temporarily unavailable")
 class Process:
     """Fake process: sends the given messages and records the calls."""
 
-    def __init__(self, name: str, notes: list[Any], *said: dict[str, Any]) -> None:
+    def __init__(self, name: str, notes: list[Any], *messages: FromTaskProcess) -> None:
         self.pid, self.log = 0, None
-        self._name, self._notes, self._said = name, notes, iter(said)
+        self._name, self._notes, self._messages = name, notes, iter(messages)
 
-    def said(self, ending: object) -> dict[str, Any]:
+    def receive(self, ending: object) -> FromTaskProcess:
         """See `_TaskProcess`."""
-        return next(self._said)
+        return next(self._messages)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: ToTaskProcess) -> None:
         """See `_TaskProcess`."""
-        self._notes.append((self._name, message["do"], message.get("unread")))
+        assert isinstance(message, ServeAgent)
+        self._notes.append((self._name, message.unread))
 
     def reap(self) -> int:
         """See `_TaskProcess`."""
@@ -50,14 +62,15 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("is_first_to_end", [False, True])
+@pytest.mark.parametrize("must_exit_first", [False, True])
 def test_a_refused_fork_costs_no_task(
-    notes: list[Any], monkeypatch: pytest.MonkeyPatch, *, is_first_to_end: bool
+    notes: list[Any], monkeypatch: pytest.MonkeyPatch, *, must_exit_first: bool
 ) -> None:
     """A preload is a hint. Reaping the finished process makes room, and the next process gets the result."""
-    over = {"is": "over", "unread": "result", "log": "log", "codes": {}, "is_first_to_end": is_first_to_end}
-    running = Process("first", notes, {"is": "preload", "body": {}}, over)
-    following = Process("second", notes, {"is": "end"})
+    finished = TaskFinished(unread="result", log=Path("log"), codes={}, must_exit_first=must_exit_first)
+    preload = Preload(body=sub_epoch_body("fit-1/train/m00/e1/p0", None))
+    running = Process("first", notes, preload, finished)
+    following = Process("second", notes, AgentGone())
     answers: Iterator[Any] = iter([FULL, FULL, following])
 
     def fork(*others: object) -> Any:
@@ -67,10 +80,12 @@ def test_a_refused_fork_costs_no_task(
             raise FULL
         return answer
 
-    parent = TaskProcesses(cast(Channel, None), cast(Context, Knows()), lambda *_: "", lambda *_: None)
+    parent = TaskProcesses(
+        cast(Channel[ToChild], None), cast(Context, Knows()), lambda *_: "", lambda *_: None
+    )
     monkeypatch.setattr(parent, "_fork", fork)
     assert parent._follow(cast(_TaskProcess, running)) == b""
-    steps = ["refused", "refused", ("first", "reaped"), "forked", ("second", "go", "result")]
+    steps = ["refused", "refused", ("first", "reaped"), "forked", ("second", "result")]
     assert notes == [*steps, ("second", "reaped")]
 
 

@@ -20,6 +20,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.usercode.encoding import encode
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import TO_CHILD
 from controller.preparation.partition import shares
 from model_hopper.handler import Handler
 from tests.data.rows import SOURCE
@@ -80,7 +81,7 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None
         memory_bytes: of its device, which is a share of cores.
     """
     ours, theirs = socket.socketpair()
-    context = Context(Channel(theirs), volumes, cores=1, memory_bytes=memory_bytes)
+    context = Context(Channel(theirs, TO_CHILD), volumes, cores=1, memory_bytes=memory_bytes)
     context.learn({SHA: encode(spec).encoded})
     with ours, theirs:
         made = Handler(context)

@@ -220,17 +220,18 @@ import json, sys
 from pathlib import Path
 import torch
 from cerebro.worker.child.channel import Channel
-from cerebro.worker.training import checkpoint, reading_together
+from cerebro.worker.child.messages import FROM_CHILD, TO_CHILD, Ready
+from cerebro.worker.training.checkpoints import checkpoint, joint_read
 import socket
 {PATCHED}
 state = {{"models": [{{"w": torch.arange(4.0)}}], "checkpoint": {{"step": 3}}}}
 reference = checkpoint.save(Path(sys.argv[1]), "one.pt", state)
 read = checkpoint.load(Path(sys.argv[1]), reference, "cpu")
 assert read["models"][0]["w"].tolist() == [0.0, 1.0, 2.0, 3.0], read
-assert reading_together._load is not torch.load
-ours, theirs = map(Channel, socket.socketpair())
-ours.send({{"is": "done"}})
-assert theirs.receive() == {{"is": "done"}}
+assert joint_read._load is not torch.load
+ours, theirs = socket.socketpair()
+Channel(ours, TO_CHILD).send(Ready())
+assert Channel(theirs, FROM_CHILD).receive() == Ready()
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -30,6 +30,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import TO_CHILD
 from cerebro.worker.training.checkpoints import verified_file
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from model_hopper import handler
@@ -120,7 +121,7 @@ class Worker:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
         write_partition(self.volumes.partition("d", "train", 0), [6])
         self.ends = socket.socketpair()
-        context = Context(Channel(self.ends[0]), self.volumes, 1)
+        context = Context(Channel(self.ends[0], TO_CHILD), self.volumes, 1)
         self.spec = Spec()
         context._specs[SHA, (), None] = self.spec
         self.handler = Handler(context)

@@ -19,6 +19,7 @@ from cerebro.spec import Checkpoint, DataLoader
 from cerebro.usercode.encoding import encode
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
+from cerebro.worker.child.messages import FROM_CHILD, TO_CHILD, Preempt, Saved
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, Linear, learn_from, volumes_in, write_split
@@ -53,9 +54,9 @@ class Worker:
     """A handler, its agent's end of the channel, and what is to happen at which batch."""
 
     def __init__(self, volumes: Volumes, agent: socket.socket, child: socket.socket, cores: int) -> None:
-        self.channel = Channel(agent)
+        self.channel = Channel(agent, FROM_CHILD)
         self.at: dict[int, Callable[[], None]] = {}
-        context = Context(Channel(child), volumes, cores)
+        context = Context(Channel(child, TO_CHILD), volumes, cores)
         context.learn({SHA: encode(Momentum()).encoded})
         listen = context.listen
 
@@ -70,15 +71,15 @@ class Worker:
 
     def end_at(self, batch: int, left_s: float) -> None:
         """The agent asks the task to end, before this batch."""
-        message = {"do": "end", "why": "a test", "left_s": left_s}
+        message = Preempt(reason="a test", grace_s=left_s)
         self.at[batch - self.batch - 1] = lambda: self.channel.send(message)
 
     def saved(self) -> list[Savepoint]:
         """What the child said that it saved."""
         found = []
         while (message := self.channel.pending()) is not None:
-            if message["is"] == "saved":
-                found.append(Savepoint.model_validate(message["savepoint"]))
+            if isinstance(message, Saved):
+                found.append(message.savepoint)
         return found
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from cerebro.contract.base import Contract
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TrainTask
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
@@ -21,12 +21,26 @@ from cerebro.worker.agent.lease import name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.process import ChildProcess
 from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.messages import (
+    TO_MEMBER,
+    Done,
+    Failed,
+    FromChild,
+    Preempted,
+    Progress,
+    RankPosition,
+    Ranks,
+    Ready,
+    Rendezvous,
+    Saved,
+    StartRank,
+    ToMember,
+    WorkerLeaves,
+)
 from cerebro.worker.child.rank_page import PAGE, RankPage
 
 log = logging.getLogger(__name__)
 
-_TOLD = frozenset({"ready", "done", "failed", "preempted"})
-"""Messages of ranks other than rank 0."""
 _NOTE_S = 1.0
 """Seconds between two progress notes."""
 
@@ -74,13 +88,13 @@ class MemberRun:
         self._ranks = body.gang.ranks_of(item.member)
         self._endpoint, self._log_path = endpoint, log_path
         self._mailbox, self._drain, self._is_lost = mailbox, drain, is_lost
-        self._lines: list[Channel] = []
+        self._lines: list[Channel[ToMember]] = []
         """Connections to the leader, by local rank."""
         self._prepared = Prepared(children=(), codes={}, folder=Path())
         self._page: RankPage | None = None
         self._is_running: set[int] = set()
         """Local ranks that have started and not ended."""
-        self._has_told_leaving = False
+        self._has_announced_leaving = False
 
     def follow(self, prepare: Callable[[], Prepared | Failure]) -> bool:
         """Take part until the leader has committed the attempt or is gone.
@@ -93,7 +107,7 @@ class MemberRun:
                 for rank in self._ranks:
                     end = self._endpoint.connect(self._address, name_of(self._item), rank)
                     stack.enter_context(end)
-                    self._lines.append(Channel(end))
+                    self._lines.append(Channel(end, TO_MEMBER))
             except (OSError, HandshakeError) as error:
                 log.warning("%s: the worker that leads cannot be reached: %s", self._item.task, error)
                 return True  # the leader notices the missing ranks
@@ -137,39 +151,44 @@ class MemberRun:
     def _is_over(self) -> bool:
         if self._is_lost() or self._drain.is_superseded or any(line.is_closed for line in self._lines):
             return True
-        if self._drain.is_asked and not self._has_told_leaving:
-            self._has_told_leaving = True
-            self._say(0, {"is": "leaving", "why": self._drain.why, "left_s": self._drain.left_s})
+        if self._drain.is_asked and not self._has_announced_leaving:
+            self._has_announced_leaving = True
+            self._send(0, WorkerLeaves(reason=self._drain.why, grace_s=self._drain.left_s))
         return self._drain.is_asked and self._drain.left_s <= 0
 
     def _hear_leader(self, number: int) -> bool:
         line, child = self._lines[number], self._prepared.children[number]
         while (message := line.pending()) is not None:
-            if message.get("do") == "run":
-                self._begin(number, message["ranks"])
+            if isinstance(message, StartRank):
+                self._begin(number, message.ranks)
             else:
-                with suppress(OSError):  # it has ended, as its descriptor shows
-                    child.channel.send(message)
+                child.send(message)
         return not line.is_closed
 
-    def _begin(self, number: int, ranks: dict[str, Any]) -> None:
+    def _begin(self, number: int, ranks: Ranks) -> None:
         if self._page is None:
-            RankPage.make(self._prepared.folder / PAGE, int(ranks["size"]))
-            self._page = RankPage(self._prepared.folder / PAGE, int(ranks["size"]))
-        own = {**ranks, "folder": str(self._prepared.folder), "address": self._endpoint.host}
-        path = self._log_path.with_suffix(f".rank{ranks['rank']}.log")
+            RankPage.make(self._prepared.folder / PAGE, ranks.size)
+            self._page = RankPage(self._prepared.folder / PAGE, ranks.size)
+        local_ranks = ranks.model_copy(
+            update={"folder": self._prepared.folder, "address": self._endpoint.host}
+        )
+        path = self._log_path.with_suffix(f".rank{ranks.rank}.log")
         child = self._prepared.children[number]
         if not child.is_alive():
             self._fail(number, child.reap())
             return
         self._is_running.add(number)
-        body = self._body.model_dump(mode="json")
-        with suppress(OSError):  # as above
-            self._prepared.children[number].run(
-                body, self._item.attempt, dict(self._prepared.codes), path, asked=time.monotonic(), ranks=own
+        with suppress(OSError):  # it has ended, as its descriptor shows
+            child.run(
+                self._body,
+                self._item.attempt,
+                dict(self._prepared.codes),
+                path,
+                received_at=time.monotonic(),
+                ranks=local_ranks,
             )
-        if self._prepared.children[number].is_ready:
-            self._say(number, {"is": "ready"})
+        if child.is_ready:
+            self._send(number, Ready())
 
     def _hear_child(self, number: int) -> bool:
         child = self._prepared.children[number]
@@ -177,23 +196,20 @@ class MemberRun:
             self._take(number, message)
         return not child.channel.is_closed
 
-    def _take(self, number: int, message: dict[str, Any]) -> None:
-        child, what = self._prepared.children[number], message.get("is")
-        if what == "ready":
-            child.is_ready = True
-        if what not in _TOLD:
-            child.channel.drop(message)
-            return
-        if what == "failed":
-            try:
-                failure = child.explained(Failure.model_validate(message["failure"]))
-            except (LookupError, ValueError):
-                child.channel.drop(message)
+    def _take(self, number: int, message: FromChild) -> None:
+        child = self._prepared.children[number]
+        match message:
+            case Ready():
+                child.is_ready = True
+            case Done() | Preempted():
+                self._is_running.discard(number)
+            case Failed():
+                self._is_running.discard(number)
+                message = message.model_copy(update={"failure": child.explained(message.failure)})
+            case Progress() | Saved() | Rendezvous():  # only rank 0, on the leading worker, sends them
+                child.channel.refuse(message)
                 return
-            message = {**message, "failure": failure.model_dump(mode="json")}
-        if what != "ready":
-            self._is_running.discard(number)
-        self._say(number, message)
+        self._send(number, message)
 
     def _hear_end(self, number: int) -> bool:
         child = self._prepared.children[number]
@@ -210,12 +226,12 @@ class MemberRun:
             return
         batches, operations = self._page.batches(), self._page.operations()
         for number, rank in enumerate(self._ranks):
-            self._say(number, {"is": "at", "batch": batches[rank], "operations": operations[rank]})
+            self._send(number, RankPosition(batch=batches[rank], operations=operations[rank]))
 
     def _fail(self, number: int, failure: Failure) -> None:
-        self._say(number, {"is": "failed", "failure": failure.model_dump(mode="json"), "at": 0.0})
+        self._send(number, Failed(failure=failure, failed_at=0.0))
 
-    def _say(self, number: int, message: dict[str, Any]) -> None:
+    def _send(self, number: int, message: Contract) -> None:
         with suppress(OSError):  # the reader notices a closed connection
             self._lines[number].send(message)
 
@@ -234,7 +250,7 @@ def decline(item: InboxItem, endpoint: GangEndpoint, why: str) -> None:
         suppress(OSError, HandshakeError),
         endpoint.connect(item.body.gang.address, name_of(item), rank) as end,
     ):
-        Channel(end).send({"is": "failed", "failure": failure.model_dump(mode="json"), "at": 0.0})
+        Channel(end, TO_MEMBER).send(Failed(failure=failure, failed_at=0.0))
         end.shutdown(socket.SHUT_WR)
         end.settimeout(JOIN_S)
         end.recv(1)  # until the other one has heard it

@@ -10,13 +10,13 @@ import queue
 import selectors
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.base import Contract
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.worker.child.channel import Channel
+from cerebro.worker.child.messages import FROM_MEMBER, FromMember, Ranks, StartRank
 
 JOIN_S = 60.0
 """Seconds for the other worker to connect. Its devices were idle when it was asked."""
@@ -40,7 +40,7 @@ class RemoteRank:
         self.is_resting, self.tasks, self.code = False, 0, ""
         self.batch = self.operations = 0
         ours, self._theirs = socket.socketpair()
-        self.channel = Channel(ours)
+        self.channel: Channel[FromMember] = Channel(ours, FROM_MEMBER)
         self.end = os.eventfd(0)
         """Never readable: losing the worker closes the channel."""
         self._has_come = self._is_over = False
@@ -58,19 +58,20 @@ class RemoteRank:
 
     def run(
         self,
-        body: Any,
+        body: TaskBody,
         attempt: int,
         codes: dict[str, str],
         log: Path,
         *,
-        asked: float,
-        ranks: Mapping[str, Any] | None = None,
+        received_at: float,
+        ranks: Ranks | None = None,
     ) -> None:
         """Start the rank; see `ChildProcess.run`. Its worker fetches task and code from the store."""
         self.tasks += 1
-        self.channel.send({"do": "run", "ranks": dict(ranks or {})})
+        assert ranks is not None
+        self.channel.send(StartRank(ranks=ranks))
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: Contract) -> None:
         """Send a message if it is connected."""
         with suppress(OSError):
             self.channel.send(message)
@@ -93,11 +94,9 @@ class RemoteRank:
 
     def reap(self) -> Failure:
         """Explain why the rank is unreachable."""
-        said = (
-            "its worker is gone" if self._has_come else f"its worker did not come within {self._join_s:g} s"
-        )
         self.kill()
-        return Failure(kind=FailureKind.MEMBER_LOST, message=said)
+        reason = "is gone" if self._has_come else f"did not come within {self._join_s:g} s"
+        return Failure(kind=FailureKind.MEMBER_LOST, message=f"its worker {reason}")
 
     def end_processes(self) -> None:
         """Do nothing: its worker ends them when the connection closes."""

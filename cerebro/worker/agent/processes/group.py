@@ -13,16 +13,17 @@ from __future__ import annotations
 import select
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.agent.gangs.remote import RemoteRank
-from cerebro.worker.agent.processes.group_channel import GroupChannel, Message, Rank
+from cerebro.worker.agent.processes.group_channel import GroupChannel, Rank
 from cerebro.worker.agent.processes.process import ChildProcess
 from cerebro.worker.child import stacks
+from cerebro.worker.child.messages import Answer, Done, Failed, Preempted, Ranks
 from cerebro.worker.child.rank_page import PAGE, RankPage
 from cerebro.worker.health.root_cause import RankEnd, decisive, is_lost_peer, who_is_behind
 
@@ -78,7 +79,9 @@ class ChildGroup:
         """True if all ranks have this user code."""
         return all(child.knows(codes) for child in self.children)
 
-    def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
+    def run(
+        self, body: TaskBody, attempt: int, codes: dict[str, str], log: Path, *, received_at: float
+    ) -> None:
         """Send all ranks a task; see `ChildProcess.run`. Each rank has its own log.
 
         Raises:
@@ -88,19 +91,18 @@ class ChildGroup:
         self.is_ready = all(child.is_ready for child in self.children)
         folder = self._rendezvous_folder()
         for rank, child in enumerate(self.children):
-            own_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
-            place = {"rank": rank, "size": len(self.children), "folder": str(folder)}
-            place |= {"address": self._address} if self._address else {}
-            child.run(body, attempt, codes, own_log, asked=asked, ranks=place)
+            rank_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
+            ranks = Ranks(rank=rank, size=len(self.children), folder=folder, address=self._address)
+            child.run(body, attempt, codes, rank_log, received_at=received_at, ranks=ranks)
 
-    def preload(self, body: Any) -> None:
+    def preload(self, body: TaskBody) -> None:
         """Announce the next task: rank 0 verifies its checkpoint for all."""
         self._first.preload(body)
 
-    def ask_to_end(self, why: str, *, left_s: float) -> None:
+    def preempt(self, reason: str, *, grace_s: float) -> None:
         """Ask rank 0, which makes all ranks leave at the same batch."""
         self.channel.may_leave = True
-        self._first.ask_to_end(why, left_s=left_s)
+        self._first.preempt(reason, grace_s=grace_s)
 
     def is_alive(self) -> bool:
         """True if all ranks run."""
@@ -196,24 +198,21 @@ class ChildGroup:
 
     # --- the end of an attempt -------------------------------------------------------------------
 
-    def _conclusion(self) -> Message:
+    def _conclusion(self) -> Answer:
         answers, ends = self.channel.answers, self.channel.ends
         if not ends:
             results = [answer for answer in answers.values() if answer is not None]
             if len(results) < len(self.children):
-                return self._left()
-            return {"is": "done", "result": self._result(answers[0], results).model_dump(mode="json")}
+                return Preempted()
+            return Done(result=self._result(answers[0], results))
         failure = self._failure()
         if not self.channel.is_over() or not all(map(_is_harmless, ends.values())):
             self.kill()
         # A draining worker of a gang may have exceeded its grace period.
         is_leaving = self.channel.leaving and failure.kind is not FailureKind.USER_ERROR
         if failure.kind is FailureKind.PREEMPTED or is_leaving:
-            return self._left()
-        return {"is": "failed", "failure": failure.model_dump(mode="json")}
-
-    def _left(self) -> Message:
-        return {"is": "preempted", "why": self.channel.leaving}
+            return Preempted()
+        return Failed(failure=failure, failed_at=time.monotonic())
 
     def _result(self, first: TaskResult | None, results: Sequence[TaskResult]) -> TaskResult:
         """Return rank 0's result with the memory of all ranks."""

@@ -9,19 +9,32 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
+from cerebro.contract.base import Contract
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.processes.process import ChildProcess
+from cerebro.worker.child.messages import (
+    Answer,
+    Done,
+    Failed,
+    FromChild,
+    FromMember,
+    Preempt,
+    Preempted,
+    Progress,
+    RankPosition,
+    Ready,
+    Rendezvous,
+    Saved,
+    WorkerLeaves,
+)
 from cerebro.worker.health.root_cause import RankEnd
 
 _SPEAK_S = 0.3
 """Seconds for other ranks to report after the first failure."""
 _LOST_S = 0.4
 """Extra seconds if only lost peers were reported: the root cause usually arrives in a moment."""
-
-Message = dict[str, Any]
 
 Rank = ChildProcess | RemoteRank
 """A process of this worker, or one of another worker of a gang."""
@@ -44,7 +57,7 @@ class GroupChannel:
 
     is_closed = False
 
-    def __init__(self, children: Sequence[Rank], conclude: Callable[[], Message]) -> None:
+    def __init__(self, children: Sequence[Rank], conclude: Callable[[], Answer]) -> None:
         self._children, self._conclude = children, conclude
         self._sources = select.epoll()
         for child in children:
@@ -68,22 +81,23 @@ class GroupChannel:
         return self._sources.fileno()
 
     @property
-    def strays(self) -> int:
-        """Number of lines that were not messages, from all ranks."""
-        return sum(child.channel.strays for child in self._children)
+    def num_refused(self) -> int:
+        """Number of received lines that are not messages, from all ranks."""
+        return sum(child.channel.num_refused for child in self._children)
 
     @property
-    def stray(self) -> str:
-        """One such line, for people."""
-        return next((child.channel.stray for child in self._children if child.channel.stray), "")
+    def last_refused(self) -> str:
+        """See `Channel.last_refused`, of the first rank with such a line."""
+        found = (child.channel.last_refused for child in self._children if child.channel.num_refused)
+        return next(found, "")
 
-    def drop(self, message: Message) -> None:
-        """Count a message that no receiver understood."""
-        self._children[0].channel.drop(message)
+    def refuse(self, message: Contract) -> None:
+        """See `Channel.refuse`. Only rank 0's messages leave this channel."""
+        self._children[0].channel.refuse(message)
 
-    def pending(self) -> Message | None:
+    def pending(self) -> FromChild | None:
         """Return the next merged message, or `None`."""
-        message = self._hear()
+        message: FromChild | None = self._hear()
         if message is None and not self._has_concluded and (self.ends or self.is_over()):
             self.await_others()
             self._has_concluded = True
@@ -105,69 +119,59 @@ class GroupChannel:
         """True if all ranks have reported their end."""
         return len(self.answers) + len(self.ends) == len(self._children)
 
-    def _hear(self) -> Message | None:
+    def _hear(self) -> FromChild | None:
         for rank, child in enumerate(self._children):
             # Check first: messages sent before it ended count.
             is_gone = not child.is_alive()
             while (message := child.channel.pending()) is not None:
-                try:
-                    told = self._take(rank, message)
-                except (LookupError, TypeError, ValueError):
-                    child.channel.drop(message)
-                    continue
-                if told is not None:
-                    return told
+                forwarded = self._take(rank, message)
+                if forwarded is not None:
+                    return forwarded
             if is_gone or child.channel.is_closed:
                 if not self._has_ended(rank):
                     self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=None)
                 self._forget(child)
         return None
 
-    def _take(self, rank: int, message: Message) -> Message | None:
-        what, child = message["is"], self._children[rank]
-        if what == "ready":
-            child.is_ready = True
-            return message if all(child.is_ready for child in self._children) else None
-        if what == "meets" and rank == 0:
-            for other in self._children[1:]:
-                other.tell({"do": "meet", "at": str(message["at"])})
-            return None
-        if isinstance(child, RemoteRank) and self._take_remote(child, message):
-            return None
-        if self._has_ended(rank):
-            raise ValueError(what)  # it has said all that it has to say
-        if what == "failed":
+    def _take(self, rank: int, message: FromChild | FromMember) -> FromChild | None:
+        """Handle a rank's message. Return it if the follower of the attempt needs it."""
+        child = self._children[rank]
+        match message:
+            case Ready():
+                child.is_ready = True
+                return message if all(child.is_ready for child in self._children) else None
+            case RankPosition() if isinstance(child, RemoteRank):
+                child.batch, child.operations = message.batch, message.operations
+            case WorkerLeaves():
+                self.may_leave, self.leaving = True, message.reason
+                self._children[0].send(Preempt(reason=message.reason, grace_s=message.grace_s))
+            case Rendezvous() if rank == 0:
+                for other in self._children[1:]:
+                    other.send(message)
+            case Progress() | Saved() if rank == 0 and not self._has_ended(rank):
+                return message
+            case Done() | Failed() | Preempted() if not self._has_ended(rank):
+                self._take_answer(rank, message)
+            case _:
+                child.channel.refuse(message)
+        return None
+
+    def _take_answer(self, rank: int, message: Answer) -> None:
+        if isinstance(message, Done):
+            self.answers[rank] = message.result
+        elif isinstance(message, Failed):
             # Clocks of two machines cannot be compared.
-            is_here = not isinstance(child, RemoteRank)
-            at = float(message["at"]) if is_here else time.monotonic()
-            failure = Failure.model_validate(message["failure"])
-            if failure.kind is FailureKind.PREEMPTED and not is_here:
+            is_remote = isinstance(self._children[rank], RemoteRank)
+            failure, at = message.failure, time.monotonic() if is_remote else message.failed_at
+            if failure.kind is FailureKind.PREEMPTED and is_remote:
                 self.leaving = failure.message
             self.ends[rank] = RankEnd(rank=rank, at=at, failure=failure)
-        elif what == "preempted" and self.may_leave:
+        elif self.may_leave:
             self.answers[rank] = None
-        elif what == "preempted":
+        else:
             # User code raised it. The attempt's follower reports that.
             failure = Failure(kind=FailureKind.PREEMPTED, message="nobody asked it to end")
             self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=failure)
-        elif what == "done":
-            self.answers[rank] = TaskResult.model_validate(message["result"])
-        elif rank == 0:
-            return message
-        else:
-            raise ValueError(what)
-        return None
-
-    def _take_remote(self, rank: RemoteRank, message: Message) -> bool:
-        """Handle a message of the remote agent rather than its rank. Return False for others."""
-        if message["is"] == "at":
-            rank.batch, rank.operations = int(message["batch"]), int(message["operations"])
-        elif message["is"] == "leaving":
-            self.may_leave, self.leaving = True, str(message["why"])
-            self._children[0].tell({"do": "end", "why": self.leaving, "left_s": float(message["left_s"])})
-        else:
-            return False
-        return True
 
     def _has_ended(self, rank: int) -> bool:
         return rank in self.answers or rank in self.ends

@@ -12,14 +12,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.base import Contract
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.devices import Share
@@ -28,6 +27,7 @@ from cerebro.worker.agent.settings import SECRETS, Settings
 from cerebro.worker.child import stacks
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.forking import MARK, end_left, is_stopped
+from cerebro.worker.child.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
 from cerebro.worker.child.stacks import Asked
 
 _TAIL = 2000
@@ -154,33 +154,32 @@ class ChildProcess:
                 cwd=setting.archive or None,
             )
         theirs.close()
-        self.channel = Channel(ours)
+        self.channel: Channel[FromChild] = Channel(ours, FROM_CHILD)
         self.pid = self._process.pid
         self.end = os.pidfd_open(self.pid)
         """Descriptor that is readable once the process has ended, even if its forks keep the channel open."""
 
     def run(
         self,
-        body: Any,
+        body: TaskBody,
         attempt: int,
         codes: dict[str, str],
         log: Path,
         *,
-        asked: float,
-        ranks: Mapping[str, Any] | None = None,
+        received_at: float,
+        ranks: Ranks | None = None,
     ) -> None:
-        """Ask for a task; the answer comes over the channel.
+        """Start a task. The channel receives the answer.
 
         Args:
-            asked: when the agent began to see to it: the monotonic clock is the same in all processes of a machine.
-            ranks: of a task that several processes do together, what `Ranks` says.
+            codes, received_at, ranks: see `Run`.
         """
         self._kills_before, self._task_log = self._kills.count(), log
-        self._known = frozenset(codes) | (self._known if self.code == body["code"] else frozenset())
-        self.code, self.is_resting, self.tasks = body["code"], False, self.tasks + 1
-        message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
-        message |= {"ranks": dict(ranks)} if ranks is not None else {}
-        self.channel.send(message | {"asked": asked})
+        self._known = frozenset(codes) | (self._known if self.code == body.code else frozenset())
+        self.code, self.is_resting, self.tasks = body.code, False, self.tasks + 1
+        self.channel.send(
+            Run(body=body, attempt=attempt, codes=codes, log=log, received_at=received_at, ranks=ranks)
+        )
 
     def renew(self) -> None:
         """Forget known user code: the child has forked a new process after its latest task."""
@@ -190,24 +189,24 @@ class ChildProcess:
         """True if the process for the next task has all this user code."""
         return codes <= self._known
 
-    def preload(self, body: Any) -> None:
-        """Hint at the next task."""
-        self.channel.send({"do": "preload", "body": body})
+    def preload(self, body: TaskBody) -> None:
+        """Announce the next task."""
+        self.channel.send(Preload(body=body))
 
     def rest(self) -> None:
         """Make it free rebuildable objects, once."""
         if not self.is_resting:
             self.is_resting = True
             with suppress(OSError):  # it has ended, as the next user will notice
-                self.channel.send({"do": "rest"})
+                self.channel.send(FreeMemory())
 
     @property
     def described(self) -> str:
         """Its devices, for people."""
         return f"device {', '.join(map(str, self.setting.share.devices))}"
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send a message unless it has ended."""
+    def send(self, message: Contract) -> None:
+        """Send a message unless the child has ended."""
         with suppress(OSError):  # it has ended, as `end` shows
             self.channel.send(message)
 
@@ -219,10 +218,9 @@ class ChildProcess:
         """True while it runs."""
         return self.end >= 0 and self._process.poll() is None
 
-    def ask_to_end(self, why: str, *, left_s: float) -> None:
-        """Ask it to leave the task at the next batch or row, after a savepoint if `left_s` seconds are enough; it
-        answers as ever, over the channel."""
-        self.tell({"do": "end", "why": why, "left_s": left_s})
+    def preempt(self, reason: str, *, grace_s: float) -> None:
+        """Ask the task to leave at its next batch or row; see `Preempt`. The channel receives the answer."""
+        self.send(Preempt(reason=reason, grace_s=grace_s))
 
     def stuck(self) -> tuple[str, int | None]:
         """Describe the outcome of its hang; a single process has no rank."""
