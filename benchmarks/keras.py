@@ -125,6 +125,7 @@ def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[
     from cerebro.usercode.encoding import encode
     from cerebro.worker.child.channel import Channel
     from cerebro.worker.child.context import Context
+    from cerebro.worker.child.messages import TO_CHILD
     from model_hopper.handler import Handler
 
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
@@ -133,8 +134,8 @@ def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[
     write_rows(volumes.partition(_DATASET, "train", 0), pairs, source)
     write_rows(volumes.partition(_DATASET, "train", 1), pairs[: 2 * BATCH - 1], source)
     agent, child = socket.socketpair()
-    context = Context(Channel(child), volumes, cores=1)
-    context.learn({_CODE: encode(Perceptron(backend)).encoded})
+    context = Context(Channel(child, TO_CHILD), volumes, cores=1)
+    context.user_code.learn({_CODE: encode(Perceptron(backend)).encoded})
     handler = Handler(context)
 
     def run(number: int, *, few: bool = False) -> None:

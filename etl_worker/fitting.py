@@ -24,8 +24,8 @@ class Handler(BaseHandler):
         """
         if not isinstance(body, FittingTask):
             raise SpecError(f"etl_worker.fitting does not execute tasks of kind {body.kind!r}")
-        spec = self._context.spec_factory(body.code, body.locators.misc)()
-        timings = Timings(start_s=self._context.work_begins())
+        spec = self._context.user_code.spec_factory(body.code, body.locators.misc)()
+        timings = Timings(start_s=self._context.start_up.finish())
         if not fits(spec):  # known only after the spec is restored
             return TaskResult(timings=timings)
         check_etl_spec(spec, "run_etl")

@@ -34,13 +34,13 @@ class Handler(BaseHandler):
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not execute tasks of kind {body.kind!r}")
         job = self._job(body)
-        make_spec = partial(self._context.spec, body.code, body.misc, body.fitted)
+        make_spec = partial(self._context.user_code.spec, body.code, body.misc, body.fitted)
         start_s, began = 0.0, time.monotonic()
 
         def on_ready() -> None:
             nonlocal start_s, began
-            if self._context.is_cold:
-                start_s, began = self._context.work_begins(), time.monotonic()
+            if self._context.start_up.is_cold:
+                start_s, began = self._context.start_up.finish(), time.monotonic()
 
         def progress(counts: EtlProgress) -> None:
             self._context.listen()

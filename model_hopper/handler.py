@@ -177,8 +177,8 @@ class Handler(BaseHandler):
         # Use the same number of threads on every worker, because another division of a sum rounds differently.
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
-        timings = Timings(start_s=self._context.work_begins())
+        spec: SubEpochSpec = self._context.user_code.spec(body.code, body.misc, body.fitted)
+        timings = Timings(start_s=self._context.start_up.finish())
         began = time.monotonic()
         rank_setup = None
         if isinstance(body, TrainTask) and body.parallel_plan is not None:

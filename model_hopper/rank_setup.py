@@ -19,8 +19,9 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
-from cerebro.worker.child.context import Context, Ranks
+from cerebro.worker.child.context import Context
 from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.child.messages import Ranks
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
 from cerebro.worker.training.checkpoints.verified_file import CheckedFile
@@ -75,7 +76,7 @@ def join_plan(context: Context, parallel_plan: ParallelPlan, hang_timeout_s: flo
         NotApplicableError: the technique is unknown or refuses its parameters.
     """
     try:
-        technique = resolve(parallel_plan, context.opened)
+        technique = resolve(parallel_plan, context.user_code.decode_once)
     except SpecError as error:
         raise NotApplicableError(str(error)) from error
     return RankSetup(parallel_plan, technique, _join_group(context, parallel_plan, hang_timeout_s))
@@ -101,14 +102,14 @@ def _join_ranks(context: Context, ranks: Ranks, device: str, hang_timeout_s: flo
     if not ranks.address:
         return RankGroup.join(ranks.folder, **arguments)
     group = RankGroup.join_several_workers(
-        ranks.address, **arguments, say_where=context.say_where, hear_where=context.hear_where
+        ranks.address, **arguments, say_where=context.publish_address, hear_where=context.await_address
     )
-    context.vote = group.largest
+    context.agreement.vote = group.largest
     return group
 
 
 def _publish_operations(context: Context, group: RankGroup) -> None:
     """Publish this rank's operation count regularly, so that the agent can name a rank that hangs."""
     while True:
-        context.note_operations(group.operations())
+        context.agreement.note_operations(group.operations())
         time.sleep(_PUBLISH_S)

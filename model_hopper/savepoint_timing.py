@@ -35,18 +35,17 @@ class SavepointTiming:
 
         With several ranks, rank 0 decides and all take it at the same batch.
         """
-        ranks = self._context.ranks
-        is_wanted = (ranks is None or ranks.rank == 0) and self._is_wanted(savepoints, batch, loader)
-        if ranks is not None:
-            wanted = Action.SAVE if self._context.left_s is None else Action.SAVE | Action.END
-            is_wanted = Action.SAVE in self._context.together(wanted if is_wanted else Action(0))
+        is_wanted = self._context.agreement.is_leader and self._is_wanted(savepoints, batch, loader)
+        if self._context.ranks is not None:
+            wanted = Action.SAVE if self._context.preemption.remaining_s is None else Action.SAVE | Action.END
+            is_wanted = Action.SAVE in self._context.agree(wanted if is_wanted else Action(0))
         if is_wanted:
             began = time.monotonic()
             is_taken = savepoints.take(batch, rows)
             self._timer.tried(began, time.monotonic(), is_taken=is_taken)
 
     def _is_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
-        timer, now, left_s = self._timer, time.monotonic(), self._context.left_s
+        timer, now, left_s = self._timer, time.monotonic(), self._context.preemption.remaining_s
         if left_s is not None:
             return timer.fits(left_s)
         done = batch - loader.first

@@ -46,10 +46,13 @@ class Handler(BaseHandler):
 
     def _inspect(self, body: InspectTask) -> TaskResult:
         torch.set_num_threads(self._context.cores)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
-        timings = Timings(start_s=self._context.work_begins())
+        spec: SubEpochSpec = self._context.user_code.spec(body.code, body.misc, body.fitted)
+        timings = Timings(start_s=self._context.start_up.finish())
         inspection = inspect(
-            spec, body, opened=self._context.opened, keyed_by=self._cache_facts(spec, body.dataset)
+            spec,
+            body,
+            opened=self._context.user_code.decode_once,
+            keyed_by=self._cache_facts(spec, body.dataset),
         )
         return TaskResult(inspection=inspection, timings=timings)
 
@@ -63,11 +66,11 @@ class Handler(BaseHandler):
         if is_first:
             with volume_errors_named(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
-        timings = Timings(start_s=self._context.work_begins())
+        spec: SubEpochSpec = self._context.user_code.spec(body.code, body.misc, body.fitted)
+        timings = Timings(start_s=self._context.start_up.finish())
         rows = MappedRows.open((volumes.partition(body.dataset, "train", body.partition),))
         try:
-            technique = resolve(body.parallel_plan, self._context.opened)
+            technique = resolve(body.parallel_plan, self._context.user_code.decode_once)
         except SpecError as error:
             raise NotApplicableError(str(error)) from error
         began = time.monotonic()

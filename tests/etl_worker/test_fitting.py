@@ -77,7 +77,7 @@ def context(volumes: Volumes) -> Iterator[Context]:
 
 def known(context: Context, spec: object) -> CodeRecord:
     code = encode(spec)
-    context.learn({code.sha256: code.encoded})
+    context.user_code.learn({code.sha256: code.encoded})
     return code
 
 

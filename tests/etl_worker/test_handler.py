@@ -46,7 +46,7 @@ def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
         spec: ETLSpec | None = None,
     ) -> TaskResult:
         code = encode(spec or FailOn(broken))
-        context.learn({code.sha256: code.encoded})
+        context.user_code.learn({code.sha256: code.encoded})
         context.begin(time.monotonic())
         task = EtlTask(
             key="etl-1/etl/train/p0",

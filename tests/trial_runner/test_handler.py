@@ -48,7 +48,7 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
     """A worker's handler that knows the spec."""
     ours, theirs = socket.socketpair()
     context = Context(Channel(theirs, TO_CHILD), volumes, cores=1)
-    context.learn({SHA: encode(spec).encoded})
+    context.user_code.learn({SHA: encode(spec).encoded})
     with ours, theirs:
         yield Handler(context)
 

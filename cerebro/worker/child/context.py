@@ -1,19 +1,15 @@
-"""The handler's environment in the child process: volumes, decoded user code and progress reports."""
+"""The handler's environment in the child process: services, progress reports and preemption."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from cerebro.contract.tasks import FittedRef, FittingTask, Savepoint, TaskBody, TaskResult
-from cerebro.data.misc import fetch_misc
-from cerebro.errors import PreemptedError, RetryableError, SpecError
+from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
+from cerebro.errors import PreemptedError, RetryableError
 from cerebro.runtime.volumes import Volumes
-from cerebro.usercode.encoding import decode
-from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.device_memory import DeviceMemory
 from cerebro.worker.child.messages import (
@@ -25,7 +21,11 @@ from cerebro.worker.child.messages import (
     Saved,
     ToChild,
 )
-from cerebro.worker.child.rank_page import PAGE, Action, RankPage
+from cerebro.worker.child.preemption import Preemption
+from cerebro.worker.child.rank_agreement import RankAgreement
+from cerebro.worker.child.rank_page import Action
+from cerebro.worker.child.start_up import StartUp
+from cerebro.worker.child.user_code import UserCode
 
 PROGRESS_S = 1.0
 """Minimum seconds between progress messages. One per batch would cost more than a small batch."""
@@ -38,12 +38,13 @@ class Context:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
         savepoint_s: seconds between savepoints of a sub-epoch, 0 for none, `None` for automatic.
-        forked: monotonic time of the fork of this task process; 0 in other processes.
-        has_raised: True if the task was preempted between batches; then any result of user code is ignored.
-        is_cold: True if the task waits for its process or for imports; see `work_begins`.
-        device_memory: memory limit of the task's device if counted; `listen` checks it.
-        ranks: rank group of the task, or `None`.
         has_gpu: True if the process has a GPU.
+        device_memory: memory limit of the task's device if counted; `listen` checks it.
+        start_up: start-up time of the task.
+        user_code: decoded user code.
+        preemption: the agent's request to leave the task.
+        agreement: the task's ranks, and their common actions.
+        on_preload: called with an expected task.
     """
 
     def __init__(
@@ -53,104 +54,33 @@ class Context:
         cores: int,
         savepoint_s: float | None = None,
         memory_bytes: int | None = None,
+        *,
+        has_gpu: bool = False,
     ) -> None:
-        self.volumes, self.cores, self.savepoint_s = volumes, cores, savepoint_s
+        self.volumes, self.cores, self.savepoint_s, self.has_gpu = volumes, cores, savepoint_s, has_gpu
         self.device_memory = DeviceMemory(memory_bytes)
-        self._channel = channel
-        self._codes: dict[str, str] = {}
-        self._specs: dict[tuple[str, tuple[str, ...], FittedRef | None], Any] = {}
-        self._opened: dict[str, Any] = {}
-        self._told = 0.0
-        self._wanted_end, self._deadline = "", 0.0
-        self._asked = self._start_s = 0.0
-        self.is_cold = True
-        self.forked = 0.0
-        self.has_raised = False
-        self.ranks: Ranks | None = None
-        self.has_gpu = False
-        self._page: RankPage | None = None
-        self._batch = self._announced = 0
-        self._voted: tuple[int, Action] | None = None
-        """Batch of the latest vote in a gang, and its result."""
+        self.start_up = StartUp()
+        self.user_code = UserCode(volumes, self.start_up)
+        self.preemption, self.agreement = Preemption(), RankAgreement()
         self.on_preload: Callable[[TaskBody], None] = lambda body: None
-        self.vote: Callable[[int], int] | None = None
-        """For a gang: collective operation that returns the maximum of all ranks' numbers."""
+        self._channel = channel
+        self._last_report = 0.0
 
     @property
-    def codes(self) -> dict[str, str]:
-        """Encoded user code by hash, received until now."""
-        return dict(self._codes)
+    def ranks(self) -> Ranks | None:
+        """Rank group of the task, or `None`."""
+        return self.agreement.ranks
 
-    def learn(self, codes: Mapping[str, str]) -> None:
-        """Add encoded user code by hash."""
-        self._codes.update(codes)
-
-    def spec_factory(
-        self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None
-    ) -> Callable[[], Any]:
-        """Return a function that decodes the spec; each ETL process calls it.
+    def begin(self, received_at: float, ranks: Ranks | None = None) -> None:
+        """Start a new task. Its first progress report is due after a full pause.
 
         Args:
-            fitted: reference to the result of `ETLSpec.fit` for the data set.
-
-        Raises:
-            SpecError: the code was not received.
-            DataError: the fitted file is missing from the shared volume or damaged.
+            received_at, ranks: see `Run`.
         """
-        if sha256 not in self._codes:
-            raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
-        encoded, misc_dir = self._codes[sha256], fetch_misc(misc, self.volumes.misc)
-        content = None if fitted is None else read_fitted(self.volumes.shared / fitted.name, fitted)
-
-        def make() -> Any:
-            spec = decode(encoded)
-            spec.misc_dir = misc_dir
-            if content is not None:
-                spec.fitted = restore_fitted(content)
-            return spec
-
-        return make
-
-    def opened(self, sha256: str) -> Any:
-        """Decode an object, such as a user's own technique, once per child.
-
-        Raises:
-            SpecError: the code was not received.
-        """
-        if sha256 not in self._opened:
-            self._opened[sha256] = self.decoded(sha256)
-        return self._opened[sha256]
-
-    def decoded(self, sha256: str) -> Any:
-        """Decode a new copy of an object, independent of earlier tasks.
-
-        Raises:
-            SpecError: the code was not received.
-        """
-        if sha256 not in self._codes:
-            raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
-        return decode(self._codes[sha256])
-
-    def spec(self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None) -> Any:
-        """Decode and initialise the user's spec once per child. See `spec_factory`."""
-        if (sha256, misc, fitted) not in self._specs:
-            self.is_cold = True
-            spec = self.spec_factory(sha256, misc, fitted)()
-            spec.initialize_worker()
-            self._specs[sha256, misc, fitted] = spec
-        return self._specs[sha256, misc, fitted]
-
-    def prepare(self, body: Any, *, initialises: bool) -> None:
-        """Decode user code for such tasks, so that a fork of this process has its imports.
-
-        Args:
-            initialises: also create the spec, as `spec` does. Not for `fit`, which runs before
-                `initialize_worker`.
-        """
-        if initialises and not isinstance(body, FittingTask):
-            self.spec(body.code, body.misc, body.fitted)
-        else:
-            self.decoded(body.code)
+        self._last_report = time.monotonic()
+        self.start_up.begin(received_at)
+        self.preemption.begin()
+        self.agreement.begin(ranks)
 
     def progress(
         self,
@@ -163,60 +93,23 @@ class Context:
         final: bool = False,
     ) -> None:
         """Report progress, at most every `PROGRESS_S` unless `final`. Only rank 0 reports."""
-        if self.ranks is not None and self.ranks.rank > 0:
+        if not self.agreement.is_leader or not (final or self.is_progress_due()):
             return
-        now = time.monotonic()
-        if not final and now - self._told < PROGRESS_S:
-            return
-        self._told = now
+        self._last_report = time.monotonic()
         self._channel.send(
             Progress(
                 rows=rows,
                 rows_failed=rows_failed,
                 total_rows=total_rows,
                 batch=batch,
-                start_s=self._start_s,
+                start_s=self.start_up.seconds,
                 values=dict(values or {}),
             )
         )
 
     def is_progress_due(self) -> bool:
         """True if a progress message would be sent now."""
-        if self.ranks is not None and self.ranks.rank > 0:
-            return False
-        return time.monotonic() - self._told >= PROGRESS_S
-
-    def begin(self, received_at: float, ranks: Ranks | None = None) -> None:
-        """Start a new task. Its first progress report is due after a full pause.
-
-        Args:
-            received_at, ranks: see `Run`.
-        """
-        self._told = time.monotonic()
-        self._asked, self._start_s = received_at, 0.0
-        self.is_cold = self.is_cold or self.forked > received_at
-        self._wanted_end, self.has_raised = "", False
-        self._join(ranks)
-
-    def _join(self, ranks: Ranks | None) -> None:
-        before, self.ranks = self.ranks, ranks
-        self._batch = self._announced = 0
-        self._voted = None
-        if self._page is not None and (self.ranks is None or before != self.ranks):
-            self._page.close()
-            self._page = None
-        if self.ranks is not None and self._page is None:
-            self._page = RankPage(self.ranks.folder / PAGE, self.ranks.size)
-
-    def work_begins(self) -> float:
-        """Mark the end of start-up: process, imports and initialisation. Repeated calls have no effect.
-
-        Returns:
-            `Timings.start_s`: seconds since the agent saw the task, or 0 if everything was ready.
-        """
-        if self.is_cold:
-            self.is_cold, self._start_s = False, max(0.0, time.monotonic() - self._asked)
-        return self._start_s
+        return self.agreement.is_leader and time.monotonic() - self._last_report >= PROGRESS_S
 
     def listen(self) -> None:
         """Read pending messages of the agent. Call once at each batch boundary.
@@ -225,24 +118,21 @@ class Context:
             OutOfMemoryError: the task exceeds its device's memory.
         """
         self.device_memory.check()
-        self._batch += 1
-        if self._page is not None and self.ranks is not None:
-            self._page.reach(self.ranks.rank, self._batch)
+        self.agreement.reach_batch()
         while (message := self._channel.pending()) is not None:
-            self._heed(message)
+            self._handle(message)
 
-    def _heed(self, message: ToChild) -> None:
+    def _handle(self, message: ToChild) -> None:
         if isinstance(message, Preload):
             self.on_preload(message.body)
         elif isinstance(message, Preempt):
-            self._wanted_end = message.reason
-            self._deadline = time.monotonic() + message.grace_s
+            self.preemption.request(message)
 
-    def say_where(self, address: str) -> None:
+    def publish_address(self, address: str) -> None:
         """Send the rendezvous address; called by rank 0 of a gang."""
         self._channel.send(Rendezvous(address=address))
 
-    def hear_where(self) -> str:
+    def await_address(self) -> str:
         """Wait for rank 0's rendezvous address; called by other ranks of a gang.
 
         Raises:
@@ -251,17 +141,16 @@ class Context:
         while (message := self._channel.receive()) is not None:
             if isinstance(message, Rendezvous):
                 return message.address
-            self._heed(message)
+            self._handle(message)
         raise RetryableError("the worker's agent is gone")
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until a preempted task is killed; `None` without a preemption."""
-        return max(0.0, self._deadline - time.monotonic()) if self._wanted_end else None
 
     def saved(self, savepoint: Savepoint) -> None:
         """Report a savepoint that another attempt can continue from."""
         self._channel.send(Saved(savepoint=savepoint))
+
+    def agree(self, requested: Action) -> Action:
+        """Agree with the other ranks on an action at this batch boundary; see `RankAgreement.agree`."""
+        return self.agreement.agree(requested, is_preempted=self.preemption.is_requested)
 
     def raise_if_ending(self) -> None:
         """Leave the task if the agent preempts it. Call after `listen` if more batches or rows follow.
@@ -272,44 +161,12 @@ class Context:
         Raises:
             PreemptedError: the task ends here.
         """
-        is_here = bool(self._wanted_end)
+        is_ending = self.preemption.is_requested
         if self.ranks is not None:
-            is_here = Action.END in self.together(Action.END if is_here else Action(0))
-        if is_here:
-            self.has_raised = True
-            raise PreemptedError(self._wanted_end or "rank 0 was asked to end")
-
-    def together(self, wanted: Action) -> Action:
-        """Agree on an action at this batch boundary. Each rank calls it after `listen`; repeated calls are
-        safe.
-
-        Args:
-            wanted: rank 0's choice, which alone decides. Announced for a later batch unless an earlier one is
-                still pending.
-        """
-        if self.ranks is not None and self.ranks.address:
-            return self._agreed(wanted)
-        assert self._page is not None
-        if wanted and self._announced < self._batch:
-            self._announced = self._page.announce(wanted)
-        return self._page.announced(self._batch)
-
-    def _agreed(self, wanted: Action) -> Action:
-        """Agree as `together` does, for ranks without shared memory: one collective operation per batch."""
-        if self._voted is None or self._voted[0] != self._batch:
-            assert self.vote is not None
-            assert self.ranks is not None
-            ending = Action.END if self._wanted_end else Action(0)
-            mine = wanted | ending if self.ranks.rank == 0 else Action(0)
-            self._voted = self._batch, Action(self.vote(int(mine)))
-        return self._voted[1]
-
-    def note_operations(self, number: int) -> None:
-        """Record the number of collective operations a rank has begun. Thread-safe."""
-        page, ranks = self._page, self.ranks
-        if page is not None and ranks is not None:
-            with suppress(ValueError):  # the page was closed in the meantime
-                page.note(ranks.rank, number)
+            is_ending = Action.END in self.agree(Action.END if is_ending else Action(0))
+        if is_ending:
+            self.preemption.has_raised = True
+            raise PreemptedError(self.preemption.reason or "rank 0 was asked to end")
 
     def raise_if_ended(self) -> None:
         """Leave the task if user code swallowed the error of `raise_if_ending`.
@@ -319,8 +176,8 @@ class Context:
         Raises:
             PreemptedError: the task was left between batches.
         """
-        if self.has_raised:
-            raise PreemptedError(self._wanted_end)
+        if self.preemption.has_raised:
+            raise PreemptedError(self.preemption.reason)
 
 
 class BaseHandler(ABC):

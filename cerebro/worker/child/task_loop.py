@@ -228,12 +228,12 @@ class Child:
         if self._sandbox.admits(message.body):
             return None
         # The agent assumes that this process has the code.
-        return message.model_copy(update={"codes": self._context.codes | message.codes})
+        return message.model_copy(update={"codes": self._context.user_code.codes | message.codes})
 
     def _run(self, message: Run) -> Answer:
         answer = self._answer(message)
         # User code may have turned the preemption into a result or another error.
-        return Preempted() if self._context.has_raised else answer
+        return Preempted() if self._context.preemption.has_raised else answer
 
     def _failure_of(self, error: BaseException) -> Failure:
         roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
@@ -250,7 +250,7 @@ class Child:
         self._context.begin(message.received_at, message.ranks)
         try:
             # Learn first: the agent assumes that the code is known, even if the rest fails.
-            self._context.learn(message.codes)
+            self._context.user_code.learn(message.codes)
             _redirect(message.log)
             self._sandbox.enter(message.body)
             body = message.body
@@ -261,7 +261,7 @@ class Child:
             return Done(result=result)
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")
-            if not self._context.has_raised:
+            if not self._context.preemption.has_raised:
                 _print(text_of(error))
             return Preempted()
         except BaseException as error:  # noqa: BLE001 - outermost frame: any exception of user code becomes a failure
@@ -279,26 +279,26 @@ def _task_processes(
     sandbox: Sandbox,
 ) -> TaskProcesses:
     def run_one(parent: Channel[ToTaskProcess], code: str) -> None:
-        context.forked = time.monotonic()
+        context.start_up.forked_at = time.monotonic()
         handler = make_handler(context)
         while isinstance(message := parent.receive(), Preload):
             handler.preload(message.body)
         if message is None:
             return
         stacks.offer()
-        context.learn(message.codes)
+        context.user_code.learn(message.codes)
         channel.put_back(message.unread.encode())
         Child(channel, context, handler, sandbox, code).serve_one(parent)
 
     def prepare(message: Run, depth: Depth) -> str:
-        context.learn(message.codes)
+        context.user_code.learn(message.codes)
         _redirect(message.log)
         sandbox.enter(message.body)
         if depth is Depth.NOTHING:
             return ""
         before = ForkHazards.now()
         with stacks.offered():
-            context.prepare(message.body, initialises=depth is Depth.INITIALISED)
+            context.user_code.prepare(message.body, initialises=depth is Depth.INITIALISED)
         return before.added()
 
     return TaskProcesses(channel, context, prepare, run_one)
@@ -372,8 +372,14 @@ def main() -> None:
         channel = Channel(end, TO_CHILD, unread)
         volumes = Volumes.from_environment(os.environ)
         memory_bytes = arguments.memory_bytes
-        context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
-        context.has_gpu = arguments.has_gpu
+        context = Context(
+            channel,
+            volumes,
+            arguments.cores,
+            arguments.savepoint_s,
+            memory_bytes,
+            has_gpu=arguments.has_gpu,
+        )
         door = supervisor.door if supervisor is not None else None
         sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)
         if module.Handler.keeps_process:

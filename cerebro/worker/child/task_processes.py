@@ -139,7 +139,7 @@ class TaskProcesses:
         gc.freeze()  # garbage collection in a fork would copy all pages
         unread = self._channel.take_unread(message).decode()
         running = self._fork()
-        self._context.is_cold = False  # later tasks don't wait for imports
+        self._context.start_up.is_cold = False  # later tasks don't wait for imports
         running.send(ServeAgent(unread=unread, codes={}))
         return self._follow(running)
 
@@ -182,7 +182,7 @@ class TaskProcesses:
                 self._ended(process)
             following = self._next()
         self._waiting = None
-        self._context.learn(finished.codes)
+        self._context.user_code.learn(finished.codes)
         if finished.must_exit_first and running in self._ending:
             self._ended(running, following)
         following.send(ServeAgent(unread=finished.unread, codes=finished.codes))

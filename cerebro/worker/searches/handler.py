@@ -31,11 +31,11 @@ class Handler(BaseHandler):
         """Answer one question."""
         if not isinstance(body, SearchTask):
             raise SpecError(f"cerebro.worker.searches does no task of kind {body.kind}")
-        start_s, began = self._context.work_begins(), time.monotonic()
+        start_s, began = self._context.start_up.finish(), time.monotonic()
         question = body.question
         if isinstance(question, DrawQuestion):
             found = SearchAnswer(values=tuple(values_for(question)))
         else:
-            found = SearchAnswer(orders=answer(question, lambda: self._context.decoded(body.code)))
+            found = SearchAnswer(orders=answer(question, lambda: self._context.user_code.decode(body.code)))
         timings = Timings(start_s=start_s, compute_s=time.monotonic() - began)
         return TaskResult(answer=found, timings=timings)

@@ -1,4 +1,4 @@
-"""The data loader that user code sees: batches of a partition, a heartbeat at each, and a place to report numbers."""
+"""The data loader of user code: batches of a partition, progress at each, and live metrics."""
 
 from __future__ import annotations
 
@@ -20,6 +20,50 @@ from cerebro.worker.training.torch_view import as_torch
 
 _MAX_VALUES = 100
 """Maximum of `cerebro.contract.events.LivePoint`."""
+
+
+class BatchReporter:
+    """Reports progress at each batch, with the live metrics of user code.
+
+    Args:
+        on_batch, is_due, recorder: see `InstrumentedLoader`.
+    """
+
+    def __init__(
+        self,
+        on_batch: Callable[[int, int, Mapping[str, float]], None],
+        is_due: Callable[[], bool],
+        recorder: CurveRecorder | None,
+    ) -> None:
+        self._on_batch, self._is_due, self._recorder = on_batch, is_due, recorder
+        self._latest: dict[str, Any] = {}
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Record live metrics of the current batch.
+
+        Raises:
+            SpecError: a name is invalid, or there are too many.
+        """
+        named = {checked_name(name, "dataloader.report"): value for name, value in values.items()}
+        self._latest.update(named)
+        if self._recorder is not None:
+            self._recorder.record(named)
+        if len(self._latest) > _MAX_VALUES:
+            raise SpecError(
+                f"dataloader.report() got {len(self._latest)} names, expected at most {_MAX_VALUES}"
+            )
+
+    def values(self) -> dict[str, float]:
+        """Return the latest reported values as numbers. Synchronizes with a GPU."""
+        return {
+            name: float(getattr(value, "item", lambda v=value: v)())
+            for name, value in self._latest.items()
+            if not has_masked(value)
+        }
+
+    def notify(self, rows: int, batch: int) -> None:
+        """Report progress: number of rows done, and the batch index."""
+        self._on_batch(rows, batch, self.values() if self._latest and self._is_due() else {})
 
 
 class InstrumentedLoader:
@@ -48,19 +92,17 @@ class InstrumentedLoader:
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
     ) -> None:
-        self._recorder = recorder
-        self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
+        self._loader, self._reporter = loader, BatchReporter(on_batch, is_due, recorder)
         self._savepoints = savepoints or Savepoints()
         self.validation: spec.Validation | None = None
         if (found := self._savepoints.validation) is not None:
             self.validation = spec.Validation(found.epoch - 1, dict(found.metrics))
-        self._latest: dict[str, Any] = {}
         self._batches = loader.first
         self.num_rows = loader.own_rows
         self.rank, self.ranks = loader.share
         self.place: Callable[[Batch], Batch] = lambda batch: batch
         """Moves a batch to a technique's devices; outputs may need another device than inputs."""
-        self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own, rows: None
+        self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own_rows, rows: None
         """Called with each batch before it is returned, this rank's number of rows, and all ranks' number."""
         self.batch_size = loader.batch_size
         position = position or Position(epochs=epoch, sub_epochs=sub_epoch + 1, total_steps=len(loader))
@@ -71,14 +113,14 @@ class InstrumentedLoader:
 
     @property
     def ids(self) -> list[RowId]:
-        """Ids of the rows of the current batch; looked up when asked for."""
+        """Ids of the rows of the current batch; looked up at each access."""
         return self._loader.ids
 
     @property
     def is_lent(self) -> bool:
         """True if the current batch's rows are borrowed from another rank."""
-        own, rows = self._loader.counts
-        return own == 0 < rows
+        own_rows, rows = self._loader.counts
+        return own_rows == 0 < rows
 
     @property
     def shared_rows(self) -> int:
@@ -93,7 +135,7 @@ class InstrumentedLoader:
         self._savepoints.begin_pass()
         first, self._first_batch = self._first_batch, 0
         for index, batch in enumerate(self._loader, first):
-            self._tell(index * self.batch_size)
+            self._reporter.notify(index * self.batch_size, self._batches)
             self._batches += 1
             # Each pass counts from the sub-epoch's first step: the platform sets the next sub-epoch's first
             # step.
@@ -102,18 +144,11 @@ class InstrumentedLoader:
             self.on_handed(batch, *self._loader.counts)
             yield self.place(batch)
         self.step = self._first_step + len(self)
-        self._tell(self._loader.num_rows)
+        self._reporter.notify(self._loader.num_rows, self._batches)
 
     def report(self, **values: Any) -> None:
         """Report live metrics of the current batch, kept at most once a second by name."""
-        named = {checked_name(name, "dataloader.report"): value for name, value in values.items()}
-        self._latest.update(named)
-        if self._recorder is not None:
-            self._recorder.record(named)
-        if len(self._latest) > _MAX_VALUES:
-            raise SpecError(
-                f"dataloader.report() got {len(self._latest)} names, expected at most {_MAX_VALUES}"
-            )
+        self._reporter.record(values)
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Register progress values, and return them as saved if the sub-epoch resumes."""
@@ -129,11 +164,4 @@ class InstrumentedLoader:
 
     def values(self) -> dict[str, float]:
         """Return the latest reported values as numbers. Synchronizes with a GPU."""
-        return {
-            name: float(getattr(value, "item", lambda v=value: v)())
-            for name, value in self._latest.items()
-            if not has_masked(value)
-        }
-
-    def _tell(self, rows: int) -> None:
-        self._on_batch(rows, self._batches, self.values() if self._latest and self._is_due() else {})
+        return self._reporter.values()

@@ -142,7 +142,7 @@ class Handler(BaseHandler):
         ranks = self._context.ranks
         self._rank, size = (ranks.rank, ranks.size) if ranks else (0, 1)
         do = (str(body.hyperparams["do"]).split("|") * size)[self._rank]
-        timings = Timings(start_s=self._context.work_begins())
+        timings = Timings(start_s=self._context.start_up.finish())
         print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
         print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
         if ranks:
@@ -194,12 +194,12 @@ class Handler(BaseHandler):
         if do == "preempt":
             raise PreemptedError("user code's own")
         if do == "lie":
-            self._context.has_raised = True
+            self._context.preemption.has_raised = True
         if do == "spy":
             _spy()
         if do == "spec":
-            self._context.spec(body.code, body.misc)
-            timings = Timings(start_s=self._context.work_begins())
+            self._context.user_code.spec(body.code, body.misc)
+            timings = Timings(start_s=self._context.start_up.finish())
         if do in ("leave", "daemon"):
             left = subprocess.Popen(["sleep", "1000"], start_new_session=do == "daemon")
             Path(str(body.hyperparams["file"])).write_text(str(left.pid))
@@ -226,7 +226,7 @@ class Handler(BaseHandler):
         while not file.exists():
             batch += 1
             self._context.listen()
-            left_s = self._context.left_s
+            left_s = self._context.preemption.remaining_s
             if batch == 2 or (left_s is not None and left_s > 2):
                 name = f"one/fit-1/{body.model}/u00000-e001-p{body.partition:04d}-a{attempt}.s{batch:06d}.pt"
                 reference = CheckpointRef(name=name, checksum="-", size=1)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import task_processes
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
@@ -49,13 +50,6 @@ class Process:
         return 0
 
 
-class Knows:
-    """A context."""
-
-    def learn(self, codes: object) -> None:
-        """See `Context`."""
-
-
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(task_processes, "_end_left", lambda but: [])
@@ -80,9 +74,9 @@ def test_a_refused_fork_costs_no_task(
             raise FULL
         return answer
 
-    parent = TaskProcesses(
-        cast(Channel[ToChild], None), cast(Context, Knows()), lambda *_: "", lambda *_: None
-    )
+    channel = cast(Channel[ToChild], None)
+    context = Context(channel, Volumes.from_environment({"CEREBRO_VOLUMES": "/none"}), cores=1)
+    parent = TaskProcesses(channel, context, lambda *_: "", lambda *_: None)
     monkeypatch.setattr(parent, "_fork", fork)
     assert parent._follow(cast(_TaskProcess, running)) == b""
     steps = ["refused", "refused", ("first", "reaped"), "forked", ("second", "result")]

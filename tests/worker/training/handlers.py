@@ -82,7 +82,7 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None
     """
     ours, theirs = socket.socketpair()
     context = Context(Channel(theirs, TO_CHILD), volumes, cores=1, memory_bytes=memory_bytes)
-    context.learn({SHA: encode(spec).encoded})
+    context.user_code.learn({SHA: encode(spec).encoded})
     with ours, theirs:
         made = Handler(context)
         try:

@@ -167,7 +167,7 @@ def test_a_metric_that_is_not_finite_is_a_difference(
     def train(self: Any, *given: Any) -> dict[str, float]:
         return {"loss": float("nan")}
 
-    spec = trained._handler._context.spec(trained.task(0).code, (), None)
+    spec = trained._handler._context.user_code.spec(trained.task(0).code, (), None)
     monkeypatch.setattr(type(spec), "train", train)
     outcome = trained.redo(1).audit
     assert outcome is not None

@@ -123,7 +123,7 @@ class Worker:
         self.ends = socket.socketpair()
         context = Context(Channel(self.ends[0], TO_CHILD), self.volumes, 1)
         self.spec = Spec()
-        context._specs[SHA, (), None] = self.spec
+        context.user_code._specs[SHA, (), None] = self.spec
         self.handler = Handler(context)
         self.done: dict[tuple[str, int], CheckpointRef] = {}
         self.attempts: dict[tuple[str, int], int] = {}

@@ -57,7 +57,7 @@ class Worker:
         self.channel = Channel(agent, FROM_CHILD)
         self.at: dict[int, Callable[[], None]] = {}
         context = Context(Channel(child, TO_CHILD), volumes, cores)
-        context.learn({SHA: encode(Momentum()).encoded})
+        context.user_code.learn({SHA: encode(Momentum()).encoded})
         listen = context.listen
 
         def listening() -> None:
