@@ -21,7 +21,9 @@ class Scope(StrEnum):
     NEW_TASKS = "new tasks"
     """All tasks that are not assigned yet."""
     REPLICAS = "new replicas"
-    """ETL tasks that make a partition."""
+    """ETL tasks that make a partition again, or a copy of it."""
+    COPIES = "new copies"
+    """Copies of partitions that other workers hold. Lost partitions are made."""
     RUN = "run"
     MODEL = "model"
     TASK = "task"
@@ -51,6 +53,8 @@ class Exclusion:
     def stops(self, key: TaskKey) -> bool:
         """True if the exclusion stops a new task with this key.
 
+        The keys of copies and of lost partitions are equal: who makes copies asks for the scope.
+
         >>> key = TaskKey(run="fit-1", kind="valid", model="m-0", epoch=1)
         >>> Exclusion("worker-0", Scope.MODEL, "too little memory", name="m-0").stops(key)
         True
@@ -62,6 +66,8 @@ class Exclusion:
                 return True
             case Scope.REPLICAS:
                 return key.kind == "etl"
+            case Scope.COPIES:
+                return False
             case Scope.RUN:
                 return key.run == self.name
             case Scope.MODEL:

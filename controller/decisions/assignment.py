@@ -67,8 +67,6 @@ def assign(
         draft.places,
         draft.exclusions,
         is_filling=snapshot.is_filling,
-        cramped=snapshot.cramped,
-        leaving=snapshot.leaving,
     )
     for worker, key in made:
         draft.give(worker, key, ())

@@ -54,7 +54,7 @@ class AssignmentDraft:
         self.exclusions = Exclusions(
             memory_retries.exclusions(state, run, fit, self.places, snapshot), slots=snapshot.closed
         )
-        self.exclusions.add(*snapshot.exclusions)
+        self.exclusions.add(*snapshot.exclusions, *snapshot.without_room())
         for slot in snapshot.closed:
             self.places.close(slot.worker, slot.device)
         self._cramped = cramped(run, snapshot.workers) if run.exhausted else {}

@@ -47,6 +47,10 @@ class Exclusions:
         """True if the worker gets no task of the run."""
         return worker in self._of_workers
 
+    def workers(self, scope: Scope) -> set[str]:
+        """Return the workers with an exclusion of this scope."""
+        return {each.worker for each in self if each.scope is scope}
+
     def feasible(self, key: TaskKey, worker: str, devices: Iterable[int] | None = None) -> Exclusion | None:
         """Return why the worker may not run the task; `None` if it may.
 

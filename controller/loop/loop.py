@@ -415,8 +415,8 @@ class Controller:
         self._history.inform(core, run)
         planned = self._planner_process.advise(core) if asked.is_alone else without_plan(run)
         ahead = self._look_ahead(core) if asked.is_alone else None
-        if self._autoscaler is not None and (leaving := self._autoscaler.leaving(core.state)):
-            snapshot = replace(snapshot, leaving=leaving)
+        if self._autoscaler is not None and (released := self._autoscaler.released(core.state)):
+            snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
         self._pruned.tend(core.state.name, run, self._term)
         with self._metrics.deciding():
             steps = core.decide(asked.on(snapshot), run)

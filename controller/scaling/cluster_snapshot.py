@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -105,8 +105,6 @@ class ClusterSnapshot:
     """Device slots that the deciding run may not fill: other runs have or get them."""
     depth: int = QUEUE_DEPTH
     """Maximum open tasks of a slot after this decision."""
-    leaving: frozenset[str] = frozenset()
-    """Workers to be released: they continue, but partitions that only they hold are made elsewhere first."""
     is_filling: bool = False
     """True while starting workers may bring back lost partitions."""
     is_awaited: bool = False
@@ -128,10 +126,11 @@ class ClusterSnapshot:
         found = self.excluded.get(worker)
         return REMOVED if found is None else Exit(reason=found.reason, kind=FailureKind.PREEMPTED)
 
-    @property
-    def cramped(self) -> list[str]:
-        """Workers with no room for another copy on their volume."""
-        return [name for name, seen in self.workers.items() if not seen.has_room]
+    def without_room(self) -> Iterator[Exclusion]:
+        """Yield exclusions of workers whose volume has no room for another copy."""
+        for name, view in self.workers.items():
+            if not view.has_room:
+                yield Exclusion(name, Scope.COPIES, "its volume has no room for another partition")
 
     @property
     def free_bytes(self) -> int:

@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterator
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
+from cerebro.state.exclusions import Scope
 from cerebro.state.reports.wait_reasons import KIND, needed_partitions
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
@@ -48,8 +49,6 @@ def making(
     exclusions: Exclusions,
     *,
     is_filling: bool = False,
-    cramped: Collection[str] = (),
-    leaving: Collection[str] = (),
 ) -> list[tuple[str, TaskKey]]:
     """Return the ETL tasks to assign now, each with its worker.
 
@@ -60,14 +59,13 @@ def making(
         exclusions: workers that get no tasks. Workers reserved for a task that ran out of memory are added.
         is_filling: True if workers are starting (`ClusterSnapshot.is_filling`); lost partitions then wait for
             them.
-        cramped: workers with no room on their volume for another copy.
-        leaving: workers that will be removed; partitions that only they hold are made elsewhere first.
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    replicas = _Replicas(state, run, places, exclusions, leaving)
+    replicas = _Replicas(state, run, places, exclusions)
     lost, newcomers = _lost(state, run, fit), replicas.newcomers(fit)
-    relieving = replicas.relieving(fit, newcomers, cramped) if fit is not None else None
+    relieving = replicas.relieving(fit, newcomers) if fit is not None else None
+    leaving = exclusions.workers(Scope.REPLICAS)  # they will be released
     if not lost and not newcomers and relieving is None and not leaving:
         return []
     replicas.begin()
@@ -157,10 +155,9 @@ class _Replicas:
         run: Run,
         places: Places,
         exclusions: Exclusions,
-        leaving: Collection[str] = (),
     ) -> None:
         assert run.plan is not None
-        self._state, self._run, self._exclusions, self._leaving = state, run, exclusions, leaving
+        self._state, self._run, self._exclusions = state, run, exclusions
         self._places = places
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
@@ -230,9 +227,7 @@ class _Replicas:
                 chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
                 yield self._give(makers[0], _key(self._run, chosen), chosen)
 
-    def relieving(
-        self, fit: FitDispatch, newcomers: list[Worker], cramped: Collection[str]
-    ) -> tuple[str, int] | None:
+    def relieving(self, fit: FitDispatch, newcomers: list[Worker]) -> tuple[str, int] | None:
         """Return the volume and partition of the most useful copy for a slow worker.
 
         Costs a pass over all models, workers and partitions, so it is cached until times, workers or replicas
@@ -241,11 +236,8 @@ class _Replicas:
         if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
             return None  # wait for the new worker's copy first
         making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.beside(w.name)}
-        able = {
-            w.volume
-            for w in self._alive
-            if "etl" in w.kinds and not self._exclusions.stops_all(w.name) and w.name not in self._leaving
-        } - making.union(self._coming.values(), (self._state.workers[name].volume for name in cramped))
+        full = (self._state.workers[name].volume for name in self._exclusions.workers(Scope.COPIES))
+        able = {w.volume for w in self._able()} - making.union(self._coming.values(), full)
         helpers = {fit.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
         for newcomer in newcomers:
             helpers.pop(fit.worker(newcomer.name), None)
@@ -278,14 +270,17 @@ class _Replicas:
             yield self._give(makers[0], _key(self._run, partition), partition)
 
     def _makers(self, *, is_idle: bool) -> list[Worker]:
-        able = (
-            w
-            for w in self._alive
-            if "etl" in w.kinds and not self._exclusions.stops_all(w.name) and w.name not in self._leaving
-        )
+        able = self._able()
         if is_idle:
             return [w for w in able if not self._places.load(w.name)]
         return [w for w in able if self._places.beside(w.name) < QUEUE_DEPTH]
+
+    def _able(self) -> Iterator[Worker]:
+        leaving = self._exclusions.workers(Scope.REPLICAS)
+        for worker in self._alive:
+            is_excluded = worker.name in leaving or self._exclusions.stops_all(worker.name)
+            if "etl" in worker.kinds and not is_excluded:
+                yield worker
 
     def _is_makable(self, partition: int) -> bool:
         state = self._run.task(_key(self._run, partition)).state

@@ -341,7 +341,8 @@ class Simulation:
             core.expect(run, priors(self._scenario.history, core.state, run))
         planned, ahead = self._planned(asked), self._look_ahead(asked)
         if self._autoscaler is not None:
-            snapshot = replace(snapshot, leaving=snapshot.leaving | self._autoscaler.leaving(core.state))
+            released = self._autoscaler.released(core.state)
+            snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
         steps = core.decide(asked.on(snapshot), run)
         self.limits.grow(core.to_grow(snapshot, run))
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]

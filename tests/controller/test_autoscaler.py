@@ -215,12 +215,12 @@ def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
     simulation = half_way()
     autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)
     assert look(simulation, autoscaler) is None
-    leaving = autoscaler.leaving(simulation.core.state)
-    assert leaving == {"worker-2", "worker-3", "worker-2-etl", "worker-3-etl"}
+    released = autoscaler.released(simulation.core.state)
+    assert {each.worker for each in released} == {"worker-2", "worker-3", "worker-2-etl", "worker-3-etl"}
     before = Simulation.snapshot
 
     def snapshot(self: Simulation):  # type: ignore[no-untyped-def]
-        return replace(before(self), leaving=leaving)
+        return replace(before(self), exclusions=released)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Simulation, "snapshot", snapshot)

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from cerebro.contract.events import ForecastMade
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
 from cerebro.contract.rest import api
+from cerebro.contract.runs import ForecastEnd
 from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
 from cerebro.state import TaskKey
 from cerebro.state.exclusions import Exclusion, Scope
@@ -16,6 +18,7 @@ from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, health_words, mac
 from controller.decisions.core import Core
 from controller.exclusions.collection import Exclusions, of_slot
 from controller.exclusions.memory_retries import reserved, runs_alone
+from controller.scaling.autoscaler.autoscaler import released
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.sharing.arbiter import Place
 from tests.state.stories import Story, sub_epoch
@@ -59,12 +62,24 @@ STATUSES = [status("worker-0", "etl", volume="v"), status("worker-1", "train", v
 MACHINES = {"quarantined": quarantined, "unreadable volume": trainer_quarantined, "under check": under_check}
 
 
+def without_room(is_on: bool) -> Iterable[Exclusion]:
+    view = WorkerView(incarnation="a", weight=1.0, kinds=("etl",), replicas=(), has_room=not is_on)
+    return ClusterSnapshot(workers={"worker-0": view}).without_room()
+
+
+def by_autoscaler(is_on: bool) -> Iterable[Exclusion]:
+    """It requests one worker of two, or both."""
+    ends = (ForecastEnd(2, 1.0, 1.0),)
+    forecast = ForecastMade(run="fit-1", workers=2, ends=ends, asked_for=1 if is_on else 2)
+    return released(Story(workers=2).state, forecast, ("worker-1", "worker-0"))
+
+
 class Case(NamedTuple):
     """Exclusions of worker-0 while their cause is there (True), and after its end (False)."""
 
     produce: Callable[[bool], Iterable[Exclusion]]
     scope: Scope
-    stopped: TaskKey
+    stopped: TaskKey | None
     allowed: TaskKey | None = None
 
 
@@ -73,6 +88,8 @@ CASES = {
     "unreadable volume": Case(by_machine(trainer_quarantined), Scope.EVERYTHING, ETL),
     "under check": Case(by_machine(under_check), Scope.NEW_TASKS, TRAIN),
     "runs alone": Case(lambda is_on: [runs_alone("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
+    "full volume": Case(without_room, Scope.COPIES, None, TRAIN),
+    "released by the autoscaler": Case(by_autoscaler, Scope.REPLICAS, ETL, TRAIN),
     "reserved": Case(lambda is_on: [reserved("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
 }
 
@@ -91,8 +108,10 @@ def test_a_producer_gives_a_reason_a_scope_and_an_end(case: Case) -> None:
 def test_an_exclusion_stops_the_tasks_of_its_scope(case: Case) -> None:
     (found,) = case.produce(True)
     exclusions = Exclusions([found])
-    assert exclusions.feasible(case.stopped, "worker-0") == found
-    assert exclusions.feasible(case.stopped, "worker-1") is None
+    assert exclusions.workers(case.scope) == {"worker-0"}
+    if case.stopped is not None:
+        assert exclusions.feasible(case.stopped, "worker-0") == found
+        assert exclusions.feasible(case.stopped, "worker-1") is None
     assert exclusions.stops_all("worker-0") == (case.allowed is None)
     if case.allowed is not None:
         assert exclusions.feasible(case.allowed, "worker-0") is None

@@ -25,6 +25,7 @@ from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.decisions.places import Places
+from controller.exclusions.collection import Exclusions
 from controller.sources.replication import making
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, SubEpochTime, WorkerOutage
@@ -197,7 +198,7 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
         story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
         places = Places(story.state.workers.values())
         made = story.state.runs[run]
-        asked[split] = [str(key) for _, key in making(story.state, made, None, places, set())]
+        asked[split] = [str(key) for _, key in making(story.state, made, None, places, Exclusions())]
         # Whoever is on the way may bring it.
         assert making(story.state, made, None, places, set(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))

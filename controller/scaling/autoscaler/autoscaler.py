@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import ForecastEnd
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.absences import Absences, Frequency
+from cerebro.state.exclusions import Exclusion, Scope
 from cerebro.state.reports.wait_reasons import needed_partitions
 from cerebro.state.runs.goals import goal_of, worker_hours
 from controller.decisions.core import Core
@@ -97,6 +98,23 @@ class _View(NamedTuple):
     seen: Callable[[], Seen]
 
 
+def released(state: ExperimentState, forecast: ForecastMade, present: Sequence[str]) -> tuple[Exclusion, ...]:
+    """Return exclusions of the workers that a request will release, with all workers on their volumes.
+
+    They continue, but the partitions that only they hold are made elsewhere first.
+
+    Args:
+        present: workers that train, the last ones released first.
+    """
+    volumes = {state.workers[name].volume for name in present[forecast.asked_for :]}
+    reason = f"{forecast.run} will train on {forecast.asked_for} workers"
+    return tuple(
+        Exclusion(worker.name, Scope.REPLICAS, reason)
+        for worker in state.workers.values()
+        if worker.volume in volumes
+    )
+
+
 class Autoscaler:
     """Forecasts for one run at a time while it has the cluster to itself. Not thread-safe: one owner."""
 
@@ -122,14 +140,9 @@ class Autoscaler:
         self._occasion, self._question, self._shrinking = None, None, None
         self._asked_at = self._looked_at = -math.inf
 
-    def leaving(self, state: ExperimentState) -> frozenset[str]:
-        """Return workers that will leave, with all workers on their volumes."""
-        if self._shrinking is None:
-            return frozenset()
-        made, there = self._shrinking
-        going = there[made.asked_for :]
-        volumes = {state.workers[name].volume for name in going}
-        return frozenset(worker.name for worker in state.workers.values() if worker.volume in volumes)
+    def released(self, state: ExperimentState) -> tuple[Exclusion, ...]:
+        """Return exclusions of the workers that will be released."""
+        return () if self._shrinking is None else released(state, *self._shrinking)
 
     def look(self, core: Core, now: float, seen: Callable[[], Seen]) -> ForecastMade | None:
         """Return a forecast event if there is news. Cheap when nothing is due.
@@ -244,10 +257,10 @@ class Autoscaler:
         if there != self._there(view) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
             self._shrinking = None  # workers have changed, or it takes too long: decide again
             return None
-        going = self.leaving(state)
+        released = {each.worker for each in self.released(state)}
         for partition in needed_partitions(state, view.run):
             holders = fit.dispatch_state.holders(fit.partitions.index(partition))
-            if not any(fit.workers[worker] not in going for worker in holders):
+            if not any(fit.workers[worker] not in released for worker in holders):
                 return None
         self._shrinking, seen = None, view.seen()
         if seen.is_changing or seen.chosen_at > self._asked_at:
