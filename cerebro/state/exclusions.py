@@ -26,6 +26,7 @@ class Scope(StrEnum):
     """Copies of partitions that other workers hold. Lost partitions are made."""
     RUN = "run"
     MODEL = "model"
+    """Sub-epochs of a model."""
     TASK = "task"
     """One sub-epoch, or one task of another kind."""
 
@@ -55,7 +56,7 @@ class Exclusion:
 
         The keys of copies and of lost partitions are equal: who makes copies asks for the scope.
 
-        >>> key = TaskKey(run="fit-1", kind="valid", model="m-0", epoch=1)
+        >>> key = TaskKey(run="fit-1", kind="train", model="m-0", epoch=1, partition=0)
         >>> Exclusion("worker-0", Scope.MODEL, "too little memory", name="m-0").stops(key)
         True
         >>> Exclusion("worker-0", Scope.REPLICAS, "its volume is full").stops(key)
@@ -71,7 +72,7 @@ class Exclusion:
             case Scope.RUN:
                 return key.run == self.name
             case Scope.MODEL:
-                return key.model == self.name
+                return key.kind == "train" and key.model == self.name
             case Scope.TASK:
                 return str(key) == self.name
 

@@ -33,7 +33,8 @@ from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_s, end_of
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import for_better_model, revoke_task
-from controller.exclusions.memory_retries import allowed, reserved, runs_alone
+from controller.exclusions.memory_retries import reserved, runs_alone
+from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing.arbiter import Place
 from controller.sources import gangs, replication, search_tasks
@@ -95,7 +96,7 @@ class _SubEpochs:
         self._snapshot, self._depth = snapshot, snapshot.depth
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
-        self._bar()
+        self._exclude_models()
         # Only workers with room for another task: few of a thousand.
         self._soon = {
             w.name: self._due(w) for w in self._training_workers if draft.places.num_free(w.name, self._depth)
@@ -150,21 +151,20 @@ class _SubEpochs:
         """Restore the dispatch state. The log will report the steps that took effect."""
         self._dispatch_draft.undo()
 
-    def _bar(self) -> None:
-        """Keep models off the workers where they may not run."""
+    def _exclude_models(self) -> None:
         dispatch_state = self._fit.dispatch_state
         bound = {model for model, _, _ in self._fit.interrupted}
-        for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.shunned.keys()):
+        for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.failed_at.keys()):
             if model in dispatch_state.running:
                 continue
-            able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
+            able, times = feasible_workers(self._fit, model, self._now), dispatch_state.time[model]
             if model in self._fit.memory_retries:
                 # It should not wait for a faster worker, which it might never have to itself.
                 places, names = self._draft.places, self._fit.workers
                 able = {w for w in able if not places.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
-                    self._dispatch_draft.keep_off(model, worker)
+                    self._dispatch_draft.exclude(model, worker)
 
     def _fill(
         self,
@@ -189,7 +189,7 @@ class _SubEpochs:
             name = self._fit.workers[choice.worker]
             devices = self._devices(choice, depth, among[name] if among else None)
             if devices is None or self._waits_needlessly(choice, room):
-                self._dispatch_draft.keep_off(choice.model, choice.worker)
+                self._dispatch_draft.exclude(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
                 workers = [w for w in workers if not self._draft.exclusions.stops_all(self._fit.workers[w])]
@@ -266,7 +266,7 @@ class _SubEpochs:
             self._draft.exclusions.add(reserved(self._fit.workers[calmest], self._fit.key(choice)))
         for worker in able:
             if loads[worker]:
-                self._dispatch_draft.keep_off(choice.model, worker)
+                self._dispatch_draft.exclude(choice.model, worker)
         return False
 
     def _choose(self, workers: list[int]) -> Choice | None:
@@ -340,7 +340,7 @@ class _SubEpochs:
 
     def _policy(self) -> Policy:
         # A plan does not know about workers that a model is kept off.
-        return self._fit.dispatch if self._dispatch_draft.keeps_off else self._fit.policy
+        return self._fit.dispatch if self._dispatch_draft.has_excluded else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
         """Revoke a queued sub-epoch that an idle device should run now: prefetching must never delay a model."""
@@ -407,7 +407,7 @@ class _SubEpochs:
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
-        if model in self._fit.shunned and index not in allowed(self._fit, model, self._now):
+        if model in self._fit.failed_at and index not in feasible_workers(self._fit, model, self._now):
             return False  # it would be queued again on the same worker
         queued = dispatch_state.running.pop(model)
         room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)

@@ -22,7 +22,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
 from controller.exclusions import memory_retries
 from controller.exclusions.collection import Exclusions
-from controller.exclusions.memory_needs import cramped
+from controller.exclusions.memory_needs import without_memory
 from controller.exclusions.memory_retries import calmest, reserved, runs_alone
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sources.ready_tasks import made_elsewhere, may_run, ready
@@ -57,7 +57,8 @@ class AssignmentDraft:
         self.exclusions.add(*snapshot.exclusions, *snapshot.without_room())
         for slot in snapshot.closed:
             self.places.close(slot.worker, slot.device)
-        self._cramped = cramped(run, snapshot.workers) if run.exhausted else {}
+        if run.exhausted:
+            self.exclusions.add(*without_memory(run, snapshot.workers))
         plan = run.plan
         made = state.datasets.get(plan.dataset) if plan is not None else None
         self.fitted = made.fitted if made is not None else None
@@ -183,17 +184,16 @@ class AssignmentDraft:
         fitting = (
             w
             for w in among
-            if not self.exclusions.stops_all(w.name) and may_run(self._state, self.run, w, key)
+            if self.exclusions.feasible(key, w.name) is None and may_run(self._state, self.run, w, key)
         )
         if not is_exhausted:
-            shunned = self.run.task(key).shunned
+            failed_at = self.run.task(key).failed_at
             return (
-                min(fitting, key=lambda w: w.name in shunned, default=None)
-                if shunned
+                min(fitting, key=lambda w: w.name in failed_at, default=None)
+                if failed_at
                 else next(fitting, None)
             )
-        short = self._cramped.get(key, frozenset())
-        name = calmest((w for w in fitting if w.name not in short), self.places)
+        name = calmest(fitting, self.places)
         if name and self.places.load(name):
             self.exclusions.add(reserved(name, key))
             return None
@@ -222,13 +222,13 @@ class DispatchDraft:
         self._state = fit.dispatch_state
         self._free = list(self._state.free)
         self._started: list[int] = []
-        self._kept_off: list[tuple[int, int, float]] = []
+        self._excluded: list[tuple[int, int, float]] = []
         """(model, worker, estimated seconds)."""
 
     @property
-    def keeps_off(self) -> bool:
-        """True if a model is kept off a worker that the run's plan may have chosen for it."""
-        return bool(self._kept_off)
+    def has_excluded(self) -> bool:
+        """True if a model is excluded from a worker that the run's plan may have chosen for it."""
+        return bool(self._excluded)
 
     def start(self, choice: Choice) -> None:
         """Mark the model and devices of a chosen sub-epoch as busy."""
@@ -240,10 +240,10 @@ class DispatchDraft:
         self._state.start_gang(model, members)
         self._started.append(model)
 
-    def keep_off(self, model: int, worker: int) -> None:
+    def exclude(self, model: int, worker: int) -> None:
         """Exclude this pair of model and worker for the rest of this decision."""
         times = self._state.time[model]
-        self._kept_off.append((model, worker, times[worker]))
+        self._excluded.append((model, worker, times[worker]))
         times[worker] = NEVER
 
     def undo(self) -> None:
@@ -251,5 +251,5 @@ class DispatchDraft:
         for model in reversed(self._started):
             self._state.release(model)
         self._state.free = self._free
-        for model, worker, seconds in reversed(self._kept_off):
+        for model, worker, seconds in reversed(self._excluded):
             self._state.time[model][worker] = seconds

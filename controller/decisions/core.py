@@ -16,8 +16,8 @@ from cerebro.state import ExperimentState, Run, RunState, TaskKey
 from controller.decisions.decide import Step, decide
 from controller.decisions.device_ends import due_s
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.exclusions import memory_retries
 from controller.exclusions.memory_needs import to_grow
+from controller.exclusions.model_exclusions import update_memory
 from controller.projections.priors import Priors
 from controller.projections.sub_epoch_times import SubEpochTimes
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
@@ -206,6 +206,6 @@ class Core:
             return []
         self.views, fit = snapshot.workers, self.fit
         if fit is not None:
-            memory_retries.see(self.state.runs[fit.run], fit, self.views)
+            update_memory(self.state.runs[fit.run], fit, self.views)
         search, pruning = self.search_of(run), self._pruning_of(run)
         return decide(self.record, self.state, run, snapshot, fit, search=search, pruning=pruning)

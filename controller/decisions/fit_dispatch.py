@@ -64,8 +64,8 @@ class FitDispatch:
         parallel_plans: the parallel plan of each model's next sub-epoch on each worker.
         policy: the deciding policy; a plan if the run has one.
         memory_retries: model -> partition -> workers where an open sub-epoch ran out of memory.
-        cramped: model -> workers known to have too little memory for such a sub-epoch; set by the caller.
-        shunned: like `memory_retries`, for sub-epochs that failed because of a machine.
+        without_memory: model -> worker known to have too little memory -> reason; set by the caller.
+        failed_at: like `memory_retries`, for sub-epochs that failed because of a machine.
         interrupted: (model, epoch, partition) of open sub-epochs that were interrupted or have a savepoint ->
             time until which the model waits for a holder of the partition; 0 without waiting.
     """
@@ -90,8 +90,8 @@ class FitDispatch:
         self._settled = 0
         self.gang_size = run.request.gang
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
-        self.shunned: dict[int, dict[int, frozenset[int]]] = {}
-        self.cramped: dict[int, frozenset[int]] = {}
+        self.failed_at: dict[int, dict[int, frozenset[int]]] = {}
+        self.without_memory: dict[int, dict[int, str]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_replica_known = True
         held = self._held(state)
@@ -343,7 +343,7 @@ class FitDispatch:
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
-        """Update `interrupted`, `memory_retries` and `shunned` for one task.
+        """Update `interrupted`, `memory_retries` and `failed_at` for one task.
 
         Gangs are excluded: their possible workers are computed each time.
         """
@@ -354,7 +354,7 @@ class FitDispatch:
         self.interrupted.pop(sub_epoch, None)
         if task.is_interrupted:
             self.interrupted[sub_epoch] = task.waits_until
-        for kept, workers in ((self.memory_retries, task.exhausted), (self.shunned, task.shunned)):
+        for kept, workers in ((self.memory_retries, task.exhausted), (self.failed_at, task.failed_at)):
             if workers and task.state not in ENDED:
                 kept.setdefault(model, {})[partition] = frozenset(self._worker[name] for name in workers)
             elif workers and model in kept:

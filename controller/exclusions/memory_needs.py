@@ -18,6 +18,7 @@ from cerebro.contract.events import TaskGivenUp
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
+from cerebro.state.exclusions import Exclusion, Scope
 from cerebro.state.tasks.memory_need import USABLE, Lack, has_room
 from controller.scaling.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
 from controller.sources.parallel_plans import options
@@ -29,9 +30,18 @@ _GIB, _STEP_BYTES = 1 << 30, 1 << 28
 Views = Mapping[str, WorkerView]
 
 
-def cramped(run: Run, views: Views) -> dict[TaskKey, frozenset[str]]:
-    """Return pending tasks of the run -> workers known to have too little memory."""
-    return {task.key: _short(run, task, views) for task in _judged(run)}
+def without_memory(run: Run, views: Views) -> Iterator[Exclusion]:
+    """Yield exclusions of workers known to have too little memory for pending tasks of the run.
+
+    A model with such a sub-epoch trains nowhere with too little memory.
+    """
+    for task in _judged(run):
+        is_sub_epoch, model = task.key.kind == "train", task.key.model or ""
+        scope, name = (Scope.MODEL, model) if is_sub_epoch else (Scope.TASK, str(task.key))
+        for worker in sorted(_short(run, task, views)):
+            yield Exclusion(
+                worker, scope, f"{model or task.key.kind} ran out of memory and needs more", name=name
+            )
 
 
 def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:

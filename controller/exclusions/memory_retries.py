@@ -9,25 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run, RunState, Worker
 from cerebro.state.exclusions import Exclusion, Scope
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.places import Places
-from controller.exclusions.memory_needs import Views, cramped
+from controller.exclusions.memory_needs import Views, without_memory
+from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sources.ready_tasks import may_run, ready
-
-
-def see(run: Run, fit: FitDispatch, views: Views) -> None:
-    """Update the dispatch state with the workers that have too little memory for a model."""
-    found: dict[int, frozenset[int]] = {}
-    for key, names in cramped(run, views).items() if run.exhausted else ():
-        if key.kind == "train":
-            model = fit.model(key.model or "")
-            known = frozenset(fit.worker(name) for name in names if name in fit.workers)
-            found[model] = found.get(model, frozenset()) | known
-    fit.cramped = found
 
 
 def exclusions(
@@ -84,36 +73,6 @@ def calmest(workers: Iterable[Worker], places: Places) -> str:
     return min((worker.name for worker in workers), key=places.load, default="")
 
 
-def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
-    """Return workers that hold remaining partitions of an idle model and may train it.
-
-    Excludes workers with too little memory for a sub-epoch, and workers where one ran out of memory or failed
-    because of the machine if another worker could take it. While an interrupted sub-epoch has a holder or
-    waits for one, only its holders remain, so that the model is idle when a holder is.
-    """
-    dispatch_state = fit.dispatch_state
-    open_, times = dispatch_state.open[model], dispatch_state.time[model]
-    found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
-    # Even if no worker remains: an able one is then absent, or the sub-epoch is about to fail.
-    found -= fit.cramped.get(model, frozenset())
-    tried_at = {
-        worker
-        for kept in (fit.memory_retries, fit.shunned)
-        for partition, workers in kept.get(model, {}).items()
-        if not workers.issuperset(dispatch_state.holders(partition))
-        for worker in workers
-    }
-    # A worker excluded for one sub-epoch may be the only one for another.
-    if not tried_at.issuperset(found):
-        found -= tried_at
-    for (each, epoch, partition), until in sorted(fit.interrupted.items()):
-        if each == model and dispatch_state.epoch[model] == epoch and open_ >> partition & 1:
-            holders = found.intersection(dispatch_state.holders(partition))
-            if holders or until > now:
-                found = holders
-    return found
-
-
 def waiting(
     state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, views: Views
 ) -> Iterator[tuple[object, list[Worker]]]:
@@ -121,15 +80,14 @@ def waiting(
     if not run.exhausted:
         return
     alive = [worker for worker in state.workers.values() if worker.is_alive]
-    short = cramped(run, views)
+    short = {(each.name, each.worker) for each in without_memory(run, views)}
     for key in ready(run):
         if run.task(key).exhausted:
-            lacking = short.get(key, frozenset())
-            yield key, [w for w in alive if may_run(state, run, w, key) and w.name not in lacking]
+            yield key, [w for w in alive if may_run(state, run, w, key) and (str(key), w.name) not in short]
     if fit is None or fit.run != run.id:
         return
     for model in fit.memory_retries:
         if model not in fit.dispatch_state.running and fit.dispatch_state.open[model]:
-            able = allowed(fit, model, now)
+            able = feasible_workers(fit, model, now)
             able_workers = [w for w in alive if w.trains and fit.worker(w.name) in able]
             yield f"{run.id}/{fit.models[model]}", able_workers

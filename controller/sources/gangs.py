@@ -75,9 +75,9 @@ def form(
             key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
             dispatch_draft.start_gang(model, [member._replace(gpus=parallel_plan.size) for member in members])
             draft.give_gang(key, gang, parallel_plan)
-        # Also for a queued model: revoking it would be pointless, because it is kept off the other workers.
+        # Also for a queued model: revoking it would be pointless, because it is excluded from the other workers.
         for member in (member for members in needed for member in members):
-            dispatch_draft.keep_off(model, member.worker)
+            dispatch_draft.exclude(model, member.worker)
 
 
 def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:

@@ -57,7 +57,7 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         owner = next((part.worker for part in parts if part.partition == key.partition), "")
         if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
             return True
-        return owner in run.task(key).shunned  # it failed there, possibly because of the machine
+        return owner in run.task(key).failed_at  # it failed there, possibly because of the machine
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
     # A test or prediction on `train` reads the worker's own partitions; the other splits are shared.

@@ -103,7 +103,7 @@ def _worker_for(
     Otherwise only metrics can be compared. The second re-execution is compared with the first in the same
     way.
     """
-    shunned = run.task(audit.next_key).shunned
+    failed_at = run.task(audit.next_key).failed_at
     able = [
         worker
         for worker in draft.alive
@@ -113,7 +113,7 @@ def _worker_for(
         and not _is_auditing(worker, draft)
         and draft.places.num_free(worker.name, depth, among[worker.name] if among is not None else None)
     ]
-    return min(able, key=lambda w: (w.name in shunned, not is_exact(audit, w), w.name), default=None)
+    return min(able, key=lambda w: (w.name in failed_at, not is_exact(audit, w), w.name), default=None)
 
 
 def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:

@@ -7,24 +7,28 @@ from typing import NamedTuple
 
 import pytest
 
-from cerebro.contract.events import ForecastMade
+from cerebro.contract.events import ForecastMade, TaskFailed, TaskRevoked
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
 from cerebro.contract.rest import api
 from cerebro.contract.runs import ForecastEnd
 from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey
 from cerebro.state.exclusions import Exclusion, Scope
 from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, health_words, machine_exclusions
 from controller.decisions.core import Core
 from controller.exclusions.collection import Exclusions, of_slot
+from controller.exclusions.memory_needs import without_memory
 from controller.exclusions.memory_retries import reserved, runs_alone
+from controller.exclusions.model_exclusions import feasible_workers, model_exclusions
 from controller.scaling.autoscaler.autoscaler import released
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.sharing.arbiter import Place
-from tests.state.stories import Story, sub_epoch
+from tests.state.stories import Story, joined, sub_epoch, validation
 
 NOW = 1000.0
 TRAIN = sub_epoch(1, 0, "m00")
+VALID = validation(1)
 ETL = TaskKey(run="fit-1", kind="etl", split="train", partition=0)
 
 
@@ -74,6 +78,68 @@ def by_autoscaler(is_on: bool) -> Iterable[Exclusion]:
     return released(Story(workers=2).state, forecast, ("worker-1", "worker-0"))
 
 
+def fit_with_replicas() -> Story:
+    """Two workers that hold both partitions, and models m00 and m01."""
+    story = Story(workers=0)
+    story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
+    story.fit(models=2)
+    return story
+
+
+def core_of(story: Story) -> Core:
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
+    core.state = story.state
+    return core
+
+
+def of_model(story: Story) -> list[Exclusion]:
+    fit = core_of(story).fit
+    assert fit is not None
+    model = fit.model("m00")
+    found = [*model_exclusions(fit, model, NOW)]
+    holders = {w for w, held in enumerate(fit.dispatch_state.held) if held & fit.dispatch_state.open[model]}
+    assert holders - feasible_workers(fit, model, NOW) == {fit.worker(each.worker) for each in found}
+    return found
+
+
+def failed_there(is_on: bool) -> Iterable[Exclusion]:
+    story = fit_with_replicas()
+    if is_on:
+        story.fail(TRAIN, 0, FailureKind.DEVICE)
+    return of_model(story)
+
+
+def interrupted(is_on: bool) -> Iterable[Exclusion]:
+    """m00 continues its sub-epoch on worker-1, which alone holds the partition."""
+    story = Story()
+    story.fit(models=2)
+    key = sub_epoch(1, 1)
+    attempt, lost_by = story.start(key, 1), FailureKind.PREEMPTED
+    story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-1", reason="-", loss=lost_by))
+    if not is_on:
+        story.train(1, 1)
+    return of_model(story)
+
+
+def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
+    """Two attempts alone on workers with 8 GiB; then worker-0 has more."""
+
+    def produce(is_on: bool) -> Iterable[Exclusion]:
+        story = Story(workers=1)
+        story.fit(models=1, partitions=1, validated=True)
+        if key.kind == "valid":
+            story.train(1, 0)
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 << 30)
+        for _ in range(2):
+            attempt = story.start(key, 0)
+            story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+        memory = (8 if is_on else 64) << 30
+        view = WorkerView(incarnation="a", weight=1.0, kinds=("train",), replicas=(), memory_bytes=memory)
+        return without_memory(story.run, {"worker-0": view})
+
+    return produce
+
+
 class Case(NamedTuple):
     """Exclusions of worker-0 while their cause is there (True), and after its end (False)."""
 
@@ -88,6 +154,10 @@ CASES = {
     "unreadable volume": Case(by_machine(trainer_quarantined), Scope.EVERYTHING, ETL),
     "under check": Case(by_machine(under_check), Scope.NEW_TASKS, TRAIN),
     "runs alone": Case(lambda is_on: [runs_alone("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
+    "failed there": Case(failed_there, Scope.MODEL, TRAIN, ETL),
+    "interrupted": Case(interrupted, Scope.MODEL, TRAIN, ETL),
+    "no memory for a model": Case(without_memory_for(TRAIN), Scope.MODEL, TRAIN, VALID),
+    "no memory for a task": Case(without_memory_for(VALID), Scope.TASK, VALID, TRAIN),
     "full volume": Case(without_room, Scope.COPIES, None, TRAIN),
     "released by the autoscaler": Case(by_autoscaler, Scope.REPLICAS, ETL, TRAIN),
     "reserved": Case(lambda is_on: [reserved("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
@@ -126,11 +196,8 @@ def test_a_device_slot_of_another_run_is_excluded_alone() -> None:
 
 @pytest.mark.parametrize("name", ["quarantined", "under check"])
 def test_an_excluded_worker_gets_no_task(name: str) -> None:
-    story = Story(workers=2)
-    story.etl(workers=2)
-    story.fit(models=2, partitions=2)
-    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
-    core.state = story.state
+    story = fit_with_replicas()
+    core = core_of(story)
     views = {
         name: WorkerView(incarnation="a", weight=1.0, kinds=("train", "etl"), replicas=())
         for name in ("worker-0", "worker-1")

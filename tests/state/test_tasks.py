@@ -144,7 +144,7 @@ def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None
     for number in range(1, MAX_DEVICE_FAILURES):
         task = fail_with(story, broken)
         assert (task.state, task.failures, task.device_failures) == (TaskState.PENDING, 0, number)
-    assert task.shunned == {"worker-0"}
+    assert task.failed_at == {"worker-0"}
     assert [each.is_device for each in story.state.workers["worker-0"].ended] == [True] * number
     assert fail_with(story, broken).state is TaskState.FAILED
     failure = story.model().failure
@@ -190,7 +190,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
     assert (story.run.fatal is not None) == is_of_all
     assert story.model().state is (ModelState.FAILED if is_over and not is_of_all else ModelState.ACTIVE)
     if action == "retry_elsewhere":
-        assert task.shunned == {"worker-0"}
+        assert task.failed_at == {"worker-0"}
 
 
 def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help() -> None:

@@ -136,7 +136,7 @@ class Task:
     """Attempts that failed because of their machine."""
     volume_failures: int = 0
     """Attempts that failed because of a volume."""
-    shunned: frozenset[str] = frozenset()
+    failed_at: frozenset[str] = frozenset()
     """Workers that failed it, maybe because of machine or volume; try others first."""
     doubts: tuple[str, ...] = ()
     """Workers where user code raised an error that a broken device raises too, in order."""
@@ -275,11 +275,11 @@ class Task:
     def _fail_of_device(self, failure: Failure) -> None:
         """Count a machine failure; fail the task after `MAX_DEVICE_FAILURES`."""
         worker, self.device_failures = self.attempts[-1].worker, self.device_failures + 1
-        self.shunned |= {worker}
+        self.failed_at |= {worker}
         self.state = TaskState.PENDING
         if self.device_failures >= MAX_DEVICE_FAILURES:
             self.state = TaskState.FAILED
-            where = ", ".join(sorted(self.shunned))
+            where = ", ".join(sorted(self.failed_at))
             message = (
                 f"its machine failed {self.device_failures} times (on {where}), so perhaps no single worker is the "
                 f"cause. At last on {worker}: {failure.message}"
@@ -299,7 +299,7 @@ class Task:
             return
         if failure.is_of_volume and failure.kind not in UNCOUNTED:
             self.volume_failures += 1
-            self.shunned |= {self.attempts[-1].worker}
+            self.failed_at |= {self.attempts[-1].worker}
             self.state = TaskState.PENDING
             return
         if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
@@ -325,10 +325,10 @@ class Task:
             return
         if failure.may_be_device:
             self.doubts += (self.attempts[-1].worker,)
-            self.shunned |= {self.attempts[-1].worker}
+            self.failed_at |= {self.attempts[-1].worker}
         is_for_elsewhere = failure.rule is not None and failure.rule.action == "retry_elsewhere"
         if is_for_elsewhere:
-            self.shunned |= {self.attempts[-1].worker}
+            self.failed_at |= {self.attempts[-1].worker}
         self.failures += 1
         self.hangs += failure.is_idle
         is_first_hang = failure.is_idle and self.hangs == 1
