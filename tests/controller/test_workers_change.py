@@ -200,7 +200,7 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
         made = story.state.runs[run]
         asked[split] = [str(key) for _, key in making(story.state, made, None, places, Exclusions())]
         # Whoever is on the way may bring it.
-        assert making(story.state, made, None, places, set(), is_filling=True) == []
+        assert making(story.state, made, None, places, Exclusions(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
     assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
 
